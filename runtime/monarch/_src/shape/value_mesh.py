@@ -1,0 +1,202 @@
+"""ValueMesh: one value for each rank of a mesh, as a call answers. No I/O.
+
+Owns its values together with all views of it, through one `Runs`. Invariant: the ranks of
+``_region`` are indices into ``_values``; which mesh the values came from, and which of its ranks,
+is not kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from operator import index as as_int
+from reprlib import Repr
+from typing import Any, Generic, TypeVar
+
+from monarch._src.shape.extent import Extent, Point, dims_text
+from monarch._src.shape.mesh_ops import MeshTrait
+from monarch._src.shape.region import Region
+from monarch._src.shape.runs import Runs, fold
+from monarch._src.shape.shape import Shape
+
+_R = TypeVar("_R")
+_V = TypeVar("_V")
+_P = TypeVar("_P")
+
+_SHOWN = 16
+"""How many values, or runs of them, a repr shows."""
+
+
+class ValueMesh(MeshTrait, Generic[_R]):
+    """A value for each rank of a shape, in rank order; sliced, split and flattened like any mesh.
+
+    Immutable, picklable, and readable from any thread. Compared by identity: what it holds need not
+    be comparable. Values of neighbours that are equal builtins, or the same object, are kept once.
+    ValueError if there is not one value for every rank.
+    """
+
+    __slots__ = ("_region", "_values")
+
+    _region: Region
+    _values: Runs[_R]
+
+    def __init__(self, shape: Shape | Region | Extent, values: Iterable[_R] | Runs[_R]) -> None:
+        runs = values if isinstance(values, Runs) else Runs(values)
+        extent = shape if isinstance(shape, Extent) else shape.extent
+        if len(runs) != extent.nelements:
+            raise ValueError(
+                f"ValueMesh: {len(runs)} values for the {extent.nelements} ranks of {extent!r}; "
+                "give one for every rank"
+            )
+        self._region = extent.region
+        self._values = runs
+
+    @staticmethod
+    def from_encoded(
+        shape: Shape | Region | Extent, payloads: Iterable[_P], decode: Callable[[_P], _V]
+    ) -> ValueMesh[_V]:
+        """Values as they came over the wire, one payload for each rank, in rank order.
+
+        ``decode`` makes a value of a payload. It runs in the thread that first reads the value, at
+        most once for neighbours with equal payloads (bytes-like, or short tuples of them); views
+        share the result. What it raises goes to the reader, and the next read tries again. Nothing
+        is decoded here. ValueError as for the constructor.
+        """
+        return ValueMesh(shape, Runs.of_encoded(payloads, decode))
+
+    @staticmethod
+    def from_indexed(
+        shape: Shape | Region | Extent, pairs: Iterable[tuple[int, _V]]
+    ) -> ValueMesh[_V]:
+        """From (position, value) pairs in any order; of two for one position the last counts.
+
+        IndexError for a position that is not in the shape, ValueError if one has no value.
+        """
+        count = shape.nelements if isinstance(shape, Extent) else len(shape)
+        by_position: dict[int, _V] = {}
+        for position, value in pairs:
+            if not 0 <= position < count:
+                raise IndexError(
+                    f"ValueMesh: no position {position}; there are {count}, counted from 0"
+                )
+            by_position[position] = value
+        missing = [position for position in range(count) if position not in by_position]
+        if missing:
+            raise ValueError(
+                f"ValueMesh: no value for position {missing[0]} ({len(missing)} of {count} are "
+                "missing)"
+            )
+        return ValueMesh(shape, (by_position[position] for position in range(count)))
+
+    def _new_with_region(self, region: Region) -> ValueMesh[_R]:
+        view = object.__new__(type(self))
+        view._region = region
+        view._values = self._values
+        return view
+
+    # Reading.
+
+    def items(self) -> Iterator[tuple[Point, _R]]:
+        """(point, value) in rank order. Points and their ranks are relative to this slice."""
+        return zip(self._region.extent.points(), self._read(), strict=True)
+
+    def __iter__(self) -> Iterator[tuple[Point, _R]]:
+        return self.items()
+
+    def values(self) -> list[_R]:
+        """The values in rank order."""
+        return list(self._read())
+
+    def item(self, **coords: int) -> _R:
+        """The value at these coordinates, one for each dim; none for a single value.
+
+        KeyError if a dim is unknown or missing, IndexError if a coordinate is negative or out of
+        range.
+        """
+        extent = self._region.extent
+        for label in coords:
+            if label not in extent:
+                raise KeyError(f"item: no dim {label!r}; there are {dims_text(extent)}")
+        for label in extent:
+            if label not in coords:
+                raise KeyError(f"item: no coordinate for dim {label!r}; give {dims_text(extent)}")
+        try:
+            position = extent.point(**coords).rank
+        except IndexError as error:
+            raise IndexError(f"item: {error}") from None
+        return self._values[self._region.global_rank(position)]
+
+    def get(self, i: int) -> _R:
+        """The value at a position in rank order.
+
+        ValueError if there is no such position (as in Monarch; IndexError is what `item` raises).
+        """
+        position = as_int(i)
+        if not 0 <= position < len(self._region):
+            raise ValueError(
+                f"get: no value at {position}; there are {len(self._region)}, counted from 0"
+            )
+        return self._values[self._region.global_rank(position)]
+
+    def _read(self) -> Iterator[_R]:
+        ranks = self._region.ranks()
+        if ranks == range(len(self._values)):
+            return iter(self._values)
+        return map(self._values.__getitem__, ranks)
+
+    # A pickle holds what this view shows, decoded: it must make sense where `decode` does not.
+
+    def __reduce__(self) -> tuple[object, ...]:
+        extent = self._region.extent
+        counted = list(fold(self._read()))
+        return _restore, (extent, counted)
+
+    def __repr__(self) -> str:
+        """Bounded: decodes and shows the first values only, neighbours that are alike together."""
+        count = len(self._region)
+        shown: list[str] = []
+        if count <= _SHOWN:
+            shown.extend(map(_short, self._read()))
+        else:
+            seen = 0
+            for run, value in islice(fold(self._read()), _SHOWN):
+                shown.append(_short(value) if run == 1 else f"{run} x {_short(value)}")
+                seen += run
+            if seen < count:
+                shown.append(f"... {count - seen} more")
+        return f"ValueMesh({self._region.extent!r}, [{', '.join(shown)}])"
+
+
+def _restore(extent: Extent, counted: list[tuple[int, Any]]) -> ValueMesh[Any]:
+    return ValueMesh(extent, Runs.of_counts(counted))
+
+
+class _Short(Repr):
+    """Python's bounded repr, with dicts in their own order and everything on one line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = 60
+        self.maxlevel = 3
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        if not x:
+            return "{}"
+        if level <= 0:
+            return "{...}"
+        shown = [
+            f"{self.repr1(key, level - 1)}: {self.repr1(value, level - 1)}"
+            for key, value in islice(x.items(), self.maxlist)
+        ]
+        if len(x) > self.maxlist:
+            shown.append("...")
+        return "{" + ", ".join(shown) + "}"
+
+
+_SHORT = _Short()
+_LINE_BREAK = re.compile(r"\s*\n\s*")
+
+
+def _short(value: object) -> str:
+    return _LINE_BREAK.sub(" ", _SHORT.repr(value))
