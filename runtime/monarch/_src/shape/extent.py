@@ -46,6 +46,15 @@ def checked_labels(what: str, labels: Iterable[str]) -> tuple[str, ...]:
     return checked
 
 
+def _checked_size(size: object) -> int:
+    try:
+        return as_int(size)  # pyright: ignore[reportArgumentType] - users' input, checked here
+    except TypeError:
+        raise TypeError(
+            f"Extent: size {size!r} is a {type(size).__name__}; sizes are ints"
+        ) from None
+
+
 class Extent(Mapping[str, int]):
     """The dims of a mesh and their sizes, as in ``{hosts: 2, gpus: 4}``.
 
@@ -64,7 +73,7 @@ class Extent(Mapping[str, int]):
 
     def __init__(self, labels: Iterable[str], sizes: Iterable[int]) -> None:
         self._labels = checked_labels("Extent", labels)
-        self._sizes = tuple(as_int(size) for size in sizes)
+        self._sizes = tuple(_checked_size(size) for size in sizes)
         if len(self._labels) != len(self._sizes):
             raise ValueError(
                 f"Extent: {len(self._labels)} labels but {len(self._sizes)} sizes; give one size "

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from operator import index as as_int
-from typing import overload
+from typing import cast, overload
 
 
 class NDSlice:
@@ -152,7 +152,10 @@ class NDSlice:
         return self.ranks()[position]
 
     def __contains__(self, rank: object) -> bool:
-        return isinstance(rank, int) and self._coordinates(rank) is not None
+        try:
+            return self._coordinates(as_int(cast(int, rank))) is not None
+        except TypeError:
+            return False
 
     def nditem(self, coordinates: Sequence[int]) -> int:
         """The rank at these coordinates, one for each axis. IndexError if there is none there."""

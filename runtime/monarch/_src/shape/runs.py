@@ -76,7 +76,7 @@ def _same_atom(a: Any, b: Any) -> bool:
 
 
 def _same_bytes(a: object, b: object) -> bool:
-    if type(a) not in _BUFFERS or type(b) not in _BUFFERS:
+    if type(a) is type(b) is bytes or not (type(a) in _BUFFERS and type(b) in _BUFFERS):
         return _same_atom(a, b)
     one, two = memoryview(cast(bytes, a)), memoryview(cast(bytes, b))
     # Other formats and layouts are compared element by element, in Python: not cheap, not needed.
@@ -191,6 +191,9 @@ class Runs(Generic[_V]):
             end = run + 1 if self._ends is None else self._ends[run]
             yield end - start, self._read(run)
             start = end
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Runs.of_counts, (list(self.counted()),)  # decoded: `decode` may make no sense there
 
     def _read(self, run: int) -> _V:
         encoded = self._encoded

@@ -36,7 +36,7 @@ class ValueMesh(MeshTrait, Generic[_R]):
     ValueError if there is not one value for every rank.
     """
 
-    __slots__ = ("_region", "_values")
+    __slots__ = ("__weakref__", "_region", "_values")
 
     _region: Region
     _values: Runs[_R]
@@ -179,6 +179,16 @@ class _Short(Repr):
         super().__init__()
         self.maxstring = self.maxother = self.maxlong = 60
         self.maxlevel = 3
+
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to write very long ints in decimal, and takes long for long ones.
+        return repr(x) if x.bit_length() <= 256 else f"<int of {x.bit_length()} bits>"
+
+    def repr_bytes(self, x: bytes, level: int) -> str:
+        return repr(x) if len(x) <= 40 else f"<bytes of {len(x)}: {x[:16]!r}...>"
+
+    def repr_bytearray(self, x: bytearray, level: int) -> str:
+        return repr(x) if len(x) <= 40 else f"<bytearray of {len(x)}: {bytes(x[:16])!r}...>"
 
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
         if not x:
