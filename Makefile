@@ -1,0 +1,107 @@
+# Two commands need nothing but Python 3.10 or newer, node and the package registries:
+#   make demo   the first tutorial, run and printed
+#   make test   everything that can be tested here
+# What they install goes into .venv, once; a stamp in it is renewed when pyproject.toml or
+# constraints.txt is newer than it.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+LAB := labextension
+PY := $(VENV)/bin/python
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+# Arguments for pytest and the notebook of the demo can be given: make test ARGS="-k wheel"
+ARGS ?=
+NOTEBOOK ?= notebooks/01_hello_mesh.ipynb
+
+LOCKS := pyproject.toml hatch_build.py $(wildcard constraints.txt)
+LAB_SOURCES := $(wildcard $(LAB)/src/*.ts $(LAB)/style/* $(LAB)/*.json $(LAB)/yarn.lock)
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- the two commands ---------------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(VENV)/.demo ## run the first tutorial and print what its cells show
+	@$(PY) scripts/show_notebook.py $(NOTEBOOK)
+
+.PHONY: test
+test: $(VENV)/.test $(VENV)/.labextension ## every test: runtime, notebooks, packaging, browser
+	@scripts/system_packages.sh
+	@echo "== labextension: unit tests"
+	@cd $(LAB) && jlpm test
+	@echo "== pytest"
+	@$(PY) -m pytest $$(scripts/system_packages.sh --markers) $(ARGS)
+	@echo "== notebooks"
+	@$(PY) -m pytest --nbmake --nbmake-timeout=120 notebooks
+
+# --- around them --------------------------------------------------------------------------------
+
+.PHONY: check
+check: $(VENV)/.test $(LAB)/node_modules/.yarn-state.yml ## lint, format, types, layers; Python and TypeScript
+	@echo "== ruff"
+	@ruff check .
+	@ruff format --check .
+	@echo "== pyright"
+	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 pyright
+	@echo "== layers"
+	@lint-imports --no-timing
+	@echo "== notebooks"
+	@$(PY) scripts/check_notebooks.py
+	@echo "== labextension"
+	@cd $(LAB) && jlpm check
+
+.PHONY: lab
+lab: $(VENV)/.test $(VENV)/.labextension ## JupyterLab on the tutorials
+	@$(PY) -m jupyterlab --notebook-dir=notebooks $(ARGS)
+
+.PHONY: wheel
+wheel: $(VENV)/.test ## the wheel, panel included, in dist/
+	@rm -rf $(LAB)/dist
+	@$(PY) -m hatchling build -t wheel
+
+.PHONY: lock
+lock: ## write constraints.txt from a clean environment
+	@scripts/lock.sh
+
+.PHONY: clean
+clean: ## remove .venv and all that was built
+	@rm -rf $(VENV) build dist $(LAB)/node_modules $(LAB)/lib $(LAB)/dist $(LAB)/.yarn
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+# --- what they stand on -------------------------------------------------------------------------
+
+$(PY):
+	@scripts/make_venv.sh $(VENV)
+
+$(VENV)/.demo: $(LOCKS) | $(PY)
+	@scripts/install.sh notebooks
+	@touch $@
+
+$(VENV)/.test: $(LOCKS) | $(PY)
+	@scripts/install.sh test,lab,torch,debug
+	@touch $(VENV)/.demo $@
+
+$(LAB)/node_modules/.yarn-state.yml: $(LAB)/package.json $(LAB)/yarn.lock | $(VENV)/.test
+	@echo "== labextension: node packages"
+	@cd $(LAB) && jlpm install --immutable
+	@touch node_modules/.yarn-state.yml
+
+$(LAB)/dist/package.json: $(LAB)/node_modules/.yarn-state.yml $(LAB_SOURCES)
+	@echo "== labextension: build"
+	@cd $(LAB) && jlpm build:prod
+	@touch dist/package.json
+
+# A link: what is built next is seen by JupyterLab without another install.
+$(VENV)/.labextension: $(LAB)/dist/package.json | $(VENV)/.test
+	@mkdir -p $(VENV)/share/jupyter/labextensions
+	@ln -sfn $(CURDIR)/$(LAB)/dist $(VENV)/share/jupyter/labextensions/monarch-jupyter
+	@touch $@

@@ -1,0 +1,63 @@
+"""Builds the labextension into the wheel.
+
+hatch-jupyter-builder calls `build_labextension`; the custom hook then adds what was built to the
+wheel's shared data. Two cases decide the form: a source distribution carries the built files, so
+installing from it needs no node; and an editable install without node gets the Python side only,
+with a warning that says what is missing.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ROOT = Path(__file__).parent
+SOURCE = ROOT / "labextension"
+BUILT = SOURCE / "dist"
+SHARED = "share/jupyter/labextensions/monarch-jupyter"
+
+
+def _inputs() -> list[Path]:
+    found = [path for part in ("src", "style") for path in (SOURCE / part).rglob("*")]
+    found += [SOURCE / name for name in ("package.json", "tsconfig.json", "yarn.lock")]
+    return [path for path in found if path.is_file()]
+
+
+def is_current() -> bool:
+    """Whether the built files are there and newer than all they were built from."""
+    marker = BUILT / "package.json"
+    if not marker.exists():
+        return False
+    return marker.stat().st_mtime >= max(path.stat().st_mtime for path in _inputs())
+
+
+def build_labextension(target_name: str, version: str, **_: Any) -> None:
+    """Build function of hatch-jupyter-builder: `version` is "standard" or "editable"."""
+    from hatch_jupyter_builder import npm_builder  # only there when a build runs
+
+    if not is_current():
+        npm_builder(target_name, version, path=str(SOURCE), build_cmd="build:prod", npm=["jlpm"])
+        (BUILT / "package.json").touch()
+
+
+class SharedLabextension(BuildHookInterface):
+    """Adds the built labextension to the wheel, once, as shared data."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        skipped = bool(os.environ.get("SKIP_JUPYTER_BUILDER"))
+        if self.target_name != "wheel":
+            return
+        if version == "editable" and skipped:
+            return  # `make` links the built files by itself
+        if (BUILT / "package.json").exists():
+            build_data["shared_data"][str(BUILT)] = SHARED
+        elif version == "editable" or skipped:
+            self.app.display_warning(
+                "The JupyterLab side panel is not part of this installation: it was not built. "
+                "Everything in the notebook works. Remedy: install node, then install again."
+            )
+        else:
+            raise FileNotFoundError(f"{BUILT}: the labextension was not built")

@@ -1,0 +1,232 @@
+/**
+ * The panel as plain DOM: what is shown for a link to a kernel. It knows neither Lumino nor a kernel.
+ *
+ * Elements are kept by mesh uid and changed in place, so that ten updates a second neither move the
+ * focus nor make a screen reader start again. States are words; colour only repeats them.
+ */
+
+import type { LinkState } from './link.js';
+import type { Mesh, RankState, Row } from './wire.js';
+
+/** What the panel is about: a notebook and the link to its kernel, or none of them. */
+export type Subject =
+  | { readonly kind: 'no-notebook' }
+  | { readonly kind: 'no-kernel'; readonly notebook: string }
+  | {
+      readonly kind: 'kernel';
+      readonly notebook: string;
+      readonly state: LinkState;
+      readonly meshes: readonly Mesh[];
+    };
+
+/** At most so many failures of a mesh are spelled out. */
+const FAILURES_SHOWN = 5;
+const ORDER: readonly RankState[] = ['failed', 'busy', 'idle', 'starting', 'stopped'];
+
+export class PanelView {
+  constructor(private readonly _document: Document) {
+    this.node = this._element('div', 'jp-Monarch');
+    this.node.setAttribute('role', 'region');
+    this.node.setAttribute('aria-label', 'Monarch meshes');
+    const heading = this._element('h2', 'jp-Monarch-heading', 'Meshes');
+    this._where = this._element('p', 'jp-Monarch-where');
+    // Only this line is announced: the counts below it change too often.
+    this._summary = this._element('p', 'jp-Monarch-summary');
+    this._summary.setAttribute('role', 'status');
+    this._list = this._element('ul', 'jp-Monarch-list');
+    // Without list bullets some browsers drop the role of a <ul>.
+    this._list.setAttribute('role', 'list');
+    this._list.setAttribute('aria-label', 'Meshes');
+    this.node.append(heading, this._where, this._summary, this._list);
+    this.update({ kind: 'no-notebook' });
+  }
+
+  readonly node: HTMLElement;
+
+  update(subject: Subject): void {
+    setText(this._where, subject.kind === 'no-notebook' ? '' : subject.notebook);
+    this._summary.replaceChildren(...this._changedSummary(subject));
+    const meshes = subject.kind === 'kernel' && subject.state === 'live' ? subject.meshes : [];
+    this._list.hidden = meshes.length === 0;
+    const old = this._cards;
+    this._cards = new Map();
+    let place = this._list.firstElementChild;
+    for (const mesh of meshes) {
+      const card = old.get(mesh.uid) ?? new MeshCard(this._document, mesh.uid);
+      old.delete(mesh.uid);
+      this._cards.set(mesh.uid, card);
+      card.update(mesh);
+      if (card.node === place) {
+        place = place.nextElementSibling;
+      } else {
+        this._list.insertBefore(card.node, place);
+      }
+    }
+    for (const card of old.values()) {
+      card.node.remove();
+    }
+  }
+
+  /** The summary's nodes: the same ones while the text is the same, so it is announced once. */
+  private _changedSummary(subject: Subject): Node[] {
+    const parts = summary(subject);
+    const written = parts.map(part => (typeof part === 'string' ? part : part.code)).join('');
+    if (written === this._summary.textContent) {
+      return [...this._summary.childNodes];
+    }
+    return parts.map(part =>
+      typeof part === 'string'
+        ? this._document.createTextNode(part)
+        : this._element('code', 'jp-Monarch-code', part.code)
+    );
+  }
+
+  private _element(tag: string, className: string, content = ''): HTMLElement {
+    return element(this._document, tag, className, content);
+  }
+
+  private _cards = new Map<string, MeshCard>();
+  private readonly _list: HTMLElement;
+  private readonly _summary: HTMLElement;
+  private readonly _where: HTMLElement;
+}
+
+/** One mesh of the list. */
+class MeshCard {
+  constructor(document: Document, uid: string) {
+    this.node = element(document, 'li', 'jp-Monarch-mesh');
+    this.node.setAttribute('role', 'listitem');
+    this._name = element(document, 'h3', 'jp-Monarch-name');
+    this._name.id = `jp-monarch-${uid}`;
+    this.node.setAttribute('aria-labelledby', this._name.id);
+    this._state = element(document, 'span', 'jp-Monarch-state');
+    this._sizes = element(document, 'span', 'jp-Monarch-sizes');
+    this._ranks = element(document, 'p', 'jp-Monarch-ranks');
+    this._place = element(document, 'p', 'jp-Monarch-place');
+    this._failures = element(document, 'ul', 'jp-Monarch-failures');
+    this._failures.setAttribute('role', 'list');
+    this._failures.setAttribute('aria-label', 'Failures');
+    const head = element(document, 'div', 'jp-Monarch-head');
+    head.append(this._name, this._sizes, this._state);
+    this.node.append(head, this._ranks, this._place, this._failures);
+  }
+
+  readonly node: HTMLElement;
+
+  update(mesh: Mesh): void {
+    setText(this._name, mesh.name);
+    setText(this._state, mesh.state);
+    this._state.dataset.state = mesh.state;
+    setText(this._sizes, sizes(mesh));
+    setText(this._ranks, counts(mesh.rows));
+    setText(this._place, place(mesh));
+    this._showFailures(mesh.rows);
+  }
+
+  private _showFailures(rows: readonly Row[]): void {
+    const failed = rows.filter(row => row.state === 'failed');
+    const lines = failed
+      .slice(0, FAILURES_SHOWN)
+      .map(row => `rank ${row.rank}: ${row.failure ?? 'failed'}`);
+    if (failed.length > FAILURES_SHOWN) {
+      lines.push(`and ${failed.length - FAILURES_SHOWN} more`);
+    }
+    this._failures.hidden = lines.length === 0;
+    const items = [...this._failures.children];
+    if (lines.join('\n') === items.map(item => item.textContent).join('\n')) {
+      return;
+    }
+    const document = this.node.ownerDocument;
+    this._failures.replaceChildren(
+      ...lines.map(line => {
+        const item = element(document, 'li', 'jp-Monarch-failure', line);
+        item.setAttribute('role', 'listitem');
+        return item;
+      })
+    );
+  }
+
+  private readonly _failures: HTMLElement;
+  private readonly _name: HTMLElement;
+  private readonly _place: HTMLElement;
+  private readonly _ranks: HTMLElement;
+  private readonly _sizes: HTMLElement;
+  private readonly _state: HTMLElement;
+}
+
+/** What is the case and what to do, as text and code. */
+function summary(subject: Subject): (string | { code: string })[] {
+  switch (subject.kind) {
+    case 'no-notebook':
+      return ['Open a notebook to see the meshes of its kernel.'];
+    case 'no-kernel':
+      return ['This notebook has no kernel. Choose one with the kernel button at its top right.'];
+    case 'kernel':
+      return kernelSummary(subject.state, subject.meshes);
+  }
+}
+
+function kernelSummary(
+  state: LinkState,
+  meshes: readonly Mesh[]
+): (string | { code: string })[] {
+  switch (state) {
+    case 'asking':
+    case 'opening':
+      return ['Waiting for the kernel. It answers when the running cell has ended.'];
+    case 'unloaded':
+      return [
+        'Monarch is not loaded in this kernel. Run ',
+        { code: '%load_ext monarch_jupyter' },
+        ' in a cell.'
+      ];
+    case 'elsewhere':
+      return ['Another view of this kernel, such as a console, has its messages. Close that one.'];
+    case 'dead':
+      return ['The kernel has ended. Start it again from the Kernel menu.'];
+    case 'live':
+      break;
+  }
+  if (meshes.length === 0) {
+    return ['No meshes yet. Run ', { code: '%monarch spawn workers gpus=8' }, ' to make one.'];
+  }
+  const failed = meshes.filter(mesh => mesh.state === 'failed').map(mesh => mesh.name);
+  const number = meshes.length === 1 ? '1 mesh' : `${meshes.length} meshes`;
+  return [failed.length === 0 ? number : `${number}, failed: ${failed.join(', ')}`];
+}
+
+function sizes(mesh: Mesh): string {
+  return Object.entries(mesh.sizes)
+    .map(([dim, size]) => `${dim}=${size}`)
+    .join(' ');
+}
+
+/** "8 ranks: 1 failed, 7 idle" */
+function counts(rows: readonly Row[]): string {
+  const by = new Map<RankState, number>();
+  for (const { state } of rows) {
+    by.set(state, (by.get(state) ?? 0) + 1);
+  }
+  const parts = ORDER.filter(state => by.has(state)).map(state => `${by.get(state)} ${state}`);
+  const number = rows.length === 1 ? '1 rank' : `${rows.length} ranks`;
+  return parts.length === 0 ? number : `${number}: ${parts.join(', ')}`;
+}
+
+function place(mesh: Mesh): string {
+  const actors = mesh.actors.length === 0 ? 'no actors' : mesh.actors.join(', ');
+  return `${actors} on ${mesh.host}`;
+}
+
+function element(document: Document, tag: string, className: string, content = ''): HTMLElement {
+  const node = document.createElement(tag);
+  node.className = className;
+  node.textContent = content;
+  return node;
+}
+
+/** Writes only what changed: an equal text would still be announced, and cost a layout. */
+function setText(node: HTMLElement, content: string): void {
+  if (node.textContent !== content) {
+    node.textContent = content;
+  }
+}
