@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
@@ -64,9 +64,8 @@ def test_whatever_is_accepted_meets_no_rank_twice(sizes: list[int], strides: lis
     count = min(len(sizes), len(strides))
     try:
         ndslice = NDSlice(offset=0, sizes=sizes[:count], strides=strides[:count])
-    except ValueError as error:
-        assert "overlap" in str(error)
-        return
+    except ValueError:
+        return  # what is refused, and why, are the tests below
     assert len(set(ndslice)) == len(ndslice)
     assert [ndslice.nditem(ndslice.coordinates(rank)) for rank in ndslice] == list(ndslice)
 
@@ -74,7 +73,7 @@ def test_whatever_is_accepted_meets_no_rank_twice(sizes: list[int], strides: lis
 @given(nested())
 def test_flattening_keeps_ranks_and_order_or_refuses_uneven_distances(ndslice: NDSlice) -> None:
     ranks = list(ndslice)
-    distances = {after - before for before, after in zip(ranks, ranks[1:], strict=False)}
+    distances = {after - before for before, after in pairwise(ranks)}
     even = len(distances) <= 1 and all(distance > 0 for distance in distances)
     assert isinstance(ndslice.ranks(), range) == even
     if even:

@@ -58,6 +58,8 @@ class Shape:
     def at(self, label: str, index: int) -> Shape:
         """One coordinate of a dim; the dim goes. ValueError if there is no such place."""
         self._known(label)
+        if isinstance(index, slice):  # pyright: ignore[reportUnnecessaryIsInstance] - users' input
+            raise TypeError(f"at: {index!r} is no int; use select() for a part of a dim")
         try:
             return Shape.of_region(self._region.slice(**{label: index}))
         except IndexError as error:
