@@ -1,0 +1,135 @@
+"""An error of ranks, as the cell that raised it shows it.
+
+Runs in: the kernel's main thread, as IPython's handler of these exceptions.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import IPython
+import ipykernel
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import display
+
+import monarch
+from monarch.actor import ActorError, SupervisionError
+from monarch_jupyter.rendering.failures import (
+    entry_lines,
+    fold_failures,
+    is_rank_cell,
+    whole_tracebacks_html,
+)
+from monarch_jupyter.rendering.frames import CellNames, Place, place_lines
+
+HANDLED = (ActorError, SupervisionError)
+SETTLE = 0.2
+"""Seconds at most that an error waits for other ranks to fail in the same way, so that they are told together."""
+
+_RED, _PLAIN = "\x1b[31;1m", "\x1b[0m"
+
+
+def _folder(package: Any) -> str:
+    return os.path.dirname(os.path.abspath(package.__file__)) + os.sep
+
+
+_MACHINERY = (_folder(IPython), _folder(ipykernel))
+_RUNTIME = _folder(monarch)
+
+
+class CellErrors:
+    """IPython's handler for errors of ranks, from `install` until `restore`."""
+
+    def __init__(self, shell: InteractiveShell, flush: Callable[[], None]) -> None:
+        self._shell = shell
+        self._flush = flush
+        self._before: tuple[Any, Any] = ((), None)
+
+    def install(self) -> None:
+        """Take over; another handler for other exceptions would be set aside meanwhile."""
+        shell: Any = self._shell
+        self._before = (shell.custom_exceptions, getattr(shell, "CustomTB", None))
+        shell.set_custom_exc(HANDLED, self._handle)
+
+    def restore(self) -> None:
+        """Put back what was there."""
+        shell: Any = self._shell
+        shell.custom_exceptions, shell.CustomTB = self._before
+
+    def _handle(
+        self,
+        shell: Any,
+        kind: type[BaseException],
+        error: ActorError | SupervisionError,
+        trace: TracebackType | None,
+        tb_offset: int | None = None,
+    ) -> list[str]:
+        # What ranks wrote before they failed stands above the error.
+        self._flush()
+        settle(error)
+        sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace
+        cell_names = cell_names_of(shell)
+        lines = error_lines(error, trace, cell_names)
+        rest = whole_tracebacks_html(error.failures)
+        if rest:
+            hint = "(every frame: %monarch error)"
+            display({"text/html": rest, "text/plain": hint}, raw=True)
+        shell._showtraceback(kind, error, lines)
+        return lines
+
+
+def settle(error: ActorError | SupervisionError) -> None:
+    """Wait a moment for ranks that fail just behind the first one."""
+    deadline = time.monotonic() + SETTLE
+    known = -1
+    while known != len(error.failures) and time.monotonic() < deadline:
+        known = len(error.failures)
+        time.sleep(SETTLE / 8)
+
+
+def error_lines(
+    error: ActorError | SupervisionError, trace: TracebackType | None, cell_names: CellNames
+) -> list[str]:
+    """The error as a list of blocks of lines: what failed, on which ranks, where, and what called it."""
+    blocks: list[str] = []
+    for group in fold_failures(error.failures):
+        head, *rest = entry_lines(group, cell_names)
+        title = "" if blocks else f"{type(error).__name__}: "
+        blocks.append("\n".join([f"{_RED}{title}{head}{_PLAIN}", *rest]))
+    if not blocks:
+        blocks.append(f"{_RED}{type(error).__name__}: {error}{_PLAIN}")
+    caller = [] if _from_cell(error) else list(_calling_places(trace))
+    if caller:
+        lines = [line for place in caller for line in place_lines(place, cell_names)]
+        blocks.append("\n".join(["called from", *(f"  {line}" for line in lines)]))
+    return blocks
+
+
+def cell_names_of(shell: Any) -> CellNames:
+    """The names that this notebook has for its cells: `Cell In[3]`."""
+
+    def name(filename: str) -> str | None:
+        found = shell.compile.format_code_name(filename)
+        return " ".join(found) if found else None
+
+    return name
+
+
+def _from_cell(error: ActorError | SupervisionError) -> bool:
+    return bool(error.failures) and all(is_rank_cell(failure) for failure in error.failures)
+
+
+def _calling_places(trace: TracebackType | None) -> Iterator[Place]:
+    """The user's frames that led to the call, up to where they enter the runtime."""
+    for frame in traceback.extract_tb(trace):
+        if frame.filename.startswith(_RUNTIME):
+            return
+        place = Place(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
+        if not place.is_own and not frame.filename.startswith(_MACHINERY):
+            yield place

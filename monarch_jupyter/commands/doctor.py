@@ -1,0 +1,69 @@
+"""`%monarch doctor`: what this machine has and lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from monarch import observe
+from monarch.observe import Finding
+from monarch_jupyter.commands.command import Command, Invocation
+from monarch_jupyter.rendering import html
+from monarch_jupyter.rendering.html import Html, Tone
+from monarch_jupyter.rendering.words import columns
+
+_SIGNS: dict[str, tuple[str, Tone]] = {
+    "ok": ("✓ ok", "good"),
+    "missing": ("– missing", "muted"),
+    "problem": ("✕ problem", "bad"),
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Findings about this machine, problems first."""
+
+    findings: Sequence[Finding]
+
+    def __repr__(self) -> str:
+        lines: list[str] = []
+        heads = columns([[_SIGNS[f.status][0], f.name, f.detail] for f in self.findings])
+        for finding, head in zip(self.findings, heads, strict=True):
+            lines.append(head)
+            if finding.remedy:
+                lines.append(f"    remedy: {finding.remedy}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return html.card(
+            html.table(
+                ["", "what", "found", "remedy"],
+                [
+                    [_sign(finding), finding.name, finding.detail, finding.remedy or ""]
+                    for finding in self.findings
+                ],
+            )
+        )
+
+
+def doctor() -> Diagnosis:
+    """Look at what Monarch needs or could use here."""
+    order = ["problem", "missing", "ok"]
+    return Diagnosis(sorted(observe.doctor(), key=lambda finding: order.index(finding.status)))
+
+
+def _sign(finding: Finding) -> Html:
+    said, tone = _SIGNS[finding.status]
+    return html.toned(said, tone)
+
+
+def _run(invocation: Invocation) -> Diagnosis:
+    return doctor()
+
+
+COMMAND = Command(
+    name="doctor",
+    usage="doctor",
+    summary="what this machine has and lacks, with remedies",
+    run=_run,
+)

@@ -1,0 +1,95 @@
+"""`%%monarch on`: run a cell on the ranks of a mesh."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import MutableMapping, Sequence
+
+from monarch.actor import ActorMesh, ProcMesh, ValueMesh
+from monarch_jupyter.cell_runner import Cell, split_cell
+from monarch_jupyter.commands.command import Command, Invocation
+from monarch_jupyter.mesh_selection import MeshSelection, parse_selection
+from monarch_jupyter.problems import CommandError, one_line
+from monarch_jupyter.registry import find_mesh, mesh_names
+from monarch_jupyter.rendering.frames import rank_cell_filename
+
+ACTOR_NAME = "cells"
+
+# By uid of a mesh: its actors that run cells, which hold the namespaces.
+_cells: dict[str, ActorMesh[Cell]] = {}
+_counted = 0
+
+
+def on(
+    mesh: ProcMesh | str, source: str, *, number: int | None = None
+) -> ValueMesh[object] | None:
+    """Run `source` on every rank of a mesh, or of `"workers[gpus=0:4]"`, and wait for all of them.
+
+    It runs in a namespace that the ranks keep for later cells; `rank` and `point` are there. Returns the values of its last
+    line, by rank, or None where that is no expression, ends in `;`, or is None everywhere. `number` is what tracebacks call
+    the cell.
+
+    Raises:
+        CommandError: there is no such mesh, dim or rank.
+        SyntaxError: the source is no Python; nothing has run then.
+        ActorError: it raised on some rank; the ranks live on.
+    """
+    global _counted
+    _counted += 1
+    number = _counted if number is None else number
+    if isinstance(mesh, str):
+        return _run_on(parse_selection(mesh), {}, source, number)
+    return _run_on(MeshSelection(mesh.name, {}), {mesh.name: mesh}, source, number)
+
+
+def _run_on(
+    selection: MeshSelection, namespace: MutableMapping[str, object], cell: str, number: int
+) -> ValueMesh[object] | None:
+    mesh = find_mesh(selection.name, namespace)
+    selection.check(mesh.sizes)
+    filename = rank_cell_filename(number, str(selection))
+    # The magic's own line stays in, so that line numbers are those the cell shows.
+    source = f"# %%monarch on {selection}\n{cell}"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    split_cell(source, filename)
+    cells = _cells_of(mesh)
+    if selection.dims:
+        try:
+            cells = cells.slice(**selection.dims)
+        except (TypeError, IndexError, ValueError) as error:
+            raise CommandError(f"{selection}: {one_line(str(error))}") from None
+    values: ValueMesh[object] = cells.run.call(source, filename).get()
+    return None if all(value is None for value in values.values()) else values
+
+
+def _cells_of(mesh: ProcMesh) -> ActorMesh[Cell]:
+    if mesh.uid not in _cells:
+        _cells[mesh.uid] = mesh.spawn(ACTOR_NAME, Cell)
+    return _cells[mesh.uid]
+
+
+def _run(invocation: Invocation) -> ValueMesh[object] | None:
+    words = invocation.arguments.positionals
+    if not words:
+        raise CommandError("on needs a mesh; for example `%%monarch on workers[gpus=0:4]`")
+    if invocation.cell is None:
+        raise CommandError("on runs a whole cell: write %%monarch, and the code below it")
+    selection = parse_selection(" ".join(words))
+    if not invocation.cell.strip():
+        raise CommandError(f"there is nothing to run on {selection}; write code below the line")
+    return _run_on(selection, invocation.namespace, invocation.cell, invocation.number)
+
+
+def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
+    return [] if words else mesh_names()
+
+
+COMMAND = Command(
+    name="on",
+    usage="on MESH[dim=A:B, ...]",
+    summary="run the cell on these ranks, in a namespace that they keep; `rank` and `point` are there",
+    run=_run,
+    examples=("%%monarch on workers", "%%monarch on workers[gpus=0:4]"),
+    takes_cell=True,
+    complete=_complete,
+)

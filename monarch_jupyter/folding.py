@@ -1,0 +1,83 @@
+"""Lines of many ranks, with equal ones said once. No I/O.
+
+Invariants: every line that goes in comes out exactly once, in one fold; each rank's lines come out in the order it wrote
+them; only lines of one mesh and one stream with exactly the same text share a fold.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from monarch.observe import OutputLine
+
+
+@dataclass
+class Fold:
+    """One text, and the points of the ranks that wrote it."""
+
+    mesh: str
+    mesh_uid: str
+    stream: str
+    text: str
+    points: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
+
+
+class OutputFolder:
+    """Holds lines for a moment, so that the same line of other ranks can join."""
+
+    def __init__(self) -> None:
+        self._folds: deque[Fold] = deque()
+        self._first = 0  # number of the fold at the left end; numbers never repeat
+        self._numbers: dict[tuple[str, str, str], list[int]] = {}  # by text: ascending fold numbers
+        self._newest: dict[tuple[str, int], int] = {}  # by rank: the last fold it wrote to
+
+    def __len__(self) -> int:
+        return len(self._folds)
+
+    def add(self, lines: Iterable[OutputLine]) -> None:
+        """Take lines in; those of one rank in the order it wrote them."""
+        for line in lines:
+            self._add(line)
+
+    def _add(self, line: OutputLine) -> None:
+        key = (line.mesh_uid, line.stream, line.text)
+        rank = (line.mesh_uid, line.rank)
+        numbers = self._numbers.setdefault(key, [])
+        # Joining a fold at or before the rank's last one would reorder or repeat what the rank wrote.
+        place = bisect_right(numbers, self._newest.get(rank, -1))
+        if place == len(numbers):
+            numbers.append(self._first + len(self._folds))
+            self._folds.append(Fold(line.mesh, line.mesh_uid, line.stream, line.text))
+        number = numbers[place]
+        self._folds[number - self._first].points.append(line.point)
+        self._newest[rank] = number
+
+    def take_complete(self, ranks_of: Callable[[str], int | None]) -> list[Fold]:
+        """Folds at the front that every rank of their mesh has joined, so that waiting gains nothing.
+
+        `ranks_of` gives the number of ranks of a mesh by its uid, or None where that is not known.
+        """
+        taken: list[Fold] = []
+        while self._folds and len(self._folds[0].points) == ranks_of(self._folds[0].mesh_uid):
+            fold = self._folds.popleft()
+            self._first += 1
+            key = (fold.mesh_uid, fold.stream, fold.text)
+            self._numbers[key].pop(0)
+            if not self._numbers[key]:
+                del self._numbers[key]
+            taken.append(fold)
+        return taken
+
+    def take_all(self) -> list[Fold]:
+        """Everything held, in order."""
+        taken = list(self._folds)
+        self._first += len(taken)
+        self._folds.clear()
+        self._numbers.clear()
+        self._newest.clear()
+        return taken

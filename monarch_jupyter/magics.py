@@ -1,0 +1,62 @@
+"""`%monarch` and `%%monarch`: a line of the notebook handed to its subcommand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+from monarch_jupyter.commands.table import complete_line, run_line
+from monarch_jupyter.problems import CommandError
+
+NAME = "monarch"
+
+
+class MonarchMagic:
+    """The magic in one shell, from `install` until `restore`."""
+
+    def __init__(self, shell: InteractiveShell, flush: Callable[[], None]) -> None:
+        self._shell: Any = shell
+        self._flush = flush
+
+    def install(self) -> None:
+        """Register the magic and its completion."""
+        self._shell.register_magic_function(self._line, "line", NAME)
+        self._shell.register_magic_function(self._cell, "cell", NAME)
+        for command in (f"%{NAME}", f"%%{NAME}"):
+            self._shell.set_hook("complete_command", self._complete, str_key=command)
+
+    def restore(self) -> None:
+        """Take both away. Idempotent."""
+        magics = self._shell.magics_manager.magics
+        magics["line"].pop(NAME, None)
+        magics["cell"].pop(NAME, None)
+        completers = self._shell.strdispatchers["complete_command"].strs
+        for command in (f"%{NAME}", f"%%{NAME}"):
+            completers.pop(command, None)
+
+    def _line(self, line: str) -> object:
+        return self._run(line, None)
+
+    def _cell(self, line: str, cell: str) -> object:
+        return self._run(line, cell)
+
+    def _run(self, line: str, cell: str | None) -> object:
+        namespace, number = self._shell.user_ns, self._shell.execution_count
+        try:
+            value = run_line(line, namespace, cell, number, say=_say)
+        except CommandError as error:
+            raise UsageError(str(error)) from None
+        # What ranks printed for this line stands above its value.
+        self._flush()
+        return value
+
+    def _complete(self, shell: object, event: Any) -> list[str]:
+        return complete_line(event.line.partition(NAME)[2], self._shell.user_ns)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")

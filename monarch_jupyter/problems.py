@@ -1,0 +1,24 @@
+"""What a command answers when it can't do what was asked. No I/O."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CommandError(ValueError):
+    """A command was refused before anything was done.
+
+    Its text is one line: what is wrong, and what to type instead. A magic shows it without a traceback.
+    """
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'spawn'?"` for the known word nearest to `word`, or nothing when none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def one_line(text: str) -> str:
+    """`text` with every run of white space, line breaks included, made one space."""
+    return " ".join(text.split())

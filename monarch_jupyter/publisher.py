@@ -1,0 +1,143 @@
+"""The one thread that tells browsers what meshes do.
+
+Runs in: the kernel. `connect`, `disconnect`, `sync` and `wake` may be called from any thread, comm handlers included: they note
+what is wanted and return. Everything else, polling and sending included, happens on the publisher's own thread.
+Owns: that thread, from the first connect until `close`.
+Invariants: it polls only while somebody is connected; between two messages of one sink lie at least `INTERVAL` seconds;
+nothing is sent when nothing changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from monarch_jupyter.wire import KernelMessage, MeshTable
+
+if TYPE_CHECKING:
+    from monarch.observe import MeshSnapshot
+
+logger = logging.getLogger("monarch.jupyter.publisher")
+
+INTERVAL = 0.1  # seconds between two looks at a mesh at work: ten updates a second at most
+SLOWEST = 1.0  # seconds between two looks while nothing happens
+
+Sink = Callable[[KernelMessage], None]
+
+
+class Pace:
+    """How long to wait until the next look: short while things happen, longer and longer while not."""
+
+    def __init__(self) -> None:
+        self._delay = INTERVAL
+
+    def next_delay(self, changed: bool) -> float:
+        """Seconds to wait after a look that did or did not find a change."""
+        self._delay = INTERVAL if changed else min(SLOWEST, self._delay * 1.25)
+        return self._delay
+
+    def quicken(self) -> None:
+        """Something is about to happen: a cell starts or has ended."""
+        self._delay = INTERVAL
+
+
+class Publisher:
+    """Looks at all meshes and sends each sink a snapshot first, then what changed."""
+
+    def __init__(self, look: Callable[[], Sequence[MeshSnapshot]]) -> None:
+        self._look = look
+        self._table = MeshTable()
+        self._pace = Pace()
+        # Guarded by _wanted: all and only the sinks connected, and those of them that lack a snapshot.
+        self._wanted = threading.Condition()
+        self._sinks: list[Sink] = []
+        self._behind: list[Sink] = []
+        self._closed = False
+        self._hurry = False
+        self._thread: threading.Thread | None = None
+
+    def connect(self, sink: Sink) -> None:
+        """Send `sink` a snapshot and from then on what changes, until it is disconnected."""
+        with self._wanted:
+            if self._closed:
+                return
+            if sink not in self._sinks:
+                self._sinks.append(sink)
+            self._ask_snapshot(sink)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="monarch-publisher", daemon=True
+                )
+                self._thread.start()
+
+    def sync(self, sink: Sink) -> None:
+        """Send `sink` a snapshot, because it missed something; connects it if it isn't."""
+        self.connect(sink)
+
+    def disconnect(self, sink: Sink) -> None:
+        """Send `sink` nothing more; one that isn't connected is no error."""
+        with self._wanted:
+            self._sinks = [other for other in self._sinks if other != sink]
+            self._behind = [other for other in self._behind if other != sink]
+
+    def wake(self) -> None:
+        """Look soon: something is about to change."""
+        with self._wanted:
+            self._hurry = True
+            self._pace.quicken()
+            self._wanted.notify()
+
+    def close(self) -> None:
+        """End the thread and wait for it. Idempotent."""
+        with self._wanted:
+            self._closed = True
+            self._sinks, self._behind = [], []
+            self._wanted.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def publish(self) -> bool:
+        """Look once and send what follows from it; returns whether anything had changed."""
+        delta = self._table.update(self._look())
+        with self._wanted:
+            behind, self._behind = self._behind, []
+            informed = [sink for sink in self._sinks if sink not in behind]
+        if delta is not None:
+            for sink in informed:
+                self._send(sink, delta)
+        if behind:
+            snapshot = self._table.snapshot()
+            for sink in behind:
+                self._send(sink, snapshot)
+        return delta is not None
+
+    def _ask_snapshot(self, sink: Sink) -> None:
+        if sink not in self._behind:
+            self._behind.append(sink)
+        self._hurry = True
+        self._wanted.notify()
+
+    def _send(self, sink: Sink, message: KernelMessage) -> None:
+        try:
+            sink(message)
+        except Exception:
+            # A page that went away must not take the others' updates with it.
+            logger.warning("a mesh view was disconnected, because sending failed", exc_info=True)
+            self.disconnect(sink)
+
+    def _run(self) -> None:
+        delay = 0.0
+        while True:
+            with self._wanted:
+                # The pause that keeps the rate, then the longer one that only news cuts short.
+                self._wanted.wait_for(lambda: self._closed, timeout=min(delay, INTERVAL))
+                self._wanted.wait_for(
+                    lambda: self._closed or (self._hurry and bool(self._sinks)),
+                    timeout=max(0.0, delay - INTERVAL) if self._sinks else None,
+                )
+                if self._closed:
+                    return
+                self._hurry = False
+            delay = self._pace.next_delay(self.publish())

@@ -1,0 +1,46 @@
+"""The meshes of this kernel, found by what the user calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from monarch import observe
+from monarch.actor import ActorMesh, ProcMesh
+from monarch_jupyter.problems import CommandError, did_you_mean
+
+
+def mesh_names() -> list[str]:
+    """The names of all meshes that live."""
+    return [mesh.name for mesh in observe.meshes()]
+
+
+def find_mesh(name: str, namespace: Mapping[str, object] | None = None) -> ProcMesh:
+    """The proc mesh of this name, or bound to this variable.
+
+    Raises:
+        CommandError: there is none; the text names the nearest, or how to make one.
+    """
+    live = observe.meshes()
+    value = (namespace or {}).get(name)
+    if isinstance(value, ProcMesh):
+        if any(mesh.uid == value.uid for mesh in live):
+            return value
+        raise CommandError(f"{name} has stopped; `%monarch spawn {name} ...` makes a new one")
+    for mesh in live:
+        if mesh.name == name:
+            return mesh
+    names = [mesh.name for mesh in live]
+    if isinstance(value, ActorMesh):
+        raise CommandError(
+            f"{name} is a mesh of actors; name the mesh of processes{_listed(names)}"
+        )
+    if value is not None:
+        raise CommandError(f"{name} is no mesh, it is a {type(value).__name__}{_listed(names)}")
+    near = did_you_mean(name, names)
+    raise CommandError(f"there is no mesh '{name}'{near or _listed(names)}")
+
+
+def _listed(names: list[str]) -> str:
+    if not names:
+        return "; make one with `%monarch spawn workers gpus=8`"
+    return f"; there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"

@@ -1,0 +1,1 @@
+"""How meshes, values and errors look in a notebook: as text, and as static HTML."""

@@ -1,0 +1,109 @@
+"""Failures of ranks: one entry for each distinct one, the user's lines first, all else one click away. No I/O but source lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from monarch.actor import RankFailure
+from monarch_jupyter.rank_names import name_ranks
+from monarch_jupyter.rendering import html
+from monarch_jupyter.rendering.frames import CellNames, Place, place_lines
+from monarch_jupyter.rendering.html import Html
+from monarch_jupyter.rendering.words import count
+
+STDERR_LINES = 8
+_CELL_ACTOR = "Cell"
+
+
+def no_cells(filename: str) -> None:
+    """The `CellNames` of a program that is no notebook."""
+
+
+def fold_failures(failures: Sequence[RankFailure]) -> list[list[RankFailure]]:
+    """Failures in groups that tell the same story, in the order in which each was first told."""
+    groups: dict[tuple[object, ...], list[RankFailure]] = {}
+    for failure in failures:
+        groups.setdefault(failure.story, []).append(failure)
+    return list(groups.values())
+
+
+def headline(group: Sequence[RankFailure]) -> list[str]:
+    """Who, where and what; then the other ranks of the group."""
+    first = group[0]
+    said = first.what
+    if is_rank_cell(first):
+        # To its author it is a cell, not an endpoint of ours.
+        said = f"the cell on {first.where} raised {first.exception_type}: {first.message}"
+    if len(group) == 1:
+        return [said]
+    others = name_ranks(failure.point for failure in group[1:])
+    return [said, f"and on {count(len(group) - 1, 'more rank')}: {others}"]
+
+
+def is_rank_cell(failure: RankFailure) -> bool:
+    """Whether this is what a `%%monarch on` cell raised."""
+    return (
+        failure.kind == "endpoint"
+        and failure.actor_class.rpartition(".")[2] == _CELL_ACTOR
+        and any(Place(f.filename, f.lineno, f.name, f.line).is_own for f in failure.frames)
+    )
+
+
+def entry_lines(group: Sequence[RankFailure], cell_names: CellNames) -> list[str]:
+    """A group in full words: its headline, the user's frames with source, a dead process's last words."""
+    first = group[0]
+    lines = headline(group)
+    for place in user_places(first):
+        lines += [f"  {line}" for line in place_lines(place, cell_names)]
+    if first.death is not None and first.death.stderr_tail:
+        lines.append("  its last lines on stderr:")
+        lines += [f"    {line}" for line in first.death.stderr_tail[-STDERR_LINES:]]
+    return lines
+
+
+def user_places(failure: RankFailure) -> list[Place]:
+    """The frames of the user's own program, outermost first."""
+    places = [Place(f.filename, f.lineno, f.name, f.line) for f in failure.frames if f.user]
+    return [place for place in places if not place.is_own]
+
+
+def failures_html(failures: Sequence[RankFailure], cell_names: CellNames) -> Html:
+    """Every distinct failure, for a `MeshFailure` or an error that is looked at as a value."""
+    entries = [_entry_html(group, cell_names) for group in fold_failures(failures)]
+    return html.card(*entries, whole_tracebacks_html(failures))
+
+
+def failures_text(failures: Sequence[RankFailure], cell_names: CellNames) -> str:
+    """The same as text."""
+    groups = fold_failures(failures)
+    return "\n\n".join("\n".join(entry_lines(group, cell_names)) for group in groups)
+
+
+def whole_tracebacks_html(failures: Sequence[RankFailure]) -> Html:
+    """What the entries leave out, folded; empty when they leave nothing out."""
+    told = [(group, whole_text(group)) for group in fold_failures(failures)]
+    inside = [html.block(text) for _, text in told if text]
+    if not inside:
+        return Html()
+    return html.card(html.details(html.toned("every frame, on every rank", "muted"), *inside))
+
+
+def whole_text(group: Sequence[RankFailure]) -> str:
+    """A group with the whole remote traceback, its causes included, and where each process is."""
+    where = [f"{f.where}: pid {f.pid} on {f.host}" for f in group]
+    parts = [*headline(group), *where]
+    if group[0].traceback:
+        parts += ["", group[0].traceback.rstrip()]
+    death = group[0].death
+    if death is not None and death.stderr_tail:
+        parts += ["", "its last lines on stderr:", *death.stderr_tail]
+    return "\n".join(parts)
+
+
+def _entry_html(group: Sequence[RankFailure], cell_names: CellNames) -> Html:
+    lines = entry_lines(group, cell_names)
+    head = len(headline(group))
+    said = html.element("strong", html.toned(lines[0], "bad"))
+    more = [html.element("div", line) for line in lines[1:head]]
+    source = [html.block("\n".join(lines[head:]))] if lines[head:] else []
+    return html.element("div", html.element("div", said), *more, *source)

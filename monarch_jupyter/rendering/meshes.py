@@ -1,0 +1,172 @@
+"""A proc mesh and lists of them, as `monarch.observe` sees them. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from monarch_jupyter.rank_names import name_point, name_ranks
+from monarch_jupyter.rendering import html
+from monarch_jupyter.rendering.html import Html
+from monarch_jupyter.rendering.layout import grid_of
+from monarch_jupyter.rendering.words import (
+    ICONS,
+    TONES,
+    columns,
+    count,
+    duration,
+    extent_text,
+    tally,
+)
+
+if TYPE_CHECKING:
+    from monarch.observe import MeshSnapshot, RankRow
+
+MOST_CELLS = 1024
+"""A bigger mesh is told in words and lists, not drawn."""
+
+NO_MESHES = "no meshes; make one with `%monarch spawn workers gpus=8`"
+
+
+def doing(row: RankRow) -> str:
+    """`busy in Trainer.step`, `failed: killed by SIGKILL`, `idle`."""
+    if row.state == "failed" and row.failure:
+        return f"failed: {row.failure}"
+    if row.state == "busy" and row.endpoint:
+        return f"busy in {row.actor}.{row.endpoint}" if row.actor else f"busy in {row.endpoint}"
+    return row.state
+
+
+def mesh_text(mesh: MeshSnapshot) -> str:
+    """The mesh on one line, then one line for all ranks that do the same."""
+    lines = [
+        f"{mesh.name} {extent_text(mesh.sizes)} on {mesh.host}, {mesh.state}: {tally_of(mesh)}"
+    ]
+    if mesh.actors:
+        lines.append(f"  actors: {', '.join(mesh.actors)}")
+    groups = _grouped(mesh.rows)
+    if len(groups) > 1 or "failed" in {row.state for row in mesh.rows}:
+        named = [
+            [name_ranks(row.point for row in rows) or mesh.name, what]
+            for what, rows in groups.items()
+        ]
+        lines += [f"  {line}" for line in columns(named)]
+    return "\n".join(lines)
+
+
+def mesh_html(mesh: MeshSnapshot) -> Html:
+    """The mesh as a grid of ranks by state, its processes one click away."""
+    return html.card(_headline(mesh), _grid(mesh), _failures(mesh), _processes(mesh))
+
+
+def listing_text(meshes: Sequence[MeshSnapshot]) -> str:
+    """One line a mesh."""
+    if not meshes:
+        return NO_MESHES
+    return "\n".join(columns([_LIST_HEAD, *(_list_row(mesh) for mesh in meshes)]))
+
+
+def listing_html(meshes: Sequence[MeshSnapshot]) -> Html:
+    """A table of meshes, then each one's processes one click away."""
+    if not meshes:
+        return html.card(html.toned(NO_MESHES, "muted"))
+    rows: list[list[object]] = []
+    for mesh in meshes:
+        name, extent, _, *rest = _list_row(mesh)
+        rows.append([html.element("strong", name), html.code(extent), _state(mesh.state), *rest])
+    return html.card(html.table(_LIST_HEAD, rows), *[_processes(mesh, mesh.name) for mesh in meshes])
+
+
+def tally_of(mesh: MeshSnapshot) -> str:
+    """`8 ranks, 7 idle, 1 busy`."""
+    return f"{count(len(mesh.rows), 'rank')}, {tally(row.state for row in mesh.rows)}"
+
+
+_LIST_HEAD = ["mesh", "dims", "state", "ranks", "actors", "host", "age"]
+
+
+def _list_row(mesh: MeshSnapshot) -> list[str]:
+    return [
+        mesh.name,
+        extent_text(mesh.sizes),
+        mesh.state,
+        f"{len(mesh.rows)}: {tally(row.state for row in mesh.rows)}",
+        ", ".join(mesh.actors) or "-",
+        mesh.host,
+        duration(mesh.age_s),
+    ]
+
+
+def _grouped(rows: Sequence[RankRow]) -> dict[str, list[RankRow]]:
+    groups: dict[str, list[RankRow]] = {}
+    for row in rows:
+        groups.setdefault(doing(row), []).append(row)
+    return groups
+
+
+def _headline(mesh: MeshSnapshot) -> Html:
+    said = html.join(
+        [
+            html.element("strong", mesh.name),
+            html.code(extent_text(mesh.sizes)),
+            _state(mesh.state),
+            html.toned(f"on {mesh.host}, {tally_of(mesh)}", "muted"),
+        ],
+        " ",
+    )
+    if not mesh.actors:
+        return html.element("div", said)
+    return html.element("div", said, html.toned(f"; actors: {', '.join(mesh.actors)}", "muted"))
+
+
+def _state(state: str) -> Html:
+    return html.toned(f"{ICONS[state]} {state}", TONES[state])
+
+
+def _grid(mesh: MeshSnapshot) -> Html:
+    if len(mesh.rows) > MOST_CELLS:
+        return html.block(mesh_text(mesh))
+    by_rank = {row.rank: row for row in mesh.rows}
+    grid = grid_of(mesh.sizes)
+    labelled = any(line.label for line in grid.rows)
+    head = ["", *grid.columns] if labelled and grid.columns else list(grid.columns)
+    lines: list[list[object]] = []
+    for line in grid.rows:
+        cells: list[object] = [html.header(line.label, "row")] if labelled else []
+        cells += [_rank_cell(mesh, by_rank[rank]) for rank in line.ranks if rank in by_rank]
+        lines.append(cells)
+    return html.table(head, lines)
+
+
+def _rank_cell(mesh: MeshSnapshot, row: RankRow) -> Html:
+    who = f"{mesh.name} {name_point(row.point)}".strip()
+    return html.cell(_state(row.state), title=f"{who}: {doing(row)}")
+
+
+def _failures(mesh: MeshSnapshot) -> Html:
+    groups = _grouped([row for row in mesh.rows if row.state == "failed"])
+    said = [
+        html.element(
+            "div",
+            html.toned(f"{name_ranks(row.point for row in rows) or mesh.name} {what}", "bad"),
+        )
+        for what, rows in groups.items()
+    ]
+    return html.join(said)
+
+
+def _processes(mesh: MeshSnapshot, name: str = "") -> Html:
+    head = ["rank", "pid", "state", "for", "messages", "memory"]
+    rows: list[list[object]] = [
+        [
+            name_point(row.point) or str(row.rank),
+            row.pid if row.pid is not None else "-",
+            html.toned(f"{ICONS[row.state]} {doing(row)}", TONES[row.state]),
+            duration(row.since_s),
+            row.messages,
+            "-" if row.rss_mib is None else f"{row.rss_mib:.0f} MiB",
+        ]
+        for row in mesh.rows
+    ]
+    summary = f"{name} processes" if name else "processes"
+    return html.details(html.toned(summary, "muted"), html.table(head, rows))
