@@ -93,12 +93,12 @@ $(VENV)/.test: $(LOCKS) | $(PY)
 $(LAB)/node_modules/.yarn-state.yml: $(LAB)/package.json $(LAB)/yarn.lock | $(VENV)/.test
 	@echo "== labextension: node packages"
 	@cd $(LAB) && jlpm install --immutable
-	@touch node_modules/.yarn-state.yml
+	@touch $@
 
 $(LAB)/dist/package.json: $(LAB)/node_modules/.yarn-state.yml $(LAB_SOURCES)
 	@echo "== labextension: build"
 	@cd $(LAB) && jlpm build:prod
-	@touch dist/package.json
+	@touch $@
 
 # A link: what is built next is seen by JupyterLab without another install.
 $(VENV)/.labextension: $(LAB)/dist/package.json | $(VENV)/.test

@@ -7,8 +7,10 @@ import argparse
 import base64
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
@@ -56,6 +58,16 @@ def print_cell(cell: nbformat.NotebookNode, index: int, picture: Path) -> None:
     print(flush=True)
 
 
+@contextmanager
+def local_sockets(client: NotebookClient) -> Iterator[None]:
+    """Let the kernel be talked to through files, not ports: only this process has to reach it."""
+    with tempfile.TemporaryDirectory() as folder:
+        manager = client.create_kernel_manager()
+        manager.transport = "ipc"
+        manager.ip = f"{folder}/kernel"
+        yield
+
+
 def run(path: Path, target: Path) -> bool:
     """Execute `path`, print it, save it under `target`; True when no cell failed."""
     notebook = nbformat.read(path, as_version=4)
@@ -63,7 +75,7 @@ def run(path: Path, target: Path) -> bool:
         notebook, timeout=CELL_SECONDS, resources={"metadata": {"path": str(path.parent)}}
     )
     ok = True
-    with client.setup_kernel():
+    with local_sockets(client), client.setup_kernel():
         for index, cell in enumerate(notebook.cells):
             if cell.cell_type == "markdown":
                 print(cell.source.strip(), end="\n\n", flush=True)
