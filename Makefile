@@ -52,7 +52,7 @@ check: $(VENV)/.test $(LAB)/node_modules/.yarn-state.yml ## lint, format, types,
 	@echo "== pyright"
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 pyright
 	@echo "== layers"
-	@lint-imports --no-timing
+	@lint-imports --no-logo
 	@echo "== notebooks"
 	@$(PY) scripts/check_notebooks.py
 	@echo "== labextension"
