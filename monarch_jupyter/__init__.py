@@ -1,9 +1,10 @@
 """Monarch in a notebook: `%load_ext monarch_jupyter`, then `%monarch -h`.
 
-Each subcommand is a function here too, for programs: `spawn`, `on`, `ls`, `show`, `stop`, `error`, `doctor`.
+Each subcommand is a function here too, for programs: `spawn`, `on`, `ls`, `show`, `stop`, `error`,
+`doctor`.
 
-Procs import this package for the actor that runs cells. So nothing of IPython or Jupyter is imported here, and only what a
-name that is asked for needs.
+Procs import this package for the actor that runs cells. So nothing of IPython or Jupyter is
+imported here, and only what a name that is asked for needs.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def __dir__() -> list[str]:
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """What `%load_ext monarch_jupyter` calls."""
     global _extension
-    from monarch_jupyter.extension import Extension  # noqa: PLC0415
+    from monarch_jupyter.extension import Extension
 
     if _extension is None:
         extension = Extension(shell)
@@ -50,7 +51,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """What `%unload_ext monarch_jupyter` calls. Meshes live on; `%monarch stop --all` first ends them."""
+    """What `%unload_ext monarch_jupyter` calls. Meshes live on."""
     global _extension
     if _extension is not None:
         _extension.unload()

@@ -13,8 +13,8 @@ from monarch_jupyter.problems import CommandError, did_you_mean
 class Option:
     """One option of a command.
 
-    `takes` names its value in the help (`None`: the option is a switch). A `repeated` option may be given
-    several times.
+    `takes` names its value in the help (`None`: the option is a switch). A `repeated` option may
+    be given several times.
     """
 
     name: str
@@ -52,10 +52,12 @@ def split_words(line: str) -> list[str]:
 
 
 def parse_arguments(command: str, words: Sequence[str], known: Sequence[Option]) -> Arguments:
-    """Sort `words` into positionals and the `known` options; `--name=value` and `--name value` both do.
+    """Sort `words` into positionals and the `known` options; `--name=value` and `--name value`
+    both do.
 
     Raises:
-        CommandError: an unknown option, a value that is missing or not wanted, a switch given twice.
+        CommandError: an unknown option, a value that is missing or not wanted, a switch given
+        twice.
     """
     options = {option.name: option for option in known}
     positionals: list[str] = []
@@ -69,7 +71,7 @@ def parse_arguments(command: str, words: Sequence[str], known: Sequence[Option])
         name, equals, value = word.partition("=")
         option = options.get(name)
         if option is None:
-            near = did_you_mean(name, options)
+            near = did_you_mean(name.lstrip("-"), [known.lstrip("-") for known in options])
             remedy = near or f"; `%monarch {command} -h` lists what it takes"
             raise CommandError(f"{command} has no option {name}{remedy}")
         if name in given and not option.repeated:

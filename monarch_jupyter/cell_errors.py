@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-import IPython
 import ipykernel
+import IPython
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
@@ -30,7 +30,7 @@ from monarch_jupyter.rendering.frames import CellNames, Place, place_lines
 
 HANDLED = (ActorError, SupervisionError)
 SETTLE = 0.2
-"""Seconds at most that an error waits for other ranks to fail in the same way, so that they are told together."""
+"""Seconds at most that an error waits for other ranks to fail in the same way."""
 
 _RED, _PLAIN = "\x1b[31;1m", "\x1b[0m"
 
@@ -96,7 +96,7 @@ def settle(error: ActorError | SupervisionError) -> None:
 def error_lines(
     error: ActorError | SupervisionError, trace: TracebackType | None, cell_names: CellNames
 ) -> list[str]:
-    """The error as a list of blocks of lines: what failed, on which ranks, where, and what called it."""
+    """The error in blocks of lines: what failed, on which ranks, where, what called it."""
     blocks: list[str] = []
     for group in fold_failures(error.failures):
         head, *rest = entry_lines(group, cell_names)

@@ -1,8 +1,9 @@
 """The actor that runs notebook cells on a rank.
 
-Runs in: procs; imported there, so it imports nothing of Jupyter. The kernel only names the class, `Cell`, which is what users read in "busy in Cell.run".
-Owns: the proc's `__main__`, which is the namespace the cells share, so that classes made in a cell pickle there as they do in
-any interactive session.
+Runs in: procs; imported there, so it imports nothing of Jupyter. The kernel only names the class,
+`Cell`, which is what users read in "busy in Cell.run".
+Owns: the proc's `__main__`, which is the namespace the cells share, so that classes made in a cell
+pickle there as they do in any interactive session.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class StaysOnRank:
-    """Stands in the kernel for a value that can't be pickled; shown as the value's own text there."""
+    """Stands in the kernel for a value that can't be pickled; shows the value's own text."""
 
     def __init__(self, text: str, why: str) -> None:
         self.text = text
@@ -54,10 +55,11 @@ class Cell(Actor):
 
     @endpoint
     def run(self, source: str, filename: str) -> object:
-        """Run `source`; the value of its last line, if that is an expression and doesn't end in `;`.
+        """Run `source`; the value of its last line, if that is an expression and doesn't end in
+        `;`.
 
-        `filename` is what tracebacks call it. Raises whatever the cell raises; a cell that asks the interpreter to exit
-        is a RuntimeError, because the rank serves other cells too.
+        `filename` is what tracebacks call it. Raises whatever the cell raises; a cell that asks
+        the interpreter to exit is a RuntimeError, because the rank serves other cells too.
         """
         # With no modification time linecache keeps an entry, though there is no such file.
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
@@ -93,7 +95,11 @@ def split_cell(source: str, filename: str) -> tuple[types.CodeType, types.CodeTy
     """
     tree = ast.parse(source, filename)
     last: ast.Expression | None = None
-    if tree.body and isinstance(tree.body[-1], ast.Expr) and not _is_silenced(source, tree.body[-1]):
+    if (
+        tree.body
+        and isinstance(tree.body[-1], ast.Expr)
+        and not _is_silenced(source, tree.body[-1])
+    ):
         last = ast.Expression(cast("ast.Expr", tree.body.pop()).value)
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     body = compile(tree, filename, "exec", flags=flags, dont_inherit=True)

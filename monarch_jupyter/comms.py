@@ -1,6 +1,7 @@
 """Talking with the page: the comm of the side panel, and answers while a cell runs.
 
-Runs in: the kernel. Comm handlers may run off the main thread; they only tell the publisher what is wanted.
+Runs in: the kernel. Comm handlers may run off the main thread; they only tell the publisher what
+is wanted.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ class PageComm(Protocol):
 
 
 def answer_while_busy(page_comm: object) -> None:
-    """Have messages on this comm handled on the subshell that the page sent them to, also while a cell runs.
+    """Have messages on this comm handled on the subshell that the page sent them to, also while a
+    cell runs.
 
-    ipykernel sends a page's message to the shell that last sent on the comm, usually the one that is busy; it asks the comm
-    itself which, by `_reply_subshell_for`. Where there is no such method messages wait for the cell's end, and views get
-    no worse than late: what the kernel has to say is sent from a thread anyhow.
+    ipykernel sends a page's message to the shell that last sent on the comm, usually the one that
+    is busy; it asks the comm itself which, by `_reply_subshell_for`. Where there is no such method
+    messages wait for the cell's end, and views get no worse than late: what the kernel has to say
+    is sent from a thread anyhow.
     """
     if hasattr(page_comm, "_reply_subshell_for"):
         setattr(page_comm, "_reply_subshell_for", _as_sent)  # noqa: B010
@@ -41,8 +44,9 @@ def _as_sent(data: object, default: str | None) -> str | None:
 class PanelLink:
     """The comm target of the side panel, from construction until `close`.
 
-    The kernel opens a comm, which a page without the panel closes again; a page that was loaded anew takes that comm up, or
-    opens its own. Either way the page starts the updates by asking for a snapshot.
+    The kernel opens a comm, which a page without the panel closes again; a page that was loaded
+    anew takes that comm up, or opens its own. Either way the page starts the updates by asking for
+    a snapshot.
     """
 
     def __init__(self, publisher: Publisher) -> None:

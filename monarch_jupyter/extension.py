@@ -1,8 +1,9 @@
 """The extension in one shell: what `%load_ext monarch_jupyter` starts and `%unload_ext` ends.
 
 Runs in: the kernel's main thread.
-Owns: the output router, the fault hook, the error handler, the formatters, the magic, the comm target, the publisher. Each is undone
-in the reverse order of its making, so that the shell is afterwards as it was before.
+Owns: the output router, the fault hook, the error handler, the formatters, the magic, the comm
+target, the publisher. Each is undone in the reverse order of its making, so that the shell is
+afterwards as it was before.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from monarch_jupyter.rendering.failures import fold_failures, headline
 
 
 class FaultNotices:
-    """Takes the place of `monarch.actor.unhandled_fault_hook`: says each failure once, and lets the kernel live.
+    """Takes the place of `monarch.actor.unhandled_fault_hook`: says each failure once, and lets
+    the kernel live.
 
     Every later call that touches the failed ranks raises; that is the runtime's doing.
     """
@@ -29,7 +30,9 @@ class FaultNotices:
             self._said.update(_identity(one) for one in news)
         for group in fold_failures(news):
             told = "; ".join(headline(group))
-            self._say(f"monarch: {told}. Calls that include it raise; the rest of the mesh works on.")
+            self._say(
+                f"monarch: {told}. Calls that include it raise; the rest of the mesh works on."
+            )
         if not failure.failures:
             self._say(f"monarch: {failure}")
 

@@ -1,7 +1,8 @@
 """Lines of many ranks, with equal ones said once. No I/O.
 
-Invariants: every line that goes in comes out exactly once, in one fold; each rank's lines come out in the order it wrote
-them; only lines of one mesh and one stream with exactly the same text share a fold.
+Invariants: every line that goes in comes out exactly once, in one fold; each rank's lines come out
+in the order it wrote them; only lines of one mesh and one stream with exactly the same text share
+a fold.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class OutputFolder:
         key = (line.mesh_uid, line.stream, line.text)
         rank = (line.mesh_uid, line.rank)
         numbers = self._numbers.setdefault(key, [])
-        # Joining a fold at or before the rank's last one would reorder or repeat what the rank wrote.
+        # Joining a fold at or before the rank's last one would reorder or repeat what the rank
+        # wrote.
         place = bisect_right(numbers, self._newest.get(rank, -1))
         if place == len(numbers):
             numbers.append(self._first + len(self._folds))
@@ -58,7 +60,8 @@ class OutputFolder:
         self._newest[rank] = number
 
     def take_complete(self, ranks_of: Callable[[str], int | None]) -> list[Fold]:
-        """Folds at the front that every rank of their mesh has joined, so that waiting gains nothing.
+        """Folds at the front that every rank of their mesh has joined, so that waiting gains
+        nothing.
 
         `ranks_of` gives the number of ranks of a mesh by its uid, or None where that is not known.
         """

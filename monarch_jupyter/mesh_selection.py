@@ -81,7 +81,9 @@ def _parse_wanted(dim: str, text: str) -> int | slice:
         return index
     bounds = _RANGE.match(text)
     if bounds is None:
-        raise CommandError(f"{dim}={text} is neither an index nor a range; write {dim}=3 or {dim}=0:4")
+        raise CommandError(
+            f"{dim}={text} is neither an index nor a range; write {dim}=3 or {dim}=0:4"
+        )
     start, stop, step = (int(bound) if bound else None for bound in bounds.groups())
     if any(bound is not None and bound < 0 for bound in (start, stop, step)) or step == 0:
         raise CommandError(f"{dim}={text}: ranks count from 0 up, in steps of one or more")

@@ -1,8 +1,8 @@
 """What ranks print, brought into the running cell.
 
-Runs in: the kernel. Lines arrive on the runtime's IO thread, which only queues them; one thread of ours folds equal lines of
-different ranks and writes them, with the cell that runs as their parent. A line waits for its like from other ranks for
-`HOLD` seconds at most.
+Runs in: the kernel. Lines arrive on the runtime's IO thread, which only queues them; one thread of
+ours folds equal lines of different ranks and writes them, with the cell that runs as their parent.
+A line waits for its like from other ranks for `HOLD` seconds at most.
 Owns: that thread, and the subscription to the runtime, from `start` until `close`.
 Invariants: every line is written exactly once, those of one rank in its order.
 """
@@ -47,10 +47,11 @@ class OutputRouter:
 
     def __init__(self, target: CellOutput) -> None:
         self._target = target
-        # Lines of ranks, a line of the notebook's own, or the event that a flush waits for; None ends the thread.
-        self._arrived: queue.SimpleQueue[
-            Sequence[OutputLine] | str | threading.Event | None
-        ] = queue.SimpleQueue()
+        # Lines of ranks, a line of the notebook's own, or the event that a flush waits for; None
+        # ends the thread.
+        self._arrived: queue.SimpleQueue[Sequence[OutputLine] | str | threading.Event | None] = (
+            queue.SimpleQueue()
+        )
         self._folder = OutputFolder()
         self._thread = threading.Thread(target=self._run, name="monarch-output", daemon=True)
         self._unsubscribe: Callable[[], None] | None = None
@@ -61,7 +62,7 @@ class OutputRouter:
         self._unsubscribe = observe.on_output(self._arrived.put)
 
     def say(self, text: str) -> None:
-        """Write a line of the notebook's own on stderr, after what ranks have written before; from any thread."""
+        """Write a line of the notebook's own on stderr, after what ranks wrote; any thread."""
         self._arrived.put(text)
 
     def flush(self) -> None:
@@ -126,7 +127,7 @@ class OutputRouter:
 
 
 def tag(fold: Fold, several: bool) -> str:
-    """`[gpus=0..7]`; with the mesh's name where there are several meshes, or the mesh has no dims."""
+    """`[gpus=0..7]`; with the name of the mesh where that is not clear."""
     ranks = name_ranks(fold.points)
     named = fold.mesh if several or not ranks else ""
     return f"[{' '.join(part for part in (named, ranks) if part)}]"

@@ -9,12 +9,13 @@ from collections.abc import Iterable
 class CommandError(ValueError):
     """A command was refused before anything was done.
 
-    Its text is one line: what is wrong, and what to type instead. A magic shows it without a traceback.
+    Its text is one line: what is wrong, and what to type instead. A magic shows it without a
+    traceback.
     """
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'spawn'?"` for the known word nearest to `word`, or nothing when none is near."""
+    """`"; did you mean 'spawn'?"` for the nearest known word; nothing when none is near."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean '{near[0]}'?" if near else ""
 

@@ -1,10 +1,11 @@
 """The one thread that tells browsers what meshes do.
 
-Runs in: the kernel. `connect`, `disconnect`, `sync` and `wake` may be called from any thread, comm handlers included: they note
-what is wanted and return. Everything else, polling and sending included, happens on the publisher's own thread.
+Runs in: the kernel. `connect`, `disconnect`, `sync` and `wake` may be called from any thread, comm
+handlers included: they note what is wanted and return. Everything else, polling and sending
+included, happens on the publisher's own thread.
 Owns: that thread, from the first connect until `close`.
-Invariants: it polls only while somebody is connected; between two messages of one sink lie at least `INTERVAL` seconds;
-nothing is sent when nothing changed.
+Invariants: it polls only while somebody is connected; between two messages of one sink lie at
+least `INTERVAL` seconds; nothing is sent when nothing changed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Sink = Callable[[KernelMessage], None]
 
 
 class Pace:
-    """How long to wait until the next look: short while things happen, longer and longer while not."""
+    """How long to wait until the next look: short while things happen, longer while not."""
 
     def __init__(self) -> None:
         self._delay = INTERVAL
@@ -50,7 +51,8 @@ class Publisher:
         self._look = look
         self._table = MeshTable()
         self._pace = Pace()
-        # Guarded by _wanted: all and only the sinks connected, and those of them that lack a snapshot.
+        # Guarded by _wanted: all and only the sinks connected, and those of them that lack a
+        # snapshot.
         self._wanted = threading.Condition()
         self._sinks: list[Sink] = []
         self._behind: list[Sink] = []

@@ -112,7 +112,7 @@ def _parse_preload(values: Sequence[str]) -> tuple[str, ...]:
     modules = [module.strip() for value in values for module in value.split(",")]
     for module in modules:
         if not all(part.isidentifier() for part in module.split(".")):
-            raise CommandError(f"--preload {module or "''"}: no module has this name")
+            raise CommandError(f"--preload {module}: no module has this name")
     return tuple(dict.fromkeys(modules))
 
 

@@ -1,9 +1,10 @@
-"""What kernel and browser say to each other about meshes, and what changed since they last did. No I/O.
+"""What kernel and browser say to each other about meshes, and what changed since. No I/O.
 
 The TypeScript side is `labextension/src/wire.ts`; the explorer's is `widgets/explorer.js`.
 
-Invariants: `seq` grows by one from each message to the next, a snapshot's included, so a reader that misses one sees a gap;
-a delta names all and only the meshes and rows that a reader of the messages before it doesn't know yet.
+Invariants: each delta's `seq` is one above the message before it, and a snapshot has that of the
+last delta, so a reader that misses one sees a gap; a delta names all and only the meshes and rows
+that a reader of the messages before it doesn't know yet.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class DeltaMessage(TypedDict):
 class SyncMessage(TypedDict):
     """From the front end: send me a snapshot, I start or I missed something.
 
-    An explorer names its `view`, of which one widget may have several; the panel is the only one on its comm.
+    An explorer names its `view`, of which one widget may have several; the panel is the only one
+    on its comm.
     """
 
     type: Literal["sync"]
@@ -84,7 +86,7 @@ PageMessage = SyncMessage | LeaveMessage
 
 
 def parse_page_message(content: object) -> PageMessage | None:
-    """The message in `content`, or None if it is none of ours (a newer page may say more than we know)."""
+    """The message in `content`; None if it is none of ours, as a newer page may send."""
     if not isinstance(content, dict):
         return None
     fields = cast("dict[object, object]", content)
@@ -171,14 +173,11 @@ def _same_head(before: MeshSnapshot, now: MeshSnapshot) -> bool:
 
 
 def _same_row(before: RankRow | None, now: RankRow) -> bool:
-    """Equal but for what moves all the time: the clock, and memory by less than a MiB and a twentieth."""
+    """Equal but for the clock, and for memory by less than a MiB and a twentieth."""
     if before is None:
         return False
-    if (before.rss_mib is None) != (now.rss_mib is None):
+    if not _same_memory(before.rss_mib, now.rss_mib):
         return False
-    if before.rss_mib is not None and now.rss_mib is not None:
-        if abs(now.rss_mib - before.rss_mib) > max(1.0, before.rss_mib / 20):
-            return False
     return (
         before.point == now.point
         and before.pid == now.pid
@@ -188,3 +187,9 @@ def _same_row(before: RankRow | None, now: RankRow) -> bool:
         and before.messages == now.messages
         and before.failure == now.failure
     )
+
+
+def _same_memory(before: float | None, now: float | None) -> bool:
+    if before is None or now is None:
+        return before == now
+    return abs(now - before) <= max(1.0, before / 20)

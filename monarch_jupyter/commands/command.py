@@ -25,8 +25,9 @@ class Invocation:
 class Command:
     """A subcommand: its name, how it is written, what it does in one line, and what runs it.
 
-    `run` returns what the magic returns, None to show nothing. `complete` gives the words that could come next, from the
-    words before and the variables; `takes_cell` says whether it is a magic of a whole cell.
+    `run` returns what the magic returns, None to show nothing. `complete` gives the words that
+    could come next, from the words before and the variables; `takes_cell` says whether it is a
+    magic of a whole cell.
     """
 
     name: str

@@ -20,14 +20,12 @@ _cells: dict[str, ActorMesh[Cell]] = {}
 _counted = 0
 
 
-def on(
-    mesh: ProcMesh | str, source: str, *, number: int | None = None
-) -> ValueMesh[object] | None:
+def on(mesh: ProcMesh | str, source: str, *, number: int | None = None) -> ValueMesh[object] | None:
     """Run `source` on every rank of a mesh, or of `"workers[gpus=0:4]"`, and wait for all of them.
 
-    It runs in a namespace that the ranks keep for later cells; `rank` and `point` are there. Returns the values of its last
-    line, by rank, or None where that is no expression, ends in `;`, or is None everywhere. `number` is what tracebacks call
-    the cell.
+    It runs in a namespace that the ranks keep for later cells; `rank` and `point` are there.
+    Returns the values of its last line, by rank, or None where that is no expression, ends in `;`,
+    or is None everywhere. `number` is what tracebacks call the cell.
 
     Raises:
         CommandError: there is no such mesh, dim or rank.
@@ -87,7 +85,7 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="on",
     usage="on MESH[dim=A:B, ...]",
-    summary="run the cell on these ranks, in a namespace that they keep; `rank` and `point` are there",
+    summary="run the cell on these ranks, in a namespace they keep; it has `rank` and `point`",
     run=_run,
     examples=("%%monarch on workers", "%%monarch on workers[gpus=0:4]"),
     takes_cell=True,

@@ -22,7 +22,7 @@ def show(mesh: ProcMesh | str | None = None) -> Explorer:
         CommandError: there is no such mesh.
     """
     # Widgets are heavy and only a kernel has them; procs import this package without.
-    from monarch_jupyter.widgets.explorer import Explorer  # noqa: PLC0415
+    from monarch_jupyter.widgets.explorer import Explorer
 
     found = find_mesh(mesh) if isinstance(mesh, str) else mesh
     return Explorer(shared_publisher(), only=found.uid if found else "")

@@ -22,8 +22,9 @@ def spawn(
 ) -> ProcMesh:
     """Make a mesh of processes on this machine and wait until all of them run.
 
-    `dims` are the sizes by dim, `{"gpus": 8}` for eight ranks (none: one rank without dims), `preload` names modules to
-    import before the processes are forked, `env` holds what to set in their environment.
+    `dims` are the sizes by dim, `{"gpus": 8}` for eight ranks (none: one rank without dims),
+    `preload` names modules to import before the processes are forked, `env` holds what to set in
+    their environment.
 
     Raises:
         CommandError: the name is taken, a dim is none, a module to preload doesn't exist.
@@ -69,7 +70,9 @@ def _check_free(name: str, namespace: Mapping[str, object]) -> None:
 def _check_module(module: str) -> None:
     top = module.partition(".")[0]
     if importlib.util.find_spec(top) is None:
-        raise CommandError(f"--preload {module}: no module {top} is installed; pip install it first")
+        raise CommandError(
+            f"--preload {module}: no module {top} is installed; pip install it first"
+        )
 
 
 def _run(invocation: Invocation) -> ProcMesh:

@@ -42,15 +42,14 @@ def _run(invocation: Invocation) -> None:
         listed = ", ".join(mesh_names())
         there = f"; there is {listed}" if listed else "; there are no meshes"
         raise CommandError(f"stop needs the name of a mesh, or --all{there}")
-    found = (
-        observe.meshes() if everything else [find_mesh(n, invocation.namespace) for n in names]
-    )
+    found = observe.meshes() if everything else [find_mesh(n, invocation.namespace) for n in names]
     sizes = [len(mesh) for mesh in found]
     stopped = stop(*found, everything=everything)
     if not stopped:
         sys.stdout.write("no meshes to stop\n")
     for name, size in zip(stopped, sizes, strict=True):
-        sys.stdout.write(f"stopped {name}: {count(size, 'process')[:-1]}es gone\n" if size > 1 else f"stopped {name}: its process is gone\n")
+        ended = count(size, "process has", "processes have")
+        sys.stdout.write(f"stopped {name}: its {ended} ended\n")
 
 
 def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping
 
 from monarch_jupyter.arguments import parse_arguments, split_words
 from monarch_jupyter.commands import doctor, error, ls, on, show, spawn, stop
@@ -30,7 +30,8 @@ def run_line(
     number: int = 0,
     say: Callable[[str], object] = print,
 ) -> object:
-    """Do what a line after `%monarch` (or, with its cell, after `%%monarch`) asks; help goes to `say`.
+    """Do what a line after `%monarch` (or, with its cell, after `%%monarch`) asks; help goes to
+    `say`.
 
     Raises:
         CommandError: it can't be done; its text is one line with the remedy.

@@ -1,4 +1,7 @@
-"""Failures of ranks: one entry for each distinct one, the user's lines first, all else one click away. No I/O but source lines."""
+"""Failures of ranks: one entry for each distinct one, the user's lines first.
+
+All else is one click away. No I/O but source lines.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def is_rank_cell(failure: RankFailure) -> bool:
 
 
 def entry_lines(group: Sequence[RankFailure], cell_names: CellNames) -> list[str]:
-    """A group in full words: its headline, the user's frames with source, a dead process's last words."""
+    """A group's headline, the user's frames with source, a dead process's last words."""
     first = group[0]
     lines = headline(group)
     for place in user_places(first):

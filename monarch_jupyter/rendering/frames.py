@@ -1,6 +1,7 @@
 """Lines of source where something went wrong, as a notebook shows them.
 
-Reads source through `linecache`, and only shows lines around one that is still the line the frame was taken of.
+Reads source through `linecache`, and only shows lines around one that is still the line the frame
+was taken of.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ CellNames = Callable[[str], str | None]
 
 @dataclass(frozen=True)
 class Place:
-    """One line of a program: where, in which function, and the text of the line where it was run."""
+    """One line of a program: where, in which function, and its text when it was run."""
 
     filename: str
     lineno: int
@@ -32,7 +33,7 @@ class Place:
 
     @property
     def is_own(self) -> bool:
-        """Whether this is the notebook's own machinery, which says nothing about the user's program."""
+        """Whether this is the notebook's own machinery, which tells nothing of the program."""
         return self.filename.startswith(_OWN) or "/monarch_jupyter/" in self.filename
 
 

@@ -1,7 +1,8 @@
 """Static HTML that is safe and readable anywhere. No I/O.
 
-It is read in JupyterLab, nbconvert, VS Code and on GitHub, the last of which drops every style: so all that is said is said in
-text and table structure; inline styles only add to it. Colours are the notebook theme's, each with a fallback.
+It is read in JupyterLab, nbconvert, VS Code and on GitHub, the last of which drops every style: so
+all that is said is said in text and table structure; inline styles only add to it. Colours are the
+notebook theme's, each with a fallback.
 """
 
 from __future__ import annotations
@@ -81,14 +82,12 @@ def card(*content: object) -> Html:
 
 
 def table(head: Iterable[object], rows: Iterable[Iterable[object]], **attributes: str) -> Html:
-    """A table with one line of column heads; cells made by `cell` or `header` are taken as they are."""
+    """A table with heads of columns; what `cell` or `header` made is taken as it is."""
     names = list(head)
     top = element("thead", element("tr", *[header(name, "col") for name in names])) if names else ""
     body = element(
         "tbody",
-        *[
-            element("tr", *[part if is_cell(part) else cell(part) for part in row]) for row in rows
-        ],
+        *[element("tr", *[part if is_cell(part) else cell(part) for part in row]) for row in rows],
     )
     style = "border-collapse: collapse; margin: 0.3em 0; text-align: left"
     return element("table", top, body, style=style, **attributes)

@@ -1,7 +1,7 @@
 """How the ranks of named dims lie on a page: rows and columns. No I/O.
 
-The last dim runs across, every other one down. A mesh of a single dim is broken into rows of `WRAP`. The explorer lays out its
-grid by the same rule.
+The last dim runs across, every other one down. A mesh of a single dim is broken into rows of
+`WRAP`. The explorer lays out its grid by the same rule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WRAP = 16
 
 @dataclass(frozen=True)
 class GridRow:
-    """One row: its label (empty where there is nothing to tell rows apart) and its ranks in order."""
+    """One row: its label (empty where rows needn't be told apart) and its ranks."""
 
     label: str
     ranks: range

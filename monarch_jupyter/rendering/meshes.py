@@ -74,7 +74,9 @@ def listing_html(meshes: Sequence[MeshSnapshot]) -> Html:
     for mesh in meshes:
         name, extent, _, *rest = _list_row(mesh)
         rows.append([html.element("strong", name), html.code(extent), _state(mesh.state), *rest])
-    return html.card(html.table(_LIST_HEAD, rows), *[_processes(mesh, mesh.name) for mesh in meshes])
+    return html.card(
+        html.table(_LIST_HEAD, rows), *[_processes(mesh, mesh.name) for mesh in meshes]
+    )
 
 
 def tally_of(mesh: MeshSnapshot) -> str:

@@ -1,7 +1,7 @@
 """What a call answered: one value a rank. No I/O.
 
-Numbers are a heat map over the mesh's dims, tensors a summary, everything else a list in which ranks with the same text share
-a line.
+Numbers are a heat map over the mesh's dims, tensors a summary, everything else a list in which
+ranks with the same text share a line.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def values_html(sizes: Mapping[str, int], values: Sequence[object]) -> Html:
     head = html.element("div", "ValueMesh ", html.code(extent_text(sizes)))
     if all_numbers(values) and 1 < len(values) <= MOST_CELLS:
         return html.card(head, _heat_map(grid_of(sizes), values))
-    rows = [[html.header(ranks or "value", "row"), _shown(text)] for ranks, text in _folded(sizes, values)]
+    rows = [
+        [html.header(ranks or "value", "row"), _shown(text)]
+        for ranks, text in _folded(sizes, values)
+    ]
     return html.card(head, html.table((), rows))
 
 
@@ -120,8 +123,7 @@ def _heat_map(grid: Grid, values: Sequence[float]) -> Html:
     lines: list[list[object]] = []
     for row in grid.rows:
         cells: list[object] = [html.header(row.label, "row")] if labelled else []
-        for rank in row.ranks:
-            cells.append(_heat_cell(values[rank], low, high))
+        cells += [_heat_cell(values[rank], low, high) for rank in row.ranks]
         lines.append(cells)
     return html.table(head, lines)
 

@@ -30,9 +30,9 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def count(number: int, noun: str) -> str:
-    """`1 rank`, `8 ranks`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def count(number: int, noun: str, plural: str = "") -> str:
+    """`1 rank`, `8 ranks`, `2 processes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
 def extent_text(sizes: Mapping[str, int]) -> str:

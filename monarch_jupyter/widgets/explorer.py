@@ -1,6 +1,7 @@
 """The mesh explorer: a live grid of ranks in a cell.
 
-Runs in: the kernel. The page's side is `explorer.js`, which speaks the wire of `monarch_jupyter.wire`.
+Runs in: the kernel. The page's side is `explorer.js`, which speaks the wire of
+`monarch_jupyter.wire`.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ NO_SEQ = -1
 
 
 def _fresh(_: object, widget: object) -> SnapshotMessage:
-    # Serialised when a page asks for the model, so a page loaded later starts from how things are then.
+    # Serialised when a page asks for the model, so a page loaded later starts from how things are
+    # then.
     meshes = [mesh_message(mesh) for mesh in observe.snapshot()]
     return SnapshotMessage(type="snapshot", seq=NO_SEQ, meshes=meshes)
 
 
 class Explorer(anywidget.AnyWidget):
-    """The ranks of one mesh, or of all, by state; live from its creation until its last view is gone."""
+    """The ranks of one mesh, or of all, by state; live until its last view is gone."""
 
     _esm = _HERE / "explorer.js"
     _css = _HERE / "explorer.css"

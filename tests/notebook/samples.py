@@ -1,0 +1,83 @@
+"""Records as the runtime reports them, for tests that need no runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from monarch.actor import Death, Frame, RankFailure
+from monarch.observe import MeshSnapshot, OutputLine, RankRow
+
+
+def row(rank: int, **changes: Any) -> RankRow:
+    """An idle rank of an 8-gpu mesh."""
+    known: dict[str, Any] = {
+        "rank": rank,
+        "point": {"gpus": rank},
+        "pid": 1000 + rank,
+        "state": "idle",
+        "actor": None,
+        "endpoint": None,
+        "since_s": 1.0,
+        "messages": 0,
+        "rss_mib": 30.0,
+        "failure": None,
+    }
+    return RankRow(**{**known, **changes})
+
+
+def mesh(rows: list[RankRow] | None = None, **changes: Any) -> MeshSnapshot:
+    """A mesh `workers {gpus: 8}`, every rank idle unless rows say otherwise."""
+    known: dict[str, Any] = {
+        "uid": "u1",
+        "name": "workers",
+        "host": "here",
+        "state": "ready",
+        "sizes": {"gpus": 8},
+        "actors": (),
+        "rows": tuple(rows if rows is not None else [row(rank) for rank in range(8)]),
+        "age_s": 12.0,
+    }
+    return MeshSnapshot(**{**known, **changes})
+
+
+def line(rank: int, text: str, stream: str = "stdout", uid: str = "u1") -> OutputLine:
+    """What one rank of `workers` wrote."""
+    return OutputLine("workers", uid, rank, {"gpus": rank}, stream, text)
+
+
+def failure(rank: int, **changes: Any) -> RankFailure:
+    """`Trainer.step` raised ValueError on a rank."""
+    known: dict[str, Any] = {
+        "mesh_name": "workers",
+        "rank": rank,
+        "point": {"gpus": rank},
+        "actor_class": "Trainer",
+        "endpoint": "step",
+        "host": "here",
+        "pid": 1000 + rank,
+        "kind": "endpoint",
+        "exception_type": "ValueError",
+        "message": "the loss is not a number",
+        "frames": (
+            Frame("/site-packages/monarch/_src/actor/dispatch.py", 9, "run", "body()", False),
+            Frame("/home/user/train.py", 7, "step", "raise ValueError(text)", True),
+        ),
+        "traceback": "Traceback (most recent call last):\n  every frame\nValueError: ...",
+        "death": None,
+    }
+    return RankFailure(**{**known, **changes})
+
+
+def death(rank: int, **changes: Any) -> RankFailure:
+    """A rank that was killed while it ran `Trainer.step`."""
+    dead = Death(None, "SIGKILL", ("step 41", "step 42"), "Trainer.step", 12.5, "killed by SIGKILL")
+    return failure(
+        rank,
+        kind="proc died",
+        exception_type="",
+        message="killed by SIGKILL",
+        frames=(),
+        traceback="",
+        death=dead,
+        **changes,
+    )
