@@ -1,0 +1,31 @@
+"""What the packaging tests build, the wheel once for all of them."""
+
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.building import build, checked, only
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    checked(build("wheel", folder))
+    return only(folder, "*.whl")
+
+
+@pytest.fixture(scope="session")
+def without_node(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """An environment in which no program is found, node and jlpm included."""
+    return {"PATH": str(tmp_path_factory.mktemp("empty"))}
+
+
+@pytest.fixture
+def unpacked(tmp_path: Path, wheel: Path) -> Path:
+    """The source distribution, unpacked. After the wheel, so that the panel has been built."""
+    checked(build("sdist", tmp_path / "sdist"))
+    with tarfile.open(only(tmp_path / "sdist", "*.tar.gz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return only(tmp_path, "monarch_jupyter-*")

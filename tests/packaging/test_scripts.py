@@ -1,0 +1,81 @@
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.packaging.building import ROOT, run
+
+PIXEL = (
+    "import base64\n"
+    "from IPython.display import Image, display\n"
+    "display(Image(data=base64.b64decode("
+    "'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=')))"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "notebooks").mkdir()
+    return tmp_path
+
+
+def write(folder: Path, *cells: nbformat.NotebookNode) -> Path:
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    path = folder / "notebooks" / "a.ipynb"
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=list(cells), metadata={"kernelspec": kernel}), path
+    )
+    return path
+
+
+def code(source: str, *tags: str) -> nbformat.NotebookNode:
+    return nbformat.v4.new_code_cell(source, metadata={"tags": list(tags)})
+
+
+def test_the_demo_prints_sources_and_outputs_in_order(folder: Path) -> None:
+    notebook = write(folder, nbformat.v4.new_markdown_cell("# Title"), code("print('out')\n6 * 7"))
+    done = run(sys.executable, ROOT / "scripts" / "show_notebook.py", notebook, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line]
+    assert lines[:5] == ["# Title", ">>> print('out')", ">>> 6 * 7", "out", "42"]
+
+
+def test_the_demo_prints_the_error_of_the_first_cell_that_fails_and_ends(folder: Path) -> None:
+    notebook = write(
+        folder, code("1 / 0", "raises-exception"), code("int('x')"), code("print('never')")
+    )
+    done = run(sys.executable, ROOT / "scripts" / "show_notebook.py", notebook, cwd=folder)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stdout
+    assert "ValueError: invalid literal for int() with base 10: 'x'" in done.stdout
+    assert "Cell 1 of" in done.stderr
+    assert "never" not in done.stdout
+
+
+def test_the_demo_says_where_it_saved_a_picture(folder: Path) -> None:
+    done = run(
+        sys.executable,
+        ROOT / "scripts" / "show_notebook.py",
+        write(folder, code(PIXEL)),
+        cwd=folder,
+    )
+    assert "[picture saved as build/demo/a-0-0.png]" in done.stdout
+    assert (folder / "build/demo/a-0-0.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_clean_notebook_may_be_committed(folder: Path) -> None:
+    write(folder, code("from monarch.actor import Actor"))
+    done = run(sys.executable, ROOT / "scripts" / "check_notebooks.py", cwd=folder)
+    assert done.returncode == 0
+    assert "1 notebooks, 0 complaints" in done.stdout
+
+
+def test_a_notebook_with_outputs_or_private_imports_is_refused(folder: Path) -> None:
+    ran = code("1")
+    ran.execution_count = 3
+    write(folder, ran, code("from monarch._src.net import node"))
+    done = run(sys.executable, ROOT / "scripts" / "check_notebooks.py", cwd=folder)
+    assert done.returncode == 1
+    assert "cell 0 has outputs" in done.stdout
+    assert "cell 1 uses monarch._src" in done.stdout
