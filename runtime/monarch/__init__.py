@@ -1,0 +1,14 @@
+"""Monarch: meshes of processes and actors, driven from one Python program.
+
+Layout rule: everything private lives in `monarch._src`, in layers named for what they know
+(`docs/design.md` draws them). The public modules beside this file (`monarch.actor`,
+`monarch.observe`, `monarch.config`, ...) only re-export. Importing any of them starts nothing:
+no process, no thread, no socket.
+"""
+
+from monarch._src.install_check import warn_of_rival_install
+from monarch._src.version import VERSION as __version__
+
+__all__ = ["__version__"]
+
+warn_of_rival_install()

@@ -1,0 +1,276 @@
+"""Calling endpoints: the adverbs, and what each does with the answers.
+
+Runs in: any process, on the thread that calls; answers come in on the thread that receives.
+A call is checked and pickled before anything of it is sent, and sent before the adverb returns.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from monarch._src.actor.endpoint import EndpointMethod
+from monarch._src.actor.future import Future
+from monarch._src.actor.remote import error_for, ship, unpack, unship
+from monarch._src.actor.runtime import ProcsRef, Runtime
+from monarch._src.core.calls import PendingCall
+from monarch._src.errors import RankFailure, SupervisionError, at_text
+from monarch._src.shape import Region, ValueMesh
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import Call
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Target(Protocol):
+    """What can be called: an actor mesh. `failure_at` also consults what its owner was told."""
+
+    procs: ProcsRef
+    uid: int
+    name: str
+    class_name: str
+
+    @property
+    def region(self) -> Region: ...
+    def check_usable(self) -> None: ...
+    def failure_at(self, rank: int) -> RankFailure | None: ...
+    def told_of(self, failure: RankFailure, rank: int) -> RankFailure: ...
+
+
+class _Failures:
+    """The failures of one call: the first settles it, later ones join its error."""
+
+    __slots__ = ("_target", "list")
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.list: list[RankFailure] = []
+
+    def unpacked(self, payload: Payload) -> tuple[RankFailure, BaseException | None]:
+        failure, exception = unpack(payload)
+        self.list.append(failure)
+        return failure, exception
+
+    def lost(self, position: int, failure: RankFailure) -> SupervisionError:
+        rank = self._target.region.global_rank(position)
+        self.list.append(self._target.told_of(failure, rank))
+        return SupervisionError(failures=self.list)
+
+
+class OneCall(PendingCall):
+    """`call_one` and `choose`: one rank, its value."""
+
+    __slots__ = ("_target", "future")
+
+    def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
+        super().__init__(target.procs.uid, target, region)
+        self._target = target
+        self.future = future
+
+    def answered(self, position: int, payload: Payload) -> None:
+        self.future.settle(lambda: unship(payload))
+
+    def raised(self, position: int, status: int, payload: Payload) -> None:
+        failures = _Failures(self._target)
+
+        def decode() -> Any:
+            _, exception = failures.unpacked(payload)
+            raise error_for(status, failures.list, exception)
+
+        self.future.settle(decode)
+
+    def lost(self, position: int, failure: RankFailure) -> None:
+        self.future.fail(_Failures(self._target).lost(position, failure))
+
+
+class AllCall(PendingCall):
+    """`call`: every rank; the values in rank order, or the first failure and those that join it."""
+
+    __slots__ = ("_failures", "_payloads", "future")
+
+    def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
+        super().__init__(target.procs.uid, target, region)
+        self.future = future
+        # As flat tuples, which the ValueMesh compares to keep equal neighbours once.
+        self._payloads: list[tuple[Any, ...]] = [()] * len(region)
+        self._failures = _Failures(target)
+
+    def answered(self, position: int, payload: Payload) -> None:
+        self._payloads[position] = (payload.body, *payload.buffers)
+        if not self.waiting and not self._failures.list:
+            region, payloads = self.region, self._payloads
+            self.future.settle(lambda: ValueMesh[Any].from_encoded(region, payloads, _unflatten))
+
+    def raised(self, position: int, status: int, payload: Payload) -> None:
+        _, exception = self._failures.unpacked(payload)
+        self._settle(error_for(status, self._failures.list, exception))
+
+    def lost(self, position: int, failure: RankFailure) -> None:
+        self._settle(self._failures.lost(position, failure))
+
+    def _settle(self, error: BaseException) -> None:
+        self._payloads = []
+        self.future.fail(error)
+
+
+def _unflatten(parts: tuple[Any, ...]) -> Any:
+    return unship(Payload(parts[0], parts[1:]))
+
+
+class StreamCall(PendingCall):
+    """`stream`: every rank; the nth future is settled by the nth answer."""
+
+    __slots__ = ("_next", "_target", "futures")
+
+    def __init__(self, target: Target, region: Region, futures: Sequence[Future[Any]]) -> None:
+        super().__init__(target.procs.uid, target, region)
+        self._target = target
+        self.futures = futures
+        self._next = iter(futures)
+
+    def answered(self, position: int, payload: Payload) -> None:
+        next(self._next).settle(lambda: unship(payload))
+
+    def raised(self, position: int, status: int, payload: Payload) -> None:
+        failures = _Failures(self._target)
+
+        def decode() -> Any:
+            _, exception = failures.unpacked(payload)
+            raise error_for(status, failures.list, exception)
+
+        next(self._next).settle(decode)
+
+    def lost(self, position: int, failure: RankFailure) -> None:
+        next(self._next).fail(_Failures(self._target).lost(position, failure))
+
+
+def send_call(
+    runtime: Runtime, target: Target, region: Region, name: str, payload: Payload,
+    pending: PendingCall | None,
+) -> None:  # fmt: skip
+    """Send one message a rank. Ranks known to be dead fail the call, or a broadcast, here."""
+    procs, actor = target.procs, target.uid
+    number = runtime.calls.open(pending) if pending is not None else 0
+    extent = region.extent
+    labels, sizes = extent.labels, extent.sizes
+    send, reach = runtime.node.send, runtime.reach
+    for position, rank in enumerate(region.ranks()):
+        failure = target.failure_at(rank)
+        if failure is None:
+            message = Call(actor, number, name, position, labels, sizes)
+            if send(reach(procs, rank), message, payload):
+                continue
+            # It was lost on the way; if that is not known yet, the notice of its death follows.
+            failure = target.failure_at(rank)
+        if pending is not None and failure is not None:
+            if position in pending.waiting:
+                pending.waiting.discard(position)
+                if not pending.waiting:
+                    runtime.calls.forget(number)
+                pending.lost(position, failure)
+        elif failure is not None:
+            raise SupervisionError(failures=[target.told_of(failure, rank)])
+
+
+class Endpoint(Generic[P, R]):
+    """One endpoint of an actor mesh. Its adverbs send a message to every rank, or to one."""
+
+    __slots__ = ("_method", "_runtime", "_target", "name")
+
+    def __init__(self, runtime: Runtime, target: Target, method: EndpointMethod[P, R]) -> None:
+        self._runtime = runtime
+        self._target = target
+        self._method = method
+        self.name = method.name
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
+        """Call every rank; the future is a ValueMesh of their answers.
+
+        Raises:
+            TypeError: the arguments do not fit, or one cannot be pickled (it is named).
+            MeshStoppedError: the mesh has been stopped.
+        """
+        payload = self._pack(args, kwargs)
+        future: Future[ValueMesh[R]] = self._runtime.new_future()
+        region = self._target.region
+        self._send(region, payload, AllCall(self._target, region, future))
+        return future
+
+    def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Call the one rank of this mesh.
+
+        Raises:
+            ValueError: the mesh has more than one rank; slice it, or use `call` or `choose`.
+        """
+        region = self._target.region
+        if len(region) != 1:
+            raise ValueError(
+                f"call_one needs a mesh of one rank; {self._target.name} has {region.extent}. "
+                "Slice it to one, or use `call` (all) or `choose` (any)"
+            )
+        payload = self._pack(args, kwargs)
+        future: Future[R] = self._runtime.new_future()
+        self._send(region, payload, OneCall(self._target, region, future))
+        return future
+
+    def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Call one rank, drawn uniformly at random."""
+        payload = self._pack(args, kwargs)
+        region = self._target.region
+        if len(region) > 1:
+            point = region.extent.point_of_rank(random.randrange(len(region)))
+            region = region.slice(**dict(point))
+        future: Future[R] = self._runtime.new_future()
+        self._send(region, payload, OneCall(self._target, region, future))
+        return future
+
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
+        """Call every rank; the futures come in the order in which ranks answer."""
+        payload = self._pack(args, kwargs)
+        region = self._target.region
+        futures: list[Future[R]] = [self._runtime.new_future() for _ in range(len(region))]
+        self._send(region, payload, StreamCall(self._target, region, futures))
+        return iter(futures)
+
+    def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Send to every rank and expect no answer.
+
+        An exception in the endpoint then has nobody to go to: it ends the actor, and its owner is
+        told.
+
+        Raises:
+            SupervisionError: a rank of this mesh is known to have failed.
+        """
+        self._send(self._target.region, self._pack(args, kwargs), None)
+
+    def _send(self, region: Region, payload: Payload, pending: PendingCall | None) -> None:
+        send_call(self._runtime, self._target, region, self.name, payload, pending)
+
+    def _pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Payload:
+        target = self._target
+        target.check_usable()
+        self._method.check(target.class_name, args, kwargs)
+        try:
+            return ship((args, kwargs))
+        except Exception as error:
+            raise self._unpicklable(args, kwargs, error) from error
+
+    def _unpicklable(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+    ) -> TypeError:
+        named = [(self._method.parameter(i), value) for i, value in enumerate(args)]
+        for name, value in [*named, *kwargs.items()]:
+            try:
+                ship(value)
+            except Exception as cause:
+                return TypeError(
+                    f"{self._target.class_name}.{self.name}: argument {name!r} of type "
+                    f"{type(value).__qualname__} cannot be sent to another process: {cause}"
+                )
+        return TypeError(f"{self._target.class_name}.{self.name}: cannot be sent: {error}")
+
+    def __repr__(self) -> str:
+        at = at_text(self._target.region.sizes)
+        return f"<endpoint {self._target.class_name}.{self.name} of {self._target.name}{at}>"

@@ -1,0 +1,196 @@
+"""Endpoints: which methods of an actor can be called, how, and the rules a class must keep.
+
+Everything here is checked in the caller before anything is sent.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+
+from monarch._src.shape import MeshTrait, Region
+
+if TYPE_CHECKING:
+    from monarch._src.actor.calling import Endpoint
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RESERVED = frozenset(
+    {"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized", "name",
+     "uid", "host_mesh"}
+)  # fmt: skip
+
+
+class EndpointMethod(Generic[P, R]):
+    """A method marked with `@endpoint`. On an actor's own instance it is the plain method."""
+
+    def __init__(self, function: Callable[..., Any], *, concurrent: bool, instrument: bool) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.concurrent = concurrent
+        self.instrument = instrument
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters:
+            raise TypeError(f"endpoint {function.__qualname__} takes no self; add it")
+        self.signature = inspect.Signature(parameters[1:])
+        simple = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+        plain = all(p.kind in simple for p in parameters[1:])
+        needed = sum(p.default is inspect.Parameter.empty for p in parameters[1:])
+        # How many positional arguments fit without asking `inspect`, 10 us a call.
+        self._fits = range(needed, len(parameters)) if plain else range(0)
+
+    def check(self, class_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """TypeError if a call with these arguments could not begin."""
+        if not kwargs and len(args) in self._fits:
+            return
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{class_name}.{self.name}{self.signature}: {error}") from None
+
+    def parameter(self, position: int) -> str:
+        """The name under which that positional argument arrives."""
+        names = list(self.signature.parameters)
+        return names[position] if position < len(names) else f"argument {position + 1}"
+
+    # A mesh of actors has the type of the actor class, so this is what its endpoints look like.
+    @overload
+    def __get__(self, instance: None, owner: type) -> EndpointMethod[P, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Endpoint[P, R]: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return self if instance is None else self.function.__get__(instance, owner)
+
+
+class _EndpointDecorator:
+    """`@endpoint`, with or without options."""
+
+    @overload
+    def __call__(
+        self, method: Callable[Concatenate[Any, P], Awaitable[R]], /
+    ) -> EndpointMethod[P, R]: ...
+    @overload
+    def __call__(self, method: Callable[Concatenate[Any, P], R], /) -> EndpointMethod[P, R]: ...
+    @overload
+    def __call__(
+        self, method: None = None, *, propagate: Any = None, instrument: bool = True
+    ) -> _EndpointDecorator: ...
+    def __call__(
+        self, method: Any = None, *, propagate: Any = None, instrument: bool = True
+    ) -> Any:
+        """Mark a method as callable from other processes.
+
+        Args:
+            propagate: accepted for programs that use it with distributed tensors.
+            instrument: whether calls are counted and timed.
+        """
+        if method is None:
+            return lambda function: _make(function, False, instrument)  # pyright: ignore[reportUnknownLambdaType]
+        return _make(method, False, instrument)
+
+
+def _make(method: Any, concurrent: bool, instrument: bool) -> EndpointMethod[Any, Any]:
+    if not callable(method) or isinstance(method, (type, staticmethod, classmethod)):
+        raise TypeError(f"@endpoint marks methods; {method!r} is none")
+    return EndpointMethod(cast("Callable[..., Any]", method), concurrent=concurrent, instrument=instrument)
+
+
+def concurrent_endpoint(
+    method: Callable[Concatenate[Any, P], Awaitable[R]],
+) -> EndpointMethod[P, R]:
+    """Like `@endpoint`, for `async def` only: calls overlap from their first `await`."""
+    if not inspect.iscoroutinefunction(method):
+        raise TypeError(f"@concurrent_endpoint needs an `async def`; {method!r} is none")
+    return _make(method, True, True)
+
+
+endpoint = _EndpointDecorator()
+
+
+class _Logger:
+    """`Actor.logger`: one logger a class, named after it."""
+
+    def __get__(self, instance: object | None, owner: type) -> logging.Logger:
+        return logging.getLogger(f"{owner.__module__}.{owner.__qualname__}")
+
+
+class Actor(MeshTrait):
+    """Base of actor classes. Methods marked `@endpoint` can be called from other processes.
+
+    All endpoints plain `def`: a sync actor, on its own thread, where a blocking `.get()` is fine.
+    All `async def`: an async actor, with an event loop of its own. `__cleanup__(self, exception)`
+    runs when it ends; `__supervise__(self, failure) -> bool` when something it owns fails.
+
+    What `ProcMesh.spawn` returns is typed as this class, and is a mesh of its instances.
+    """
+
+    logger = _Logger()
+
+    def _new_with_region(self, region: Region) -> Any:
+        raise TypeError("an actor's own instance is no mesh; slice the mesh that `spawn` returned")
+
+
+@dataclass(frozen=True)
+class ActorClass:
+    """What is known of an actor class before any instance exists."""
+
+    cls: type[Actor]
+    endpoints: dict[str, EndpointMethod[Any, Any]]
+    is_async: bool
+
+    @property
+    def name(self) -> str:
+        return self.cls.__name__
+
+
+_known: dict[type, ActorClass] = {}
+
+
+def actor_class(cls: Any) -> ActorClass:
+    """Check an actor class and list its endpoints.
+
+    Raises:
+        TypeError: it is no class. ValueError: it breaks a rule of actor classes.
+    """
+    found = _known.get(cls) if isinstance(cls, type) else None
+    if found is not None:
+        return found
+    if not isinstance(cls, type):
+        raise TypeError(f"spawn needs a class derived from Actor, not {cls!r}")
+    if not issubclass(cls, Actor):
+        raise ValueError(f"{cls.__name__} is no actor: derive it from monarch.actor.Actor")
+    endpoints: dict[str, EndpointMethod[Any, Any]] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items():
+            if isinstance(value, EndpointMethod):
+                endpoints[name] = cast("EndpointMethod[Any, Any]", value)
+            else:
+                endpoints.pop(name, None)
+    for name in endpoints:
+        if name in RESERVED:
+            raise ValueError(
+                f"{cls.__name__}.{name}: a mesh of actors has its own {name!r}; rename the endpoint"
+            )
+    made_async = [n for n, e in endpoints.items() if e.is_async]
+    made_sync = [n for n, e in endpoints.items() if not e.is_async]
+    if made_async and made_sync:
+        raise ValueError(
+            f"{cls.__name__} mixes `async def` endpoints ({', '.join(made_async)}) with plain ones "
+            f"({', '.join(made_sync)}); make them all of one kind"
+        )
+    for hook in ("__cleanup__", "__supervise__"):
+        if not made_async and inspect.iscoroutinefunction(getattr(cls, hook, None)):
+            raise ValueError(
+                f"{cls.__name__}.{hook} is `async def`, but its endpoints are plain: "
+                "a sync actor has no loop to run it on"
+            )
+    found = ActorClass(cls, endpoints, bool(made_async))
+    _known[cls] = found
+    return found

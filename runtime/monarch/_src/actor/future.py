@@ -1,0 +1,181 @@
+"""Future: the answer of a call, to be had by blocking, by awaiting, or by asking later.
+
+Runs in: any process. Settled by the thread that receives; observed by any number of threads and
+tasks, any number of times. The value is decoded by whoever first looks at it, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Generator
+from typing import Any, Generic, TypeVar, cast
+
+from monarch._src.net.baton import Baton, Waitable
+
+R = TypeVar("R")
+_decoding = threading.RLock()
+
+
+class Future(Waitable, Generic[R]):
+    """The answer to come. Dropping it does not unsend the message."""
+
+    __slots__ = ("_baton", "_callbacks", "_decode", "_error", "_value")
+
+    def __init__(self, baton: Baton) -> None:
+        super().__init__()
+        self._baton = baton
+        self._decode: Callable[[], R] | None = None
+        self._value: R | None = None
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[], None]] | None = None
+
+    # --- for the runtime ----------------------------------------------------------------------
+
+    def settle(self, decode: Callable[[], R]) -> None:
+        """Done, with a value that `decode` makes when it is first looked at. First one wins."""
+        if not self.done:
+            self._decode = decode
+            self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        """Done, with an error. First one wins."""
+        if not self.done:
+            self._error = error
+            self._finish()
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call when done, at once if it is; on the thread that settles it, so be quick."""
+        if self._callbacks is None:
+            self._callbacks = []
+        self._callbacks.append(callback)
+        if self.done:
+            self._run_callbacks()
+        else:
+            self._baton.receive_now()
+
+    def _finish(self) -> None:
+        self.finish()
+        if self._callbacks:
+            self._run_callbacks()
+
+    def _run_callbacks(self) -> None:
+        callbacks = self._callbacks
+        while callbacks:
+            try:
+                callback = callbacks.pop(0)
+            except IndexError:
+                return  # the other thread took the last one
+            callback()
+
+    # --- for users ----------------------------------------------------------------------------
+
+    def get(self, timeout: float | None = None) -> R:
+        """Wait for the answer and return it, or raise what went wrong.
+
+        Args:
+            timeout: seconds; None waits for ever (the runtime ends every wait on something dead).
+
+        Raises:
+            TimeoutError: not done in time. Nothing is lost: ask again.
+            ValueError: a negative or NaN time-out.
+        """
+        if not self.done:
+            if timeout is not None and (math.isnan(timeout) or timeout < 0):
+                raise ValueError(f"timeout={timeout}: give seconds of at least 0, or None")
+            _warn_under_a_loop()
+            if not self._baton.wait(self, timeout):
+                if timeout is None:
+                    raise RuntimeError("the runtime was shut down before the answer came")
+                raise TimeoutError(f"no answer within {timeout} s; the call goes on, ask again")
+        return self._result()
+
+    def result(self, timeout: float | None = None) -> R:
+        """The same as `get`."""
+        return self.get(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait, then return the error of the call, or None if it has a value."""
+        try:
+            self.get(timeout)
+        except BaseException as error:
+            if self.done:
+                return error
+            raise
+        return None
+
+    def __await__(self) -> Generator[Any, None, R]:
+        if not self.done:
+            yield from self._when_done().__await__()
+        return self._result()
+
+    def as_asyncio(self) -> asyncio.Future[R]:
+        """An asyncio future of the running loop with the same outcome; cancelling it is local."""
+        loop = asyncio.get_running_loop()
+        mirror: asyncio.Future[R] = loop.create_future()
+
+        def copy(done: asyncio.Future[None]) -> None:
+            if mirror.done() or done.cancelled():
+                return
+            try:
+                mirror.set_result(self._result())
+            except BaseException as error:
+                mirror.set_exception(error)
+
+        waiter = self._when_done()
+        waiter.add_done_callback(copy)
+        return mirror
+
+    def _when_done(self) -> asyncio.Future[None]:
+        # Each observer gets its own asyncio future, so that cancelling one touches no other.
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        def done() -> None:
+            try:
+                loop.call_soon_threadsafe(wake)
+            except RuntimeError:
+                pass  # the loop was closed before the answer came; nobody awaits
+
+        self.on_done(done)
+        return waiter
+
+    def _result(self) -> R:
+        if self._decode is not None:
+            with _decoding:
+                decode = self._decode
+                if decode is not None:
+                    try:
+                        self._value = decode()
+                    except BaseException as error:
+                        self._error = error
+                    self._decode = None
+        if self._error is not None:
+            raise self._error
+        return cast(R, self._value)
+
+    def __repr__(self) -> str:
+        state = "pending" if not self.done else "failed" if self._error is not None else "done"
+        return f"<Future {state}>"
+
+
+def _warn_under_a_loop() -> None:
+    # A kernel runs its cells inside its loop; there, blocking in a cell is the normal thing.
+    if "asyncio" not in sys.modules or "ipykernel" in sys.modules:
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    warnings.warn(
+        ".get() blocks the running event loop; `await` the future instead",
+        RuntimeWarning,
+        stacklevel=3,
+    )

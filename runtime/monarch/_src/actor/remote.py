@@ -1,0 +1,134 @@
+"""Failures that travel: made where something was raised, rebuilt where somebody waits.
+
+The story of a failure is plain data (`RankFailure`); the exception itself travels beside it as a
+pickle of its own, so that one that cannot be rebuilt costs nothing but itself.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from monarch._src import errors
+from monarch._src.errors import ActorError, FailureKind, Frame, RankFailure, SupervisionError
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import DIED
+from monarch._src.wire.pickling import dumps, loads
+
+_RUNTIME = str(Path(errors.__file__).parent) + os.sep
+_encode = msgspec.msgpack.Encoder().encode
+_decode_failure = msgspec.msgpack.Decoder(RankFailure).decode
+
+
+def source_of(filename: str) -> str | None:
+    """The text of a file, or of a notebook cell, that code was compiled from."""
+    return "".join(linecache.getlines(filename)) or None
+
+
+def keep_sources(sources: Mapping[str, str]) -> None:
+    """Let tracebacks and debuggers here show code that came from elsewhere."""
+    for filename, text in sources.items():
+        # Without an mtime, linecache.checkcache leaves the entry alone.
+        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+
+
+def ship(value: object) -> Payload:
+    """Pickle for another process, the source of by-value code included."""
+    return dumps(value, source_of)
+
+
+def unship(payload: Payload) -> Any:
+    """What `ship` was given."""
+    return loads(payload, keep_sources)
+
+
+def frames_of(tb: TracebackType | None) -> tuple[Frame, ...]:
+    """The frames of a traceback, outermost first."""
+    found: list[Frame] = []
+    for summary in traceback.extract_tb(tb):
+        user = not summary.filename.startswith(_RUNTIME)
+        found.append(
+            Frame(summary.filename, summary.lineno or 0, summary.name, summary.line or "", user)
+        )
+    return tuple(found)
+
+
+def describe(
+    exception: BaseException,
+    *,
+    mesh_name: str,
+    rank: int,
+    point: dict[str, int],
+    actor_class: str,
+    endpoint: str | None,
+    host: str,
+    kind: FailureKind,
+) -> RankFailure:
+    """The story of an exception that escaped user code here."""
+    return RankFailure(
+        mesh_name=mesh_name,
+        rank=rank,
+        point=point,
+        actor_class=actor_class,
+        endpoint=endpoint,
+        host=host,
+        pid=os.getpid(),
+        kind=kind,
+        exception_type=type(exception).__name__,
+        message=_text_of(exception),
+        frames=frames_of(exception.__traceback__),
+        traceback="".join(traceback.format_exception(exception)),
+    )
+
+
+def _text_of(exception: BaseException) -> str:
+    try:
+        return str(exception)
+    except Exception as error:
+        return f"<its text could not be made: {type(error).__name__}>"
+
+
+def pack(failure: RankFailure, exception: BaseException | None) -> Payload:
+    """A failure as the payload of a Reply: the story, and the exception if pickle takes it."""
+    pickled = b""
+    if exception is not None:
+        try:
+            payload = ship(exception)
+            if not payload.buffers:
+                pickled = bytes(payload.body)
+        except Exception:
+            pickled = b""  # its story travels anyway
+    return Payload(_encode((_encode(failure), pickled)))
+
+
+def unpack(payload: Payload) -> tuple[RankFailure, BaseException | None]:
+    """What `pack` was given; the exception is None if it cannot be rebuilt here."""
+    story, pickled = msgspec.msgpack.decode(payload.body, type=tuple[bytes, bytes])
+    failure = _decode_failure(story)
+    exception: BaseException | None = None
+    if pickled:
+        try:
+            rebuilt = unship(Payload(pickled))
+        except Exception:
+            rebuilt = None
+        if isinstance(rebuilt, BaseException):
+            exception = rebuilt
+    return failure, exception
+
+
+def error_for(
+    status: int, failures: list[RankFailure], exception: BaseException | None
+) -> ActorError | SupervisionError:
+    """What a caller is to be raised. `failures` may grow after this."""
+    if status == DIED:
+        return SupervisionError(failures=failures)
+    error = ActorError(exception, failures=failures)
+    error.__cause__ = exception
+    return error

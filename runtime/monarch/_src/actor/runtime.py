@@ -1,0 +1,366 @@
+"""One process's part in the runtime: what it called, whom it knows to be dead, which actors it runs.
+
+Runs in: the client and every proc; one instance a process. Messages are handled on the thread that
+holds the baton, so every handler is quick and blocks on nothing; user code runs elsewhere.
+Owns: the Node, the table of open calls, the workers.
+Invariants: a call that was opened is answered, or fails when what it waits for is known to be gone;
+a death is handled only after every message that can be read before it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from monarch._src.actor.context import ActorId, ActorInstance, Context
+from monarch._src.actor.future import Future
+from monarch._src.core.calls import CallTable
+from monarch._src.core.ids import AGENT, UidSource, proc_node
+from monarch._src.errors import Death, MeshFailure, RankFailure
+from monarch._src.events import MeshStopped as MeshStoppedEvent
+from monarch._src.events import Output, OutputLine, ProcReady, RankFailed, bus
+from monarch._src.net.directory import address_of
+from monarch._src.net.node import Node
+from monarch._src.proc.board import Slot
+from monarch._src.shape import Extent
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import (
+    ActorFailed,
+    AnyMessage,
+    Call,
+    FlushOutput,
+    Hello,
+    MeshState,
+    MeshStopped,
+    OutputFlushed,
+    OutputLines,
+    ProcEnded,
+    Refused,
+    Reply,
+    Snapshot,
+    Snapshotted,
+    SpawnActor,
+    StopActor,
+    StopProc,
+    WantOutput,
+    Watch,
+)
+
+log = logging.getLogger("monarch.actor")
+
+
+@dataclass(frozen=True)
+class ProcsRef:
+    """Where the procs of one mesh are: enough to call them from any process of the session."""
+
+    uid: int
+    name: str
+    labels: tuple[str, ...]
+    sizes: tuple[int, ...]
+    directory: str
+    owner: str
+    host: str
+
+    @property
+    def extent(self) -> Extent:
+        """The dims of the whole mesh."""
+        return Extent(self.labels, self.sizes)
+
+    def node(self, rank: int) -> str:
+        """The node name of one proc."""
+        return proc_node(self.uid, rank)
+
+
+class Worker(Protocol):
+    """What runs one actor; see `monarch._src.actor.worker`."""
+
+    def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
+        """Queue a message for it."""
+        ...
+
+    def supervise(self, failure: MeshFailure) -> None:
+        """Queue the failure of something that it owns."""
+        ...
+
+
+class Runtime:
+    """See the module's text."""
+
+    def __init__(self, name: str, kind: str, directory: str, *, mesh: int = 0, rank: int = -1) -> None:
+        self.name = name
+        self.directory = directory
+        self.host = socket.gethostname()
+        self.uids = UidSource()
+        self.calls = CallTable()
+        self.slot = Slot(None, 0)
+        self.workers: dict[int, Worker] = {}
+        self.proc_ref: ProcsRef | None = None
+        self.rank = rank
+        self._known: dict[int, ProcsRef] = {}
+        self._dead: dict[tuple[int, int], RankFailure] = {}
+        self._deaths: list[tuple[ProcsRef | None, ProcEnded]] = []
+        self._owners: dict[int, int] = {}
+        self._requests = itertools.count(1)
+        self._asked: dict[int, Future[Any]] = {}
+        self._stopping: dict[int, Future[None]] = {}
+        # In a proc: how its main program takes these messages.
+        self.unknown_actor: Callable[[str, Call | StopActor], None] | None = None
+        self.on_spawn: Callable[[str, SpawnActor, Payload], None] | None = None
+        self.on_stop_proc: Callable[[StopProc], None] | None = None
+        self.on_proc_ready: Callable[[int, int], None] | None = None
+        # Told of every failure of what this process owns: (mesh uid, failure, actor uid or None).
+        self.on_failure: Callable[[int, RankFailure, int | None], None] | None = None
+        self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
+            Reply: self._on_reply,
+            Call: self._on_call,
+            StopActor: self._on_call,
+            SpawnActor: self._on_spawn,
+            StopProc: self._on_stop_proc,
+            Hello: self._on_hello,
+            Refused: self._on_refused,
+            ProcEnded: self._on_proc_ended,
+            MeshStopped: self._on_mesh_stopped,
+            ActorFailed: self._on_actor_failed,
+            Snapshotted: self._on_snapshotted,
+            OutputLines: self._on_output,
+            OutputFlushed: self._on_flushed,
+        }
+        self.node = Node(
+            name, kind, address_of(directory, name), self._handle,
+            mesh=mesh, rank=rank, after_drain=self._after_drain,
+        )  # fmt: skip
+        client = ActorInstance(ActorId(name, 0, "client"), Extent((), ()).point_of_rank(0), "client", "")
+        self.root = Context(client, 0, [], [])
+
+    # --- sending ------------------------------------------------------------------------------
+
+    def own(self, uid: int, actor: int) -> None:
+        """That mesh, of procs or of actors, was made by this local actor (0: the client)."""
+        self._owners[uid] = actor
+
+    def owner_of(self, mesh: int, actor: int | None) -> int | None:
+        """The local actor that made that actor mesh, or else that proc mesh."""
+        return self._owners.get(mesh if actor is None else actor)
+
+    def learn(self, ref: ProcsRef) -> None:
+        """Remember where a mesh is, so that failures of it can be named."""
+        self._known.setdefault(ref.uid, ref)
+
+    def reach(self, ref: ProcsRef, rank: int) -> str:
+        """The node name of a proc, with a route to it."""
+        node = ref.node(rank)
+        if not self.node.knows(node) and (ref.uid, rank) not in self._dead:
+            self._known.setdefault(ref.uid, ref)
+            if ref.owner == self.name:
+                self.node.expect(node)
+            else:
+                self.node.link(node, address_of(ref.directory, node))
+                self.node.send(AGENT, Watch(node))
+        return node
+
+    def dead(self, ref: ProcsRef, rank: int) -> RankFailure | None:
+        """Why that proc is gone, if this process has heard so."""
+        return self._dead.get((ref.uid, rank)) if self._dead else None
+
+    def new_future(self) -> Future[Any]:
+        """A future that threads of this process can wait for."""
+        return Future(self.node.baton)
+
+    # --- the host agent -----------------------------------------------------------------------
+
+    def snapshot(self, meshes: list[int]) -> Future[list[MeshState]]:
+        """Ask the agent what the ranks of these meshes do."""
+        return self._ask(lambda number: Snapshot(number, meshes))
+
+    def flush_output(self) -> Future[None]:
+        """Ask the agent to send all that ranks have written; done when it has arrived."""
+        return self._ask(FlushOutput)
+
+    def want_output(self, wanted: bool) -> None:
+        """Ask the agent for what ranks write, or for no more of it."""
+        self.node.send(AGENT, WantOutput(wanted))
+
+    def stopping(self, mesh: int) -> Future[None]:
+        """The future that is done when no process of that mesh is left."""
+        future = self._stopping.get(mesh)
+        if future is None:
+            future = self._stopping[mesh] = self.new_future()
+        return future
+
+    def _ask(self, request: Callable[[int], Snapshot | FlushOutput]) -> Future[Any]:
+        number = next(self._requests)
+        future = self._asked[number] = self.new_future()
+        if not self.node.send(AGENT, request(number)):
+            self._asked.pop(number, None)
+            future.fail(RuntimeError("the host agent is gone"))
+        return future
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def _handle(self, peer: str, message: AnyMessage, payload: Payload) -> None:
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            log.warning("%s sent a %s, which has no use here", peer, type(message).__name__)
+        else:
+            handler(peer, message, payload)
+
+    def _on_reply(self, _peer: str, message: Reply, payload: Payload) -> None:
+        self.calls.answer(message.call, message.rank, message.status, payload)
+
+    def _on_call(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
+        worker = self.workers.get(message.actor)
+        if worker is not None:
+            worker.post(peer, message, payload)
+        elif self.unknown_actor is not None:
+            self.unknown_actor(peer, message)
+
+    def _on_spawn(self, peer: str, message: SpawnActor, payload: Payload) -> None:
+        if self.on_spawn is not None:
+            self.on_spawn(peer, message, payload)
+
+    def _on_stop_proc(self, _peer: str, message: StopProc, _payload: Payload) -> None:
+        if self.on_stop_proc is not None:
+            self.on_stop_proc(message)
+
+    def _on_hello(self, _peer: str, message: Hello, _payload: Payload) -> None:
+        if message.kind == "proc" and self.on_proc_ready is not None:
+            self.on_proc_ready(message.mesh, message.rank)
+            bus.emit(ProcReady(message.mesh, message.rank, message.pid))
+
+    def _on_refused(self, peer: str, message: Refused, _payload: Payload) -> None:
+        log.error("%s refused to talk: %s", peer, message.why)
+
+    def _on_mesh_stopped(self, _peer: str, message: MeshStopped, _payload: Payload) -> None:
+        future = self._stopping.pop(message.mesh, None)
+        ref = self._known.pop(message.mesh, None)
+        self._owners.pop(message.mesh, None)
+        if ref is not None:
+            for rank in range(ref.extent.nelements):
+                self.node.drop(ref.node(rank))
+                self._dead.pop((ref.uid, rank), None)
+            bus.emit(MeshStoppedEvent(f"{ref.uid:x}", ref.name))
+        if future is not None:
+            future.settle(lambda: None)
+
+    def _on_snapshotted(self, _peer: str, message: Snapshotted, _payload: Payload) -> None:
+        future = self._asked.pop(message.request, None)
+        if future is not None:
+            future.settle(lambda: message.meshes)
+
+    def _on_flushed(self, _peer: str, message: OutputFlushed, _payload: Payload) -> None:
+        future = self._asked.pop(message.request, None)
+        if future is not None:
+            future.settle(lambda: None)
+
+    def _on_output(self, _peer: str, message: OutputLines, _payload: Payload) -> None:
+        ref = self._known.get(message.mesh)
+        if ref is None:
+            return
+        point = dict(ref.extent.point_of_rank(message.rank))
+        names = {1: "stdout", 2: "stderr"}
+        uid = f"{ref.uid:x}"
+        lines = tuple(
+            OutputLine(ref.name, uid, message.rank, point, names[stream], text)
+            for stream, text in message.lines
+        )
+        bus.emit(Output(lines))
+
+    # --- failures -----------------------------------------------------------------------------
+
+    def _on_proc_ended(self, _peer: str, message: ProcEnded, _payload: Payload) -> None:
+        # An answer that the proc sent before it died may still be on its way: look at it first.
+        self._deaths.append((self._known.get(message.mesh), message))
+
+    def _after_drain(self) -> None:
+        while self._deaths:
+            ref, ended = self._deaths.pop(0)
+            if ref is not None:
+                self._proc_lost(ref, ended)
+
+    def _proc_lost(self, ref: ProcsRef, ended: ProcEnded) -> None:
+        failure = RankFailure(
+            mesh_name=ref.name,
+            rank=ended.rank,
+            point=dict(ref.extent.point_of_rank(ended.rank)),
+            actor_class="",
+            endpoint=None,
+            host=ref.host,
+            pid=ended.pid or None,
+            kind=ended.kind,  # pyright: ignore[reportArgumentType]
+            exception_type="",
+            message=ended.death.reason,
+            death=ended.death,
+        )
+        self._dead[ref.uid, ended.rank] = failure
+        self.node.forget(ref.node(ended.rank))
+        self.calls.proc_lost(ref.uid, ended.rank, failure)
+        if not ended.expected:
+            bus.emit(RankFailed(failure))
+            if ref.owner == self.name and self.on_failure is not None:
+                self.on_failure(ref.uid, failure, None)
+
+    def _on_actor_failed(self, _peer: str, message: ActorFailed, _payload: Payload) -> None:
+        bus.emit(RankFailed(message.failure))
+        if self.on_failure is not None:
+            self.on_failure(0, message.failure, message.actor)
+
+    def host_lost(self, reason: str) -> None:
+        """The host agent is gone, and its procs with it. Runs on the thread that holds the baton."""
+        self.node.forget(AGENT)
+        for future in list(self._asked.values()):
+            future.fail(RuntimeError(f"the host agent is gone: {reason}"))
+        self._asked.clear()
+        for ref in list(self._known.values()):
+            for rank in range(ref.extent.nelements):
+                if (ref.uid, rank) in self._dead:
+                    continue
+                death = Death(None, None, (), None, 0.0, reason)
+                stopping = ref.uid in self._stopping
+                kind = "stopped" if stopping else "host lost"
+                node = ref.node(rank)
+                ended = ProcEnded(node, ref.uid, rank, 0, stopping, kind, death)
+                self._deaths.append((ref, ended))
+        self._after_drain()
+        for mesh, future in list(self._stopping.items()):
+            self._stopping.pop(mesh, None)
+            future.settle(lambda: None)
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """End this process's part. Idempotent."""
+        self.node.close(linger_s)
+
+
+_runtime: Runtime | None = None
+_runtime_pid = 0
+_starter: Callable[[], Runtime] | None = None
+
+
+def set_runtime(runtime: Runtime | None) -> None:
+    """Make this the runtime of this process."""
+    global _runtime, _runtime_pid
+    _runtime, _runtime_pid = runtime, os.getpid()
+
+
+def set_starter(starter: Callable[[], Runtime]) -> None:
+    """Say how a client's runtime is started on first use. Called once by the mesh layer."""
+    global _starter
+    _starter = starter
+
+
+def runtime_or_none() -> Runtime | None:
+    """The runtime of this process if there is one; a fork of a client has none."""
+    return _runtime if _runtime_pid == os.getpid() else None
+
+
+def runtime() -> Runtime:
+    """The runtime of this process; a client's is started on first use."""
+    if _runtime is not None and _runtime_pid == os.getpid():
+        return _runtime
+    if _starter is None:
+        raise RuntimeError("no runtime in this process; import monarch.actor first")
+    return _starter()

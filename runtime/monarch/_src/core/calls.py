@@ -1,0 +1,97 @@
+"""The caller's side of calls: which ranks still owe an answer, and to whom answers go. No I/O.
+
+A call is *open* from the moment it is sent until its last rank has answered or died; that may be
+later than the moment its future was settled (by a first error). Nothing is indexed by process: a
+death is rare and scans, so that a call pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+
+from monarch._src.errors import RankFailure
+from monarch._src.shape import Region
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import OK
+
+
+class PendingCall(ABC):
+    """One call that has been sent.
+
+    `region` names the global ranks that were called; an answer carries the *position* in it.
+    `waiting`: all and only the positions that owe an answer.
+    """
+
+    __slots__ = ("actor_mesh", "mesh", "region", "waiting")
+
+    def __init__(self, mesh: int, actor_mesh: object, region: Region) -> None:
+        self.mesh = mesh
+        self.actor_mesh = actor_mesh
+        self.region = region
+        self.waiting = set(range(len(region)))
+
+    @abstractmethod
+    def answered(self, position: int, payload: Payload) -> None:
+        """That rank's endpoint returned."""
+
+    @abstractmethod
+    def raised(self, position: int, status: int, payload: Payload) -> None:
+        """That rank's endpoint raised, or its actor has died; the payload tells."""
+
+    @abstractmethod
+    def lost(self, position: int, failure: RankFailure) -> None:
+        """That rank's process is gone."""
+
+
+class CallTable:
+    """All open calls of one process. Called under the caller's own serialisation (see `Runtime`)."""
+
+    def __init__(self) -> None:
+        self._ids = itertools.count(1)
+        self._open: dict[int, PendingCall] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, call: PendingCall) -> int:
+        """Register a call that is about to be sent; its id, never 0."""
+        number = next(self._ids)
+        self._open[number] = call
+        return number
+
+    def forget(self, number: int) -> None:
+        """Drop a call that could not be sent after all."""
+        self._open.pop(number, None)
+
+    def answer(self, number: int, position: int, status: int, payload: Payload) -> None:
+        """A Reply came. Answers to closed calls, and second answers of a rank, are ignored."""
+        call = self._open.get(number)
+        if call is None or position not in call.waiting:
+            return
+        call.waiting.discard(position)
+        if not call.waiting:
+            del self._open[number]
+        if status == OK:
+            call.answered(position, payload)
+        else:
+            call.raised(position, status, payload)
+
+    def proc_lost(self, mesh: int, rank: int, failure: RankFailure) -> None:
+        """A process is gone: every call that waits for it learns so."""
+        for number, call in list(self._open.items()):
+            if call.mesh != mesh:
+                continue
+            if rank not in call.region:
+                continue
+            position = call.region.position(rank)
+            if position not in call.waiting:
+                continue
+            call.waiting.discard(position)
+            if not call.waiting:
+                self._open.pop(number, None)
+            call.lost(position, failure)
+
+    def calls(self) -> list[PendingCall]:
+        """All open calls, oldest first."""
+        return list(self._open.values())

@@ -1,0 +1,40 @@
+"""How nodes, meshes and actors are named. No I/O.
+
+A mesh or actor uid is a positive 63-bit number: 31 random bits of the process that made it, then a
+counter. Two processes, or two lives of one, can't make the same uid but by a 2^-31 accident.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+AGENT = "agent"
+
+
+class UidSource:
+    """Uids of one process. Thread-safe (one C call a uid)."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        bits = int.from_bytes(os.urandom(4), "big") if seed is None else seed
+        self._base = ((bits & 0x7FFFFFFF) | 1) << 32
+        self._count = itertools.count(1)
+
+    def __call__(self) -> int:
+        return self._base | next(self._count)
+
+
+def proc_node(mesh: int, rank: int) -> str:
+    """The node name of one proc of a mesh."""
+    return f"{mesh:x}.{rank}"
+
+
+def parse_proc_node(node: str) -> tuple[int, int] | None:
+    """(mesh, rank) of a proc's node name; None for other nodes."""
+    mesh, dot, rank = node.partition(".")
+    if not dot:
+        return None
+    try:
+        return int(mesh, 16), int(rank)
+    except ValueError:
+        return None

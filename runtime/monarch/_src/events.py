@@ -1,0 +1,108 @@
+"""What happened, as typed records, and an in-process bus.
+
+Low layers emit; front ends, telemetry and debuggers subscribe without the low layers knowing them.
+Listeners run on whichever thread emits, often the one that receives messages: they must be quick,
+must not block, and what they raise is logged and goes no further.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from monarch._src.errors import RankFailure
+
+log = logging.getLogger("monarch.events")
+
+
+@dataclass(frozen=True)
+class MeshSpawned:
+    """A proc mesh was asked for."""
+
+    uid: str
+    name: str
+
+
+@dataclass(frozen=True)
+class ProcReady:
+    """A proc has said hello to this process."""
+
+    mesh: int
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class RankFailed:
+    """A proc or an actor of a mesh that this process uses has failed."""
+
+    failure: RankFailure
+
+
+@dataclass(frozen=True)
+class MeshStopped:
+    """A proc mesh has ended and all its processes are gone."""
+
+    uid: str
+    name: str
+
+
+@dataclass(frozen=True)
+class OutputLine:
+    """One line that a rank wrote, without its newline. `stream` is `stdout` or `stderr`."""
+
+    mesh: str
+    mesh_uid: str
+    rank: int
+    point: dict[str, int]
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Output:
+    """Lines of ranks, in the order in which each rank wrote them."""
+
+    lines: tuple[OutputLine, ...]
+
+
+Event = MeshSpawned | ProcReady | RankFailed | MeshStopped | Output
+E = TypeVar("E")
+
+
+class Bus:
+    """Listeners by event type. Thread-safe; an event is seen by those subscribed when it is emitted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: dict[type, tuple[Callable[[Any], None], ...]] = {}
+
+    def subscribe(self, kind: type[E], listener: Callable[[E], None]) -> Callable[[], None]:
+        """Call `listener` with every event of that type; returns the function that ends it."""
+        with self._lock:
+            self._listeners[kind] = (*self._listeners.get(kind, ()), listener)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                left = tuple(x for x in self._listeners.get(kind, ()) if x is not listener)
+                self._listeners[kind] = left
+
+        return unsubscribe
+
+    def emit(self, event: Event) -> None:
+        """Tell everyone who listens for this type of event."""
+        for listener in self._listeners.get(type(event), ()):
+            try:
+                listener(event)
+            except Exception:
+                log.exception("a listener for %s raised", type(event).__name__)
+
+    def wanted(self, kind: type) -> bool:
+        """Whether anybody listens for that type of event."""
+        return bool(self._listeners.get(kind))
+
+
+bus = Bus()

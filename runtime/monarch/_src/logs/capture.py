@@ -1,0 +1,84 @@
+"""The pipes of one proc, cut into lines. No threads; the agent's loop drives it.
+
+Reading at the pipe, outside the process, is what lets the last line before a crash arrive. A line is
+sent when it is whole, when it reaches 64 KiB, or when its pipe ends.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections import deque
+from dataclasses import dataclass, field
+
+STDOUT, STDERR = 1, 2
+LONGEST = 1 << 16
+TAIL = 50
+_CHUNK = 1 << 16
+
+
+@dataclass
+class Stream:
+    """One pipe. `fd` is None once it has ended."""
+
+    number: int
+    fd: int | None
+    decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
+    )
+    rest: str = ""
+
+    def read(self) -> tuple[list[str], bool]:
+        """Every whole line that can be read now, and whether the pipe has ended."""
+        if self.fd is None:
+            return [], True
+        lines: list[str] = []
+        for _ in range(64):  # a rank that floods must not keep the agent from others
+            try:
+                data = os.read(self.fd, _CHUNK)
+            except BlockingIOError:
+                return lines, False
+            except OSError:
+                data = b""
+            if not data:
+                self.rest += self.decoder.decode(b"", True)
+                if self.rest:
+                    lines.append(self.rest)
+                    self.rest = ""
+                return lines, True
+            *whole, self.rest = (self.rest + self.decoder.decode(data)).split("\n")
+            lines += whole
+            while len(self.rest) > LONGEST:
+                lines.append(self.rest[:LONGEST])
+                self.rest = self.rest[LONGEST:]
+        return lines, False
+
+    def close(self) -> None:
+        """Close the pipe. Idempotent."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
+class Capture:
+    """Both pipes of one proc, and the last lines of its stderr."""
+
+    def __init__(self, stdout: int, stderr: int) -> None:
+        self.streams = (Stream(STDOUT, stdout), Stream(STDERR, stderr))
+        self.tail: deque[str] = deque(maxlen=TAIL)
+
+    def read(self, stream: Stream) -> tuple[list[tuple[int, str]], bool]:
+        """New lines of one pipe, each with its stream number; and whether the pipe has ended."""
+        lines, ended = stream.read()
+        if stream.number == STDERR:
+            self.tail.extend(lines)
+        return [(stream.number, line) for line in lines], ended
+
+    def read_all(self) -> list[tuple[int, str]]:
+        """Everything that both pipes hold now."""
+        return [line for stream in self.streams for line in self.read(stream)[0]]
+
+    def close(self) -> None:
+        """Close both pipes. Idempotent."""
+        for stream in self.streams:
+            stream.close()

@@ -1,0 +1,208 @@
+"""ActorMesh: actors of one class, one a rank, called together.
+
+Runs in: any process. The process that spawned it owns it and is told of its failures; elsewhere it
+is a reference, which can be called and sliced but not stopped.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from monarch._src.actor.calling import Endpoint, OneCall, send_call
+from monarch._src.actor.endpoint import Actor, ActorClass, actor_class
+from monarch._src.actor.future import Future
+from monarch._src.actor.remote import ship
+from monarch._src.actor.runtime import ProcsRef, Runtime, runtime
+from monarch._src.core.calls import PendingCall
+from monarch._src.errors import MeshStoppedError, RankFailure, at_text, moved
+from monarch._src.shape import MeshTrait, Region
+from monarch._src.wire.frames import NO_PAYLOAD, Payload
+from monarch._src.wire.messages import OK, StopActor
+
+
+class Actors:
+    """What all slices of one actor mesh share."""
+
+    def __init__(
+        self, uid: int, name: str, cls: ActorClass, procs: ProcsRef, region: Region, *, owned: bool
+    ) -> None:
+        self.uid = uid
+        self.name = name
+        self.cls = cls
+        self.procs = procs
+        self.region = region  # as spawned; positions in it are the actors' own ranks
+        self.owned = owned
+        self.stopped: str | None = None
+        self.failures: dict[int, RankFailure] = {}  # by rank in the proc mesh
+
+
+class ActorMesh(MeshTrait):
+    """A mesh of actors. Its endpoints are attributes; see `Endpoint` for how to call them."""
+
+    def __init__(self, runtime: Runtime, actors: Actors, region: Region) -> None:
+        self._runtime = runtime
+        self._actors = actors
+        self._region = region
+
+    # --- what Endpoint needs ----------------------------------------------------------------------
+
+    @property
+    def procs(self) -> ProcsRef:
+        """Where its procs are."""
+        return self._actors.procs
+
+    @property
+    def uid(self) -> int:
+        """The number that names this mesh."""
+        return self._actors.uid
+
+    @property
+    def name(self) -> str:
+        """The name given at spawn."""
+        return self._actors.name
+
+    @property
+    def class_name(self) -> str:
+        """The name of the actor class."""
+        return self._actors.cls.name
+
+    @property
+    def region(self) -> Region:
+        """Which ranks of the proc mesh it stands for."""
+        return self._region
+
+    def check_usable(self) -> None:
+        """MeshStoppedError if it has been stopped."""
+        stopped = self._actors.stopped
+        if stopped is not None:
+            raise MeshStoppedError(
+                f"the actor mesh {self.name!r} ({self.class_name}) has been stopped: {stopped}; "
+                "spawn it again"
+            )
+
+    def failure_at(self, rank: int) -> RankFailure | None:
+        """Why the actor on that proc cannot be called, if that is known here."""
+        failures = self._actors.failures
+        return (failures.get(rank) if failures else None) or self._runtime.dead(self.procs, rank)
+
+    def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
+        """A failure of a proc, told of the actor that lived there."""
+        if failure.actor_class or rank not in self._actors.region:
+            return failure
+        position = self._actors.region.position(rank)
+        point = dict(self._actors.region.extent.point_of_rank(position))
+        return moved(failure, self.procs.name, rank, point or failure.point)
+
+    # --- mesh -------------------------------------------------------------------------------------
+
+    def _new_with_region(self, region: Region) -> ActorMesh:
+        return ActorMesh(self._runtime, self._actors, region)
+
+    def __getattr__(self, name: str) -> Any:
+        actors = self.__dict__.get("_actors")
+        method = actors.cls.endpoints.get(name) if actors is not None else None
+        if method is None:
+            if actors is None or name.startswith("__"):
+                raise AttributeError(name)
+            has = ", ".join(actors.cls.endpoints) or "none"
+            raise AttributeError(
+                f"{actors.cls.name} has no endpoint {name!r} (it has: {has}); mark the method "
+                "with @endpoint to make it callable"
+            )
+        found = Endpoint(self._runtime, self, method)
+        self.__dict__[name] = found
+        return found
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._actors.cls.endpoints]
+
+    @property
+    def initialized(self) -> Future[None]:
+        """Done when every constructor has run; fails with the error of one that raised."""
+        self.check_usable()
+        future = self._runtime.new_future()
+        pending = _Ready(self, future)
+        send_call(self._runtime, self, self._region, "", ship(((), {})), pending)
+        return future
+
+    def stop(self, reason: str = "stopped by client") -> Future[None]:
+        """Stop its actors after the messages they have, clean-up included. Idempotent.
+
+        Raises:
+            ValueError: this is a slice, or a reference that somebody else owns.
+        """
+        actors = self._actors
+        if not actors.owned:
+            raise ValueError(f"{self.name!r} belongs to who spawned it; only the owner may stop it")
+        if len(self._region) != len(actors.region):
+            raise ValueError(f"stop the whole mesh {self.name!r}, not a slice of it")
+        future = self._runtime.new_future()
+        if actors.stopped is not None:
+            future.settle(lambda: None)
+            return future
+        actors.stopped = reason
+        pending = _Stopped(self, future)
+        number = self._runtime.calls.open(pending)
+        for position, rank in enumerate(actors.region.ranks()):
+            message = StopActor(actors.uid, number, position, reason)
+            gone = self.failure_at(rank) is not None
+            if gone or not self._runtime.node.send(self._runtime.reach(self.procs, rank), message):
+                self._runtime.calls.answer(number, position, OK, NO_PAYLOAD)
+        return future
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        actors = self._actors
+        return _reference, (actors.uid, actors.name, actors.cls.cls, actors.procs, actors.region,
+                            self._region)  # fmt: skip
+
+    def __repr__(self) -> str:
+        at = at_text(self._region.sizes)
+        stopped = ", stopped" if self._actors.stopped is not None else ""
+        return f"<ActorMesh {self.name!r}: {self.class_name}{at} on {self.procs.name!r}{stopped}>"
+
+
+def _reference(
+    uid: int, name: str, cls: type[Actor], procs: ProcsRef, base: Region, region: Region
+) -> ActorMesh:
+    actors = Actors(uid, name, actor_class(cls), procs, base, owned=False)
+    return ActorMesh(runtime(), actors, region)
+
+
+class _AllDone(PendingCall):
+    """Done when every rank has answered in some way."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, mesh: ActorMesh, future: Future[None]) -> None:
+        super().__init__(mesh.procs.uid, mesh, mesh.region)
+        self.future = future
+
+    def answered(self, position: int, payload: Payload) -> None:
+        if not self.waiting:
+            self.future.settle(lambda: None)
+
+    def raised(self, position: int, status: int, payload: Payload) -> None:
+        self.answered(position, payload)
+
+    def lost(self, position: int, failure: RankFailure) -> None:
+        self.answered(position, NO_PAYLOAD)
+
+
+class _Stopped(_AllDone):
+    """A rank that has died has stopped too."""
+
+    __slots__ = ()
+
+
+class _Ready(_AllDone):
+    """A rank that has failed fails the whole."""
+
+    __slots__ = ()
+
+    def raised(self, position: int, status: int, payload: Payload) -> None:
+        mesh = cast(ActorMesh, self.actor_mesh)
+        OneCall(mesh, self.region, self.future).raised(position, status, payload)
+
+    def lost(self, position: int, failure: RankFailure) -> None:
+        mesh = cast(ActorMesh, self.actor_mesh)
+        OneCall(mesh, self.region, self.future).lost(position, failure)

@@ -1,0 +1,92 @@
+"""What happens to a failure at the client, where nobody above can handle it.
+
+Runs in: the client. The hook runs on a thread of its own, so it may do what it likes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from _thread import interrupt_main
+from collections.abc import Callable
+from types import TracebackType
+
+from monarch._src.actor.runtime import Runtime
+from monarch._src.errors import MeshFailure, RankFailure
+from monarch._src.events import Output, bus
+from monarch._src.mesh.proc_mesh import note_failure
+from monarch._src.mesh.session import shutdown_context
+
+log = logging.getLogger("monarch.faults")
+Hook = Callable[[MeshFailure], None]
+
+_find_hook: Callable[[], Hook] = lambda: end_program  # noqa: E731
+
+
+def set_hook_lookup(find: Callable[[], Hook]) -> None:
+    """Say where the hook of the moment is found. Called once by `monarch.actor`."""
+    global _find_hook
+    _find_hook = find
+
+
+def attach(runtime: Runtime) -> None:
+    """Make this client hear of failures of what it owns."""
+
+    def failed(mesh: int, failure: RankFailure, actor: int | None) -> None:
+        found, actors = note_failure(mesh, failure, actor)
+        if failure.kind == "constructor":
+            return  # told by the first call, which is the place that can do something about it
+        if found is None or found.stopped:
+            return
+        name = found.name if actors is None else actors.name
+        fault = MeshFailure(name, (failure,), found)
+        threading.Thread(target=_call_hook, args=(fault,), name="monarch-fault", daemon=True).start()
+
+    runtime.on_failure = failed
+
+
+def _call_hook(fault: MeshFailure) -> None:
+    try:
+        _find_hook()(fault)
+    except Exception:
+        log.exception("unhandled_fault_hook raised")
+
+
+def end_program(fault: MeshFailure) -> None:
+    """The default: say the cause on stderr, stop what runs, end with status 1."""
+    print(f"monarch: {fault}", file=sys.stderr, flush=True)
+    before = sys.excepthook
+
+    def silent(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
+        # The interrupt is ours; its traceback would hide the cause.
+        if not issubclass(kind, KeyboardInterrupt):
+            before(kind, error, tb)
+
+    sys.excepthook = silent
+    interrupt_main()
+    main = threading.main_thread()
+    main.join(timeout=5.0)
+    shutdown_context(f"{fault.mesh_name} has failed")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def forward_output(wanted: Callable[[], bool]) -> Callable[[], None]:
+    """Write what ranks print to this program's own streams, tagged. Returns how to end it."""
+
+    def show(output: Output) -> None:
+        if not wanted():
+            return
+        for line in output.lines:
+            stream = sys.stderr if line.stream == "stderr" else sys.stdout
+            at = ", ".join(f"{dim}={i}" for dim, i in line.point.items())
+            try:
+                print(f"[{line.mesh} {at}] {line.text}" if at else f"[{line.mesh}] {line.text}",
+                      file=stream, flush=True)  # fmt: skip
+            except (OSError, ValueError):
+                return  # the program has closed its streams
+
+    return bus.subscribe(Output, show)

@@ -1,0 +1,263 @@
+"""ProcMesh: processes on hosts, one a rank, on which actors are spawned.
+
+Runs in: any process. Whoever spawned it owns it: is told of its failures and may stop it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from monarch._src.actor.context import current
+from monarch._src.actor.endpoint import Actor, actor_class
+from monarch._src.actor.future import Future
+from monarch._src.actor.remote import ship
+from monarch._src.actor.runtime import ProcsRef, Runtime, runtime
+from monarch._src.config import settings
+from monarch._src.core.ids import AGENT
+from monarch._src.errors import MeshStoppedError, RankFailure, SupervisionError, at_text
+from monarch._src.events import MeshSpawned, bus
+from monarch._src.mesh.actor_mesh import ActorMesh, Actors
+from monarch._src.shape import MeshTrait, Region
+from monarch._src.wire.messages import SpawnActor, SpawnProcs, StopMesh, StopProc
+
+if TYPE_CHECKING:
+    from monarch._src.mesh.host_mesh import HostMesh
+
+A = TypeVar("A", bound=Actor)
+
+
+class Procs:
+    """What all slices of one proc mesh share."""
+
+    def __init__(self, ref: ProcsRef, region: Region, *, owned: bool) -> None:
+        self.ref = ref
+        self.region = region
+        self.owned = owned
+        self.spawned_at = time.monotonic()
+        self.stopped: str | None = None
+        self.stop_future: Future[None] | None = None
+        self.actors: dict[int, Actors] = {}
+        self.ready: set[int] = set()
+        self.initialized: Future[None] | None = None
+        self.lock = threading.Lock()
+
+
+class ProcMesh(MeshTrait):
+    """A mesh of processes."""
+
+    def __init__(
+        self, runtime: Runtime, procs: Procs, region: Region, host_mesh: HostMesh | None = None
+    ) -> None:
+        self._runtime = runtime
+        self._procs = procs
+        self._region = region
+        self._host_mesh = host_mesh
+
+    @property
+    def name(self) -> str:
+        """The name given at spawn, `procs` if none was."""
+        return self._procs.ref.name
+
+    @property
+    def uid(self) -> str:
+        """What names this mesh in logs and front ends, in hexadecimal."""
+        return f"{self._procs.ref.uid:x}"
+
+    @property
+    def host_mesh(self) -> HostMesh | None:
+        """The hosts it was spawned on; None for a reference that came from elsewhere."""
+        return self._host_mesh
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` has been called."""
+        return self._procs.stopped is not None
+
+    @property
+    def initialized(self) -> Future[None]:
+        """Done when every process is up; fails with the error of one that could not start."""
+        self._check_usable()
+        future = self._procs.initialized
+        if future is None:
+            raise ValueError("only the owner of a mesh is told when its procs are up")
+        return future
+
+    @property
+    def actor_names(self) -> tuple[str, ...]:
+        """The names of the actor meshes that this process has spawned on it."""
+        live = [a.name for a in self._procs.actors.values() if a.stopped is None]
+        return tuple(dict.fromkeys(live))
+
+    def _new_with_region(self, region: Region) -> ProcMesh:
+        return ProcMesh(self._runtime, self._procs, region, self._host_mesh)
+
+    def _check_usable(self) -> None:
+        stopped = self._procs.stopped
+        if stopped is not None:
+            raise MeshStoppedError(
+                f"the proc mesh {self.name!r} has been stopped: {stopped}; spawn a new one"
+            )
+
+    def spawn(self, name: str, Class: type[A], *args: Any, **kwargs: Any) -> A:  # noqa: N803
+        """Make one actor of `Class` on every proc; returns their mesh at once.
+
+        A constructor that raises is told on first use.
+
+        Raises:
+            TypeError: the arguments do not fit `__init__`, or one cannot be pickled.
+            ValueError: `Class` breaks a rule of actor classes.
+            SupervisionError: a proc of this mesh has failed.
+        """
+        self._check_usable()
+        cls = actor_class(Class)
+        _check_constructor(Class, args, kwargs)
+        procs, run = self._procs, self._runtime
+        failed = [f for rank in self._region.ranks() if (f := run.dead(procs.ref, rank))]
+        failed += [f for a in procs.actors.values() for f in a.failures.values()]
+        if failed:
+            raise SupervisionError(failures=failed)
+        try:
+            payload = ship((Class, args, kwargs))
+        except Exception as error:
+            raise _unpicklable(Class, args, kwargs, error) from error
+        uid = run.uids()
+        context = current.get()
+        run.own(uid, 0 if context is None else context.actor_instance.actor_id.uid)
+        actors = Actors(uid, name, cls, procs.ref, self._region, owned=True)
+        procs.actors[uid] = actors
+        extent = self._region.extent
+        labels, sizes = extent.labels, extent.sizes
+        ref = procs.ref
+        for position, rank in enumerate(self._region.ranks()):
+            spec = SpawnActor(
+                uid, name, cls.name, ref.uid, ref.name, position, labels, sizes, run.name
+            )
+            run.node.send(run.reach(ref, rank), spec, payload)
+        return cast(A, ActorMesh(run, actors, self._region))
+
+    def stop(self, reason: str = "stopped by client") -> Future[None]:
+        """End its processes: what they have is finished, actors clean up, every pid is gone.
+
+        Idempotent. What outlasts the time for clean-up is killed.
+
+        Raises:
+            ValueError: this is a slice, or a reference that somebody else owns.
+        """
+        procs, run = self._procs, self._runtime
+        if not procs.owned:
+            raise ValueError(f"{self.name!r} belongs to who spawned it; only the owner may stop it")
+        if len(self._region) != len(procs.region):
+            raise ValueError(f"stop the whole mesh {self.name!r}, not a slice of it")
+        with procs.lock:
+            if procs.stop_future is not None:
+                return procs.stop_future
+            procs.stopped = reason
+            future = procs.stop_future = run.stopping(procs.ref.uid)
+        for actors in procs.actors.values():
+            actors.stopped = actors.stopped or f"its procs were stopped ({reason})"
+        grace = settings().cleanup_s
+        for rank in procs.region.ranks():
+            if run.dead(procs.ref, rank) is None:
+                run.node.send(run.reach(procs.ref, rank), StopProc(reason, grace))
+        if not run.node.send(AGENT, StopMesh(procs.ref.uid, reason, grace)):
+            future.settle(lambda: None)  # no agent, no procs
+        forget(procs)
+        return future
+
+    async def __aenter__(self) -> ProcMesh:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._procs.stopped is None:
+            await self.stop()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reference, (self._procs.ref, self._procs.region, self._region)
+
+    def __repr__(self) -> str:
+        at = at_text(self._region.sizes)
+        state = ", stopped" if self.stopped else ""
+        return f"<ProcMesh {self.name!r}{at} on {self._procs.ref.host}{state}>"
+
+
+def _reference(ref: ProcsRef, base: Region, region: Region) -> ProcMesh:
+    return ProcMesh(runtime(), Procs(ref, base, owned=False), region)
+
+
+def _check_constructor(cls: type[Actor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    try:
+        signature = inspect.signature(cls)
+    except ValueError:
+        return  # some extension types have none; the constructor itself will tell
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{cls.__name__}{signature}: {error}") from None
+
+
+def _unpicklable(
+    cls: type[Actor], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+) -> TypeError:
+    for name, value in [*((f"argument {i + 1}", a) for i, a in enumerate(args)), *kwargs.items()]:
+        try:
+            ship(value)
+        except Exception as cause:
+            return TypeError(
+                f"{cls.__name__}: {name!r} of type {type(value).__qualname__} cannot be sent to "
+                f"another process: {cause}"
+            )
+    return TypeError(f"the class {cls.__name__} cannot be sent to another process: {error}")
+
+
+# --- the meshes that this process owns ------------------------------------------------------------
+
+_owned: dict[int, ProcMesh] = {}
+
+
+def remember(mesh: ProcMesh, spec: SpawnProcs) -> None:
+    """Note a mesh that was just asked for."""
+    _owned[spec.mesh] = mesh
+    bus.emit(MeshSpawned(mesh.uid, mesh.name))
+
+
+def forget(procs: Procs) -> None:
+    """A mesh is being stopped."""
+    _owned.pop(procs.ref.uid, None)
+
+
+def owned_meshes() -> list[ProcMesh]:
+    """The proc meshes this process has spawned and not stopped, oldest first."""
+    return list(_owned.values())
+
+
+def proc_ready(mesh: int, rank: int) -> None:
+    """A proc of ours has said hello. On the thread that receives."""
+    found = _owned.get(mesh)
+    if found is None:
+        return
+    procs = found._procs  # pyright: ignore[reportPrivateUsage]
+    procs.ready.add(rank)
+    if procs.initialized is not None and len(procs.ready) == len(procs.region):
+        procs.initialized.settle(lambda: None)
+
+
+def note_failure(
+    mesh: int, failure: RankFailure, actor: int | None
+) -> tuple[ProcMesh | None, Actors | None]:
+    """Enter a failure into the mesh that it is of; which that is. On the thread that receives."""
+    for found in _owned.values():
+        procs = found._procs  # pyright: ignore[reportPrivateUsage]
+        if actor is None and procs.ref.uid == mesh:
+            if procs.initialized is not None:
+                procs.initialized.fail(SupervisionError(failures=[failure]))
+            return found, None
+        actors = procs.actors.get(actor) if actor is not None else None
+        if actors is not None:
+            rank = actors.region.global_rank(failure.rank)
+            actors.failures.setdefault(rank, failure)
+            return found, actors
+    return None, None
+

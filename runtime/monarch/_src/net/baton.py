@@ -1,0 +1,264 @@
+"""Who waits on the socket: leader and followers, with a standing thread of last resort.
+
+Handing a message from a receiving thread to the thread that wants it costs more than the message:
+two such hand-overs turn a round trip of 66 us into 160. So whoever waits for something receives. The
+*baton* is the right to receive and to handle what was received; it is a plain lock.
+
+- A thread that waits (a `.get()`, an idle sync actor) takes the baton if it is free and *leads*:
+  handles every message that comes, whoever it is for, until its own wait is over.
+- If the baton is taken it *follows*: sleeps until the leader has done its thing or leaves, and leads
+  if it still must wait.
+- The IO thread leads when nobody waits. It does not compete: threads that come and go leave the
+  baton free for some microseconds each time, and an IO thread that jumped in would make every call
+  a hand-over. It looks once a `TICK`; only if no turn was begun since the last look, and nobody
+  leads, does it take the baton. While one leader blocks on and on it sleeps without a timer.
+  So a message that nobody waits for is handled at once when the process is quiet, and after two
+  ticks at most when it is busy.
+
+Handlers therefore run one at a time, on changing threads, and may not block. Prior art: the
+leader/followers pattern (Schmidt et al., 2000).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from monarch._src.errors import BlockedLoopError
+from monarch._src.net.interrupt import InterruptGuard, guard_for_this_thread
+from monarch._src.net.router import Router
+
+log = logging.getLogger("monarch.net")
+TICK = 0.005
+
+
+class Waitable:
+    """Something that becomes done once, at which threads may wait through a Baton.
+
+    `sleepers` are the locks of the threads that sleep until then; only a Baton touches them.
+    """
+
+    __slots__ = ("done", "sleepers")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.sleepers: list[threading.Lock] | None = None
+
+    def finish(self) -> None:
+        """Mark as done and wake who waits. Any thread."""
+        # Order matters: a sleeper registers first and looks at `done` after.
+        self.done = True
+        sleepers = self.sleepers
+        if sleepers:
+            for lock in list(sleepers):
+                _release(lock)
+
+
+class Baton:
+    """Decides which thread waits on one router. `drain` handles all that can be read now."""
+
+    def __init__(self, router: Router, drain: Callable[[], None], name: str) -> None:
+        self._router = router
+        self._drain = drain
+        self._lead = threading.Lock()
+        self._followers: deque[threading.Lock] = deque()
+        self._poller = router.poller()
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._turns = 0
+        self._io_leads = False
+        self._io_sleeps = False
+        self._wanted = False
+        self._urged = False
+        self._closed = False
+        self._io_lock = threading.Lock()
+        self._io_lock.acquire()
+        self._leader_thread = 0
+        self._thread = threading.Thread(target=self._io, name=f"monarch-io-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the IO thread."""
+        self._thread.start()
+
+    def watch(self, fd: int, readable: Callable[[], None]) -> None:
+        """Call `readable` whenever that descriptor is; it must unwatch or read it empty."""
+        self._watched[fd] = readable
+        self._poller.register(fd)
+        self._router.wake()
+
+    def unwatch(self, fd: int) -> None:
+        """Stop watching; unknown descriptors are no error."""
+        if self._watched.pop(fd, None) is not None:
+            self._poller.unregister(fd)
+
+    def wait(self, what: Waitable, timeout_s: float | None = None) -> bool:
+        """Block this thread until `what` is done, receiving meanwhile; False on time-out.
+
+        A time-out or a KeyboardInterrupt consumes nothing.
+
+        Raises:
+            BlockedLoopError: called from a message handler, which must not block.
+        """
+        if what.done:
+            return True
+        if self._leader_thread == threading.get_ident():
+            raise BlockedLoopError(
+                "a blocking wait on the thread that handles messages would never end; "
+                "await the future instead, or wait on a thread of your own"
+            )
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with guard_for_this_thread() as guard:
+            while not what.done and not self._closed:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                if self._lead.acquire(False):
+                    try:
+                        self._lead_until(what, deadline, guard)
+                    finally:
+                        self._pass_on()
+                else:
+                    self._follow(what, left, guard)
+        return what.done
+
+    def receive_now(self) -> None:
+        """Let the IO thread lead at once if nobody does: somebody awaits without blocking."""
+        if not self._lead.locked():
+            self._urged = True
+            _release(self._io_lock)
+
+    def close(self) -> None:
+        """End the IO thread. Idempotent; waits of other threads return False."""
+        self._closed = True
+        self._router.wake()
+        _release(self._io_lock)
+        for lock in list(self._followers):
+            _release(lock)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    # --- leading ------------------------------------------------------------------------------
+
+    def _lead_until(
+        self, what: Waitable, deadline: float | None, guard: InterruptGuard | None
+    ) -> None:
+        self._turns += 1
+        me = threading.get_ident()
+        while True:
+            self._leader_thread = me
+            try:
+                self._drain()
+            finally:
+                self._leader_thread = 0
+            if what.done or self._closed:
+                return
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            for fd, _ in self._router.wait(self._poller, left, guard):
+                self._fire(fd)
+
+    def _fire(self, fd: int) -> None:
+        readable = self._watched.get(fd)
+        if readable is None:
+            return
+        self._leader_thread = threading.get_ident()
+        try:
+            readable()
+        except Exception:
+            log.exception("a watcher of descriptor %d raised", fd)
+            self.unwatch(fd)
+        finally:
+            self._leader_thread = 0
+
+    def _pass_on(self) -> None:
+        self._lead.release()
+        self._offer()
+
+    def _offer(self) -> None:
+        """The baton is free: wake somebody who will look after the socket."""
+        followers = self._followers
+        if followers:
+            try:
+                _release(followers[0])
+            except IndexError:
+                pass
+        elif self._io_sleeps:
+            self._io_sleeps = False
+            _release(self._io_lock)
+
+    def _follow(self, what: Waitable, left: float | None, guard: InterruptGuard | None) -> None:
+        lock = threading.Lock()
+        lock.acquire()
+        if what.sleepers is None:
+            what.sleepers = []
+        sleepers = what.sleepers
+        sleepers.append(lock)
+        self._followers.append(lock)
+        self._wanted = self._io_leads
+        try:
+            # Looked at again after registering: whoever finishes or leaves now sees the lock.
+            if what.done or self._closed or not self._lead.locked():
+                return
+            if guard is not None:
+                guard.open = True
+            lock.acquire(timeout=-1 if left is None else left)
+            if guard is not None:
+                guard.open = False
+        finally:
+            if guard is not None:
+                guard.open = False
+            sleepers.remove(lock)
+            self._followers.remove(lock)
+            # The wake-up may have been the baton, offered to us alone, and we may not need it.
+            if not self._lead.locked():
+                self._offer()
+
+    # --- the IO thread ------------------------------------------------------------------------
+
+    def _io(self) -> None:
+        seen = -1
+        while not self._closed:
+            if (seen == self._turns or self._urged) and self._lead.acquire(False):
+                self._urged = False
+                self._io_lead()
+            seen = self._turns
+            if self._lead.locked() and not self._followers:
+                # Somebody leads: sleep until the leader leaves, unless it left just now.
+                self._io_lock.acquire(timeout=TICK)
+                if seen == self._turns and self._lead.locked():
+                    self._io_sleeps = True
+                    if seen == self._turns and self._lead.locked() and not self._closed:
+                        self._io_lock.acquire()
+                    self._io_sleeps = False
+            else:
+                self._io_lock.acquire(timeout=TICK)
+
+    def _io_lead(self) -> None:
+        self._io_leads = True
+        try:
+            while not self._closed and not self._wanted:
+                self._leader_thread = self._thread.ident or 0
+                try:
+                    self._drain()
+                finally:
+                    self._leader_thread = 0
+                if self._wanted or self._closed:
+                    break
+                for fd, _ in self._router.wait(self._poller, None):
+                    self._fire(fd)
+        except Exception:
+            log.exception("the IO thread failed while handling messages")
+        finally:
+            self._io_leads = False
+            self._wanted = False
+            self._pass_on()
+
+
+def _release(lock: threading.Lock) -> None:
+    try:
+        lock.release()
+    except RuntimeError:
+        pass  # it was free already: a second wake-up

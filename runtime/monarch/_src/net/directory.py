@@ -1,0 +1,92 @@
+"""The private directory in which the sockets and boards of one session live.
+
+Runs in: the process that starts a session (makes it) and its host agent (holds its lock, removes it).
+Invariants: mode 0700, owned by this user; short enough that a socket path in it fits `sockaddr_un`;
+a directory whose lock nobody holds belongs to a session that is gone, and may be swept.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+PREFIX = "monarch-"
+LOCK = "lock"
+_LONGEST = 103 - len("/client-0123456789abcdef.sock")  # macOS: sun_path has 104 bytes
+
+
+def base_directory() -> Path:
+    """Where session directories go: the user's runtime directory if usable, else the temp one."""
+    for candidate in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
+        if not candidate or len(candidate) + len(PREFIX) + 9 > _LONGEST:
+            continue
+        if os.path.isdir(candidate) and os.access(candidate, os.W_OK | os.X_OK):
+            return Path(candidate)
+    raise OSError("no writable directory with a short path for sockets; set TMPDIR to one (say /tmp)")
+
+
+def make() -> Path:
+    """A new session directory, after sweeping those of sessions that are gone."""
+    base = base_directory()
+    sweep(base)
+    return Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+
+
+def hold(directory: Path) -> int:
+    """Take the lock that says the session lives; returns its descriptor, held until closed."""
+    check_private(directory)
+    fd = os.open(directory / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return fd
+
+
+def check_private(directory: Path) -> None:
+    """Refuse a directory that others could enter.
+
+    Raises:
+        PermissionError: it is not a real directory of this user with mode 0700.
+    """
+    found = os.lstat(directory)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(
+            f"{directory} must be a directory of user {os.getuid()} with mode 0700; it has mode "
+            f"{stat.S_IMODE(found.st_mode):04o} and belongs to {found.st_uid}"
+        )
+
+
+def remove(directory: Path) -> None:
+    """Remove a session directory and all in it; one that is gone already is no error."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def sweep(base: Path) -> list[Path]:
+    """Remove directories of this user's dead sessions; returns what was removed.
+
+    A directory without a lock file is left alone: its session may be about to start.
+    """
+    removed: list[Path] = []
+    for path in base.glob(PREFIX + "*"):
+        try:
+            check_private(path)
+            fd = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        else:
+            remove(path)
+            removed.append(path)
+        finally:
+            os.close(fd)
+    return removed
+
+
+def address_of(directory: Path | str, node: str) -> str:
+    """The ZeroMQ address at which that node of this session listens."""
+    return f"ipc://{directory}/{node}"

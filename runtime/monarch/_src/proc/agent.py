@@ -1,0 +1,442 @@
+"""The host agent: owns the procs of one host, says why they died, reads what they write.
+
+Runs in: a process of its own, executed by the client that starts a session; one thread, one loop.
+Owns: the session directory (holds its lock, removes it), the zygote, one pipe pair a proc, one
+status board a mesh. Decides nothing: `core.host` does, this carries it out.
+Invariants: runs no user code, so it always answers. It ends, and everything it owns ends before it,
+when it is told to, or when the client that it is tied to is gone.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from monarch._src.core.host import Action, FreeMesh, Host, Kill, Mesh, Proc, ProcState, Send, StartProc
+from monarch._src.core.ids import AGENT, parse_proc_node, proc_node
+from monarch._src.errors import Death
+from monarch._src.logs.capture import Capture, Stream
+from monarch._src.net import directory as sessions
+from monarch._src.net.node import Node
+from monarch._src.proc import spec as wire
+from monarch._src.proc.board import BUSY, Board
+from monarch._src.proc.spec import DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
+from monarch._src.proc.system import die_with_parent, pidfd, raise_fd_limit, rss_bytes, signal_name
+from monarch._src.proc.zygote import LARGEST, Zygote, seqpacket_pair
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import (
+    AnyMessage,
+    FlushOutput,
+    Hello,
+    MeshState,
+    OutputFlushed,
+    OutputLines,
+    RankState,
+    Shutdown,
+    Snapshot,
+    Snapshotted,
+    SpawnProcs,
+    StopMesh,
+    WantOutput,
+    Watch,
+)
+
+log = logging.getLogger("monarch.agent")
+PARENT_CHECK_S = 0.5
+SPAWN_WINDOW = 64
+
+
+class Agent:
+    """The driver of one `Host`."""
+
+    def __init__(self, directory: Path, client: str, client_pid: int, zygote: socket.socket) -> None:
+        self._directory = directory
+        self._client = client
+        self._client_pid = client_pid
+        self._host = Host()
+        self._boards: dict[int, Board] = {}
+        self._captures: dict[str, Capture] = {}
+        self._want_output: set[str] = set()
+        self._starts: deque[StartProc] = deque()
+        self._in_flight = 0
+        self._ending = False
+        self._zygote = zygote
+        zygote.setblocking(False)
+        self._node = Node(AGENT, "agent", sessions.address_of(directory, AGENT), self._handle)
+        self._selector = selectors.DefaultSelector()
+        self._register(self._node.router.fd, self._nothing)
+        self._register(zygote.fileno(), self._from_zygote)
+        self._client_fd = pidfd(client_pid)
+        if self._client_fd is not None:
+            self._register(self._client_fd, self._client_gone)
+        self._handlers: dict[type, Callable[[str, AnyMessage], None]] = {
+            Hello: self._on_hello,
+            SpawnProcs: self._on_spawn,
+            StopMesh: self._on_stop,
+            Watch: self._on_watch,
+            Snapshot: self._on_snapshot,
+            WantOutput: self._on_want_output,
+            FlushOutput: self._on_flush,
+            Shutdown: self._on_shutdown,
+        }  # pyright: ignore[reportAttributeAccessIssue]
+
+    def run(self) -> None:
+        """Serve until told to end or the client is gone, and until nothing is left."""
+        self._node.link(self._client, sessions.address_of(self._directory, self._client))
+        while not (self._ending and not self._host.meshes):
+            self._node.drain()
+            self._do(self._host.time_passed(time.monotonic()))
+            self._start_more()
+            if self._ending and not self._host.meshes:
+                break
+            for key, _ in self._selector.select(self._patience()):
+                key.data()
+        self._selector.close()
+        self._node.close(linger_s=0.2)
+
+    # --- the loop -----------------------------------------------------------------------------
+
+    def _register(self, fd: int, ready: Callable[[], None]) -> None:
+        self._selector.register(fd, selectors.EVENT_READ, ready)
+
+    def _nothing(self) -> None:
+        pass
+
+    def _patience(self) -> float | None:
+        deadline = self._host.next_deadline()
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if self._client_fd is None:  # no descriptor tells of the client's end: look
+            if not self._ending and os.getppid() != self._client_pid:
+                self._client_gone()
+            left = PARENT_CHECK_S if left is None else min(left, PARENT_CHECK_S)
+        return left
+
+    def _client_gone(self) -> None:
+        if self._client_fd is not None:
+            self._selector.unregister(self._client_fd)
+            os.close(self._client_fd)
+            self._client_fd = None
+        self._ending = True
+        self._want_output.discard(self._client)
+        self._node.forget(self._client)
+        self._do(self._host.node_lost(self._client, time.monotonic()))
+
+    def _do(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(to, message):
+                    self._node.send(to, message)
+                case StartProc():
+                    self._starts.append(action)
+                case Kill(_, pid):
+                    _kill_group(pid)
+                case FreeMesh(mesh):
+                    self._free(mesh)
+
+    # --- starting -----------------------------------------------------------------------------
+
+    def _on_spawn(self, _peer: str, message: SpawnProcs) -> None:
+        now = time.monotonic()
+        actions = self._host.spawn_requested(message, now)
+        if message.owner != self._client:
+            self._node.link(message.owner, message.owner_address)
+        board = Board(self._directory / f"{message.mesh:x}.board", len(actions))
+        self._boards[message.mesh] = board
+        self._tell_zygote(
+            MeshSpec(
+                message.mesh, message.name, message.labels, message.sizes, str(self._directory),
+                message.owner, message.owner_address, message.env, message.cwd, message.path,
+                message.preload, message.python, ENTRY, str(board.path), message.affinity,
+            )
+        )  # fmt: skip
+        self._do(actions)
+
+    def _start_more(self) -> None:
+        # A window, so that a mesh of a thousand leaves room for a smaller one asked for after it.
+        while self._starts and self._in_flight < SPAWN_WINDOW:
+            start = self._starts.popleft()
+            proc = self._host.proc(start.node)
+            if proc is None:
+                continue
+            if proc.state is ProcState.STOPPING:
+                self._not_started(start.node, "its mesh was stopped before it began")
+                continue
+            try:
+                pipes = [*os.pipe(), *os.pipe()]
+            except OSError as error:
+                self._not_started(start.node, _fd_reason(error))
+                continue
+            out_r, out_w, err_r, err_w = pipes
+            os.set_blocking(out_r, False)
+            os.set_blocking(err_r, False)
+            capture = Capture(out_r, err_r)
+            self._captures[start.node] = capture
+            for stream in capture.streams:
+                self._watch_stream(start.node, capture, stream)
+            try:
+                self._tell_zygote(StartRank(start.spec.mesh, start.rank), [out_w, err_w])
+                self._in_flight += 1
+            except OSError as error:
+                self._not_started(start.node, _fd_reason(error))
+            finally:
+                os.close(out_w)
+                os.close(err_w)
+
+    def _tell_zygote(self, message: wire.ToZygote, fds: list[int] | None = None) -> None:
+        # The window above bounds what can be queued, so blocking here is short or the end.
+        self._zygote.setblocking(True)
+        try:
+            socket.send_fds(self._zygote, [wire.encode(message)], fds or [])
+        finally:
+            self._zygote.setblocking(False)
+
+    def _from_zygote(self) -> None:
+        while True:
+            try:
+                data = self._zygote.recv(LARGEST)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                log.error("the zygote is gone; every proc of this host went with it")
+                os._exit(70)
+            message = wire.decode_from_zygote(data)
+            node = proc_node(message.mesh, message.rank)
+            match message:
+                case Started():
+                    self._in_flight -= 1
+                    self._do(self._host.forked(node, message.pid, time.monotonic()))
+                case NotStarted():
+                    self._in_flight -= 1
+                    self._not_started(node, message.reason)
+                case Ended():
+                    self._ended(node, message.status)
+
+    def _not_started(self, node: str, reason: str) -> None:
+        self._drop_capture(node)
+        self._do(self._host.start_failed(node, reason, time.monotonic()))
+
+    # --- ending -------------------------------------------------------------------------------
+
+    def _ended(self, node: str, status: int) -> None:
+        proc = self._host.proc(node)
+        if proc is None:
+            return
+        capture = self._captures.get(node)
+        if capture is not None:
+            self._send_output(proc, capture.read_all())
+        now = time.monotonic()
+        death = self._death(proc, status, capture, now)
+        self._drop_capture(node)
+        self._node.forget(node)
+        self._do(self._host.ended(node, death, now))
+
+    def _death(self, proc: Proc, status: int, capture: Capture | None, now: float) -> Death:
+        board = self._boards.get(proc.mesh)
+        last = board.read(proc.rank) if board is not None else None
+        doing = None
+        if last is not None and last.state == BUSY and last.endpoint:
+            doing = f"{last.actor}.{last.endpoint}"
+        tail = tuple(capture.tail) if capture is not None else ()
+        code = signum = None
+        if os.WIFSIGNALED(status):
+            signum = os.WTERMSIG(status)
+            reason = f"killed by {signal_name(signum)}"
+        else:
+            code = os.WEXITSTATUS(status)
+            reason = f"exited with status {code}"
+        name = None if signum is None else signal_name(signum)
+        return Death(code, name, tail, doing, now - proc.asked_at, reason)
+
+    def _on_stop(self, peer: str, message: StopMesh) -> None:
+        now = time.monotonic()
+        self._do(self._host.stop_requested(message.mesh, peer, message.reason, message.grace_s, now))
+
+    def _on_shutdown(self, _peer: str, _message: Shutdown) -> None:
+        self._ending = True
+        self._do(self._host.node_lost(self._client, time.monotonic()))
+
+    def _free(self, mesh: int) -> None:
+        board = self._boards.pop(mesh, None)
+        if board is not None:
+            ranks = board.ranks
+            board.close()
+            for rank in range(ranks):
+                self._drop_capture(proc_node(mesh, rank))
+                self._node.drop(proc_node(mesh, rank))
+                _unlink(self._directory / proc_node(mesh, rank))
+        self._tell_zygote(DropMesh(mesh))
+
+    # --- output -------------------------------------------------------------------------------
+
+    def _watch_stream(self, node: str, capture: Capture, stream: Stream) -> None:
+        def readable() -> None:
+            fd = stream.fd
+            lines, ended = capture.read(stream)
+            proc = self._host.proc(node)
+            if proc is not None:
+                self._send_output(proc, lines)
+            if ended and fd is not None:
+                self._selector.unregister(fd)
+                stream.close()
+
+        assert stream.fd is not None
+        self._register(stream.fd, readable)
+
+    def _drop_capture(self, node: str) -> None:
+        capture = self._captures.pop(node, None)
+        if capture is None:
+            return
+        for stream in capture.streams:
+            if stream.fd is not None:
+                self._selector.unregister(stream.fd)
+                stream.close()
+
+    def _send_output(self, proc: Proc, lines: list[tuple[int, str]]) -> None:
+        if not lines:
+            return
+        owner = self._host.meshes[proc.mesh].spec.owner
+        for node in self._want_output:
+            if node == owner or node == self._client:
+                self._node.send(node, OutputLines(proc.mesh, proc.rank, lines))
+
+    def _on_want_output(self, peer: str, message: WantOutput) -> None:
+        if message.wanted:
+            self._want_output.add(peer)
+        else:
+            self._want_output.discard(peer)
+
+    def _on_flush(self, peer: str, message: FlushOutput) -> None:
+        for node, capture in list(self._captures.items()):
+            proc = self._host.proc(node)
+            if proc is not None:
+                self._send_output(proc, capture.read_all())
+        self._node.send(peer, OutputFlushed(message.request))
+
+    # --- questions ----------------------------------------------------------------------------
+
+    def _on_hello(self, peer: str, _message: Hello) -> None:
+        if parse_proc_node(peer) is not None:
+            self._do(self._host.hello(peer, time.monotonic()))
+
+    def _on_watch(self, peer: str, message: Watch) -> None:
+        self._do(self._host.watch_requested(message.node, peer))
+
+    def _on_snapshot(self, peer: str, message: Snapshot) -> None:
+        wanted = message.meshes or list(self._host.meshes)
+        found = [self._host.meshes[uid] for uid in wanted if uid in self._host.meshes]
+        now = time.monotonic()
+        states = [self._mesh_state(mesh, now) for mesh in found]
+        self._node.send(peer, Snapshotted(message.request, states))
+
+    def _mesh_state(self, mesh: Mesh, now: float) -> MeshState:
+        ranks = [self._rank_state(proc, self._boards[mesh.uid], now) for proc in mesh.procs]
+        if any(r.state == "failed" for r in ranks):
+            state = "failed"
+        elif mesh.stopping:
+            state = "stopped"
+        else:
+            state = "starting" if any(r.state == "starting" for r in ranks) else "ready"
+        return MeshState(mesh.uid, state, now - mesh.asked_at, ranks)
+
+    def _rank_state(self, proc: Proc, board: Board, now: float) -> RankState:
+        seen = board.read(proc.rank)
+        since = now - proc.story[-1][0]
+        state, failure = "starting", ""
+        if proc.state is ProcState.ENDED:
+            state = "stopped" if proc.expected else "failed"
+            failure = "" if proc.expected or proc.death is None else proc.death.reason
+        elif proc.state is ProcState.STOPPING:
+            state = "stopped"
+        elif proc.said_hello:
+            state = "busy" if seen.state == BUSY else "idle"
+            since = min(since, seen.since_s) if seen.state else since
+        alive = proc.state is not ProcState.ENDED and proc.pid
+        busy = state == "busy"
+        return RankState(
+            proc.rank, proc.pid or 0, state, seen.actor if busy else "",
+            seen.endpoint if busy else "", since, seen.messages,
+            rss_bytes(proc.pid) if alive and proc.pid else 0, failure,
+        )  # fmt: skip
+
+    def _handle(self, peer: str, message: AnyMessage, _payload: Payload) -> None:
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            log.warning("%s sent a %s, which an agent has no use for", peer, type(message).__name__)
+        else:
+            handler(peer, message)
+
+
+ENTRY = "monarch._src.actor.proc_main:main"
+
+
+def _kill_group(pid: int) -> None:
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def _fd_reason(error: OSError) -> str:
+    import errno
+    import resource
+
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return (
+            f"the host agent is out of file descriptors (its limit is {limit}, each proc takes 3); "
+            "raise the hard limit (`ulimit -Hn`) or spawn fewer procs"
+        )
+    return f"{error.strerror}"
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def main() -> None:
+    """`python -c ... DIRECTORY CLIENT_NODE CLIENT_PID LOCK_FD`: serve that session."""
+    directory, client, client_pid = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end_quietly)
+    raise_fd_limit()
+    lock = sessions.hold(directory)
+    # Everything that procs need is imported before the fork, once for all of them.
+    import importlib
+
+    importlib.import_module(ENTRY.partition(":")[0])
+    gc.collect()
+    gc.freeze()
+    ours, theirs = seqpacket_pair()
+    lifeline_r, lifeline_w = os.pipe()
+    agent_pid = os.getpid()
+    if os.fork() == 0:
+        os.close(lock)
+        os.close(lifeline_w)
+        ours.close()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        die_with_parent(agent_pid)
+        Zygote(theirs, lifeline_r).run()
+    theirs.close()
+    os.close(lifeline_r)
+    try:
+        Agent(directory, client, client_pid, ours).run()
+    finally:
+        sessions.remove(directory)
+
+
+def _end_quietly(_signum: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)

@@ -1,0 +1,118 @@
+"""The status board: what every rank of a mesh does now, in one memory-mapped file a host.
+
+Each proc writes its own slot as it begins and ends an endpoint (0.5 us); the agent reads all of
+them whenever somebody looks, and the slot of a dead proc still says what it died in. Nothing is sent
+and nobody is asked, so a rank that computes, holds the GIL or is stopped shows as what it is.
+
+Slot, 128 bytes, little endian: u32 state, u32 running endpoints, u64 messages, f64 since (seconds of
+the system-wide monotonic clock), 32 bytes actor, 48 bytes endpoint (UTF-8, zero-padded).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+SLOT = 128
+_FORMAT = struct.Struct("<IIQd32s48s")
+NONE, IDLE, BUSY = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Status:
+    """One slot as read. `since_s`: for how many seconds it has been so."""
+
+    state: int
+    running: int
+    messages: int
+    since_s: float
+    actor: str
+    endpoint: str
+
+
+class Board:
+    """The agent's side: makes the file of one mesh and reads it."""
+
+    def __init__(self, path: Path, ranks: int) -> None:
+        self.path = path
+        self.ranks = ranks
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, SLOT * ranks)
+            self._map = mmap.mmap(fd, SLOT * ranks)
+        finally:
+            os.close(fd)
+
+    def read(self, rank: int) -> Status:
+        """What that rank does now. Read until two looks agree, since it may be writing."""
+        last = self._map[rank * SLOT : rank * SLOT + _FORMAT.size]
+        for _ in range(8):
+            raw = self._map[rank * SLOT : rank * SLOT + _FORMAT.size]
+            if raw == last:
+                break
+            last = raw
+        state, running, messages, since, actor, endpoint = _FORMAT.unpack(last)
+        return Status(
+            state,
+            running,
+            messages,
+            max(0.0, time.monotonic() - since) if state else 0.0,
+            _text(actor),
+            _text(endpoint),
+        )
+
+    def close(self) -> None:
+        """Unmap and remove the file."""
+        self._map.close()
+        self.path.unlink(missing_ok=True)
+
+
+class Slot:
+    """A proc's side: writes what this rank does. Any thread."""
+
+    def __init__(self, path: str | None, rank: int) -> None:
+        self._at = rank * SLOT
+        self._running = 0
+        self._messages = 0
+        self._lock = threading.Lock()
+        self._map: mmap.mmap | None = None
+        if path is not None:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._map = mmap.mmap(fd, os.fstat(fd).st_size)
+            finally:
+                os.close(fd)
+
+    def idle(self) -> None:
+        """The proc is ready for work."""
+        self._write(IDLE, b"", b"")
+
+    def begin(self, actor: bytes, endpoint: bytes) -> None:
+        """An endpoint begins."""
+        with self._lock:
+            self._running += 1
+            self._messages += 1
+            self._write(BUSY, actor, endpoint)
+
+    def end(self) -> None:
+        """An endpoint has ended."""
+        with self._lock:
+            self._running -= 1
+            if not self._running:
+                self._write(IDLE, b"", b"")
+
+    def _write(self, state: int, actor: bytes, endpoint: bytes) -> None:
+        if self._map is not None:
+            _FORMAT.pack_into(
+                self._map, self._at, state, self._running, self._messages, time.monotonic(),
+                actor, endpoint,
+            )  # fmt: skip
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode("utf-8", "replace")

@@ -1,0 +1,86 @@
+"""What travels between the host agent, its zygote and a proc that begins."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class MeshSpec(msgspec.Struct, tag="mesh"):
+    """Agent to zygote: what the procs of one mesh have in common."""
+
+    mesh: int
+    name: str
+    labels: list[str]
+    sizes: list[int]
+    directory: str
+    owner: str
+    owner_address: str
+    env: list[dict[str, str]]
+    cwd: str
+    path: list[str]
+    preload: list[str]
+    python: str
+    entry: str  # "package.module:function"
+    board: str
+    affinity: list[list[int]]
+
+
+class StartRank(msgspec.Struct, tag="start"):
+    """Agent to zygote, with two descriptors (stdout, stderr): make that process."""
+
+    mesh: int
+    rank: int
+
+
+class DropMesh(msgspec.Struct, tag="drop"):
+    """Agent to zygote: forget that mesh."""
+
+    mesh: int
+
+
+class Started(msgspec.Struct, tag="started"):
+    """Zygote to agent: the process exists."""
+
+    mesh: int
+    rank: int
+    pid: int
+
+
+class NotStarted(msgspec.Struct, tag="not started"):
+    """Zygote to agent: there will be no process, and why."""
+
+    mesh: int
+    rank: int
+    reason: str
+
+
+class Ended(msgspec.Struct, tag="ended"):
+    """Zygote to agent: the process has ended and been reaped. `status` as from `waitpid`."""
+
+    mesh: int
+    rank: int
+    pid: int
+    status: int
+
+
+class Boot(msgspec.Struct):
+    """What a proc is told as it begins."""
+
+    spec: MeshSpec
+    rank: int
+
+    @property
+    def env(self) -> dict[str, str]:
+        """This rank's additions to the environment."""
+        env = self.spec.env
+        return env[self.rank if len(env) > 1 else 0] if env else {}
+
+
+ToZygote = MeshSpec | StartRank | DropMesh
+FromZygote = Started | NotStarted | Ended
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_zygote = msgspec.msgpack.Decoder(ToZygote).decode
+decode_from_zygote = msgspec.msgpack.Decoder(FromZygote).decode
+encode_boot = msgspec.json.Encoder().encode
+decode_boot = msgspec.json.Decoder(Boot).decode

@@ -1,0 +1,69 @@
+"""What we ask of the operating system beyond `os`, with what to do where it has not got it.
+
+Runs in: any process. Imported by the zygote before it forks, since `ctypes` is slow to load.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+import resource
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to SIGKILL this process when its parent ends (Linux).
+
+    The parent may have ended before we asked: then we end now. Elsewhere the parent's end shows as
+    end-of-file on an inherited pipe (see `zygote`).
+    """
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def pidfd(pid: int) -> int | None:
+    """A descriptor that becomes readable when that process ends; None where there is none."""
+    opener = getattr(os, "pidfd_open", None)
+    if opener is None:
+        return None
+    try:
+        return opener(pid)
+    except OSError:
+        return None
+
+
+def raise_fd_limit() -> int:
+    """Raise this process's soft limit of open files to the hard one; returns what it is now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
+    if soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except (ValueError, OSError):
+            pass  # some systems cap it below what they call the hard limit
+    return soft
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process in bytes; 0 where it cannot be told."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

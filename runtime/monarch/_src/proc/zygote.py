@@ -1,0 +1,247 @@
+"""The zygote: a clean, single-threaded process from which procs are forked in milliseconds.
+
+Runs in: a process of its own, forked by the host agent before the agent has a thread or a socket,
+so it is as clean as one that was executed, and costs no second start of Python.
+Owns: the procs, as their parent: it alone can reap them, and tells the agent how each ended.
+Invariants: never a second thread of ours; no ZeroMQ context. Procs die with it (the kernel sees to
+it on Linux; elsewhere end-of-file on `lifeline` does), and it dies with the agent.
+
+A proc that needs another interpreter is forked too, then executes it: the same parent, the same
+pipes, the same reaping.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+from monarch._src.proc import spec as wire
+from monarch._src.proc.spec import Boot, DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
+from monarch._src.proc.system import die_with_parent
+
+LARGEST = 1 << 20
+BOOT_VARIABLE = "MONARCH_BOOT"
+
+
+def seqpacket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets that keep message boundaries and pass descriptors."""
+    kind = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
+    pair = socket.socketpair(socket.AF_UNIX, kind)
+    for end in pair:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGEST)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LARGEST)
+    return pair
+
+
+class Zygote:
+    """The loop of the zygote process."""
+
+    def __init__(self, agent: socket.socket, lifeline: int) -> None:
+        self._agent = agent
+        self._lifeline = lifeline
+        self._meshes: dict[int, MeshSpec] = {}
+        self._broken: dict[int, str] = {}  # meshes none of whose procs can start, and why
+        self._ranks: dict[int, tuple[int, int]] = {}  # pid -> (mesh, rank)
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_r, False)
+        os.set_blocking(self._wake_w, False)
+
+    def run(self) -> NoReturn:
+        """Serve until the agent is gone."""
+        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _nothing)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        poller = select.poll()
+        poller.register(self._agent, select.POLLIN)
+        poller.register(self._wake_r, select.POLLIN)
+        while True:
+            self._reap()
+            for fd, _ in poller.poll():
+                if fd == self._wake_r:
+                    _read_empty(fd)
+                else:
+                    self._serve()
+
+    def _serve(self) -> None:
+        data, fds, _, _ = socket.recv_fds(self._agent, LARGEST, 2)
+        if not data:
+            os._exit(0)  # the agent is gone; so are our procs, the moment we are
+        message = wire.decode_to_zygote(data)
+        try:
+            match message:
+                case MeshSpec():
+                    self._meshes[message.mesh] = message
+                    self._prepare(message)
+                case StartRank():
+                    self._start(message, fds)
+                case DropMesh():
+                    self._meshes.pop(message.mesh, None)
+                    self._broken.pop(message.mesh, None)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _prepare(self, spec: MeshSpec) -> None:
+        if spec.python:
+            if not os.access(spec.python, os.X_OK):
+                self._broken[spec.mesh] = f"{spec.python} is not an executable file"
+            return
+        added = [p for p in spec.path if p not in sys.path]
+        sys.path += added
+        try:
+            for name in spec.preload:
+                importlib.import_module(name)
+        except BaseException as error:
+            self._broken[spec.mesh] = (
+                f"preloading {name!r} failed with {type(error).__name__}: {error}"  # pyright: ignore[reportPossiblyUnboundVariable]
+            )
+        finally:
+            sys.path[:] = [p for p in sys.path if p not in added]
+        if spec.preload:
+            gc.collect()
+            gc.freeze()
+
+    def _start(self, message: StartRank, fds: list[int]) -> None:
+        spec = self._meshes[message.mesh]
+        reason = self._broken.get(message.mesh)
+        if reason is None and len(fds) != 2:
+            reason = "its output pipes did not arrive: out of file descriptors"
+        if reason is None:
+            # No reaping between fork and the note of who it is: SIGCHLD only sets a flag.
+            try:
+                pid = os.fork()
+            except OSError as error:
+                reason = f"fork failed: {error.strerror}"
+            else:
+                if pid == 0:
+                    self._become(Boot(spec, message.rank), fds)
+                self._ranks[pid] = (message.mesh, message.rank)
+                self._tell(Started(message.mesh, message.rank, pid))
+                return
+        self._tell(NotStarted(message.mesh, message.rank, reason or "unknown"))
+
+    def _become(self, boot: Boot, fds: list[int]) -> NoReturn:
+        """In the child: turn into the proc. Never returns."""
+        status = 1
+        try:
+            zygote = os.getppid()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.setsid()
+            die_with_parent(zygote)
+            self._agent.close()
+            os.close(self._wake_r)
+            os.close(self._wake_w)
+            os.dup2(fds[0], 1)
+            os.dup2(fds[1], 2)
+            for fd in fds:
+                os.close(fd)
+            # sys.stdout and stderr stay open on the pipes; a line is written when it is whole.
+            sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace",
+                              closefd=False)  # fmt: skip  # noqa: SIM115
+            sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace",
+                              closefd=False)  # fmt: skip  # noqa: SIM115
+            if boot.spec.python:
+                _execute(boot, self._lifeline)
+            status = begin(boot, self._lifeline)
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(status)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None:
+                return
+            # While it is a zombie its pid, and so its group, is its own: end what it started.
+            try:
+                os.killpg(found.si_pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+            pid, status = os.waitpid(found.si_pid, 0)
+            place = self._ranks.pop(pid, None)
+            if place is not None:
+                self._tell(Ended(*place, pid, status))
+
+    def _tell(self, message: wire.FromZygote) -> None:
+        try:
+            self._agent.sendall(wire.encode(message))
+        except (BrokenPipeError, ConnectionResetError):
+            os._exit(0)
+
+
+def begin(boot: Boot, lifeline: int) -> int:
+    """In a proc: take on its environment, then run its entry point. Returns the exit status."""
+    spec = boot.spec
+    os.environ.update(boot.env)
+    os.environ["MONARCH_CHILD"] = "1"
+    if spec.cwd:
+        try:
+            os.chdir(spec.cwd)
+        except OSError as error:
+            print(f"monarch: could not enter {spec.cwd}: {error.strerror}", file=sys.stderr)
+    sys.path[:] = spec.path + [p for p in sys.path if p not in spec.path]
+    if spec.affinity and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, spec.affinity[boot.rank % len(spec.affinity)])
+    _reseed()
+    module, _, function = spec.entry.partition(":")
+    entry: Callable[[Boot, int], int] = getattr(importlib.import_module(module), function)
+    return entry(boot, lifeline)
+
+
+def _execute(boot: Boot, lifeline: int) -> NoReturn:
+    os.set_inheritable(lifeline, True)
+    env = {**os.environ, **boot.env, BOOT_VARIABLE: wire.encode_boot(boot).decode()}
+    env["PYTHONPATH"] = os.pathsep.join(p for p in boot.spec.path if p)
+    program = f"from monarch._src.proc.zygote import executed; executed({lifeline})"
+    os.execve(boot.spec.python, [boot.spec.python, "-c", program], env)
+
+
+def executed(lifeline: int) -> NoReturn:
+    """The main program of a proc that was executed instead of forked."""
+    boot = wire.decode_boot(os.environ.pop(BOOT_VARIABLE))
+    sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType]
+    os.set_inheritable(lifeline, False)
+    status = begin(boot, lifeline)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _reseed() -> None:
+    # Forks of one process would draw the same "random" numbers. `random` sees to itself.
+    for name in ("numpy.random", "torch"):
+        module = sys.modules.get(name)
+        if module is not None:
+            module.seed()
+
+
+def _nothing(_signum: int, _frame: FrameType | None) -> None:
+    pass
+
+
+def _read_empty(fd: int) -> None:
+    try:
+        while os.read(fd, 4096):
+            pass
+    except BlockingIOError:
+        pass

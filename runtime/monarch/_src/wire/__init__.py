@@ -1,0 +1,1 @@
+"""PURE: bytes <-> messages. Message types, framing, pickling. No I/O, no threads, no clock."""

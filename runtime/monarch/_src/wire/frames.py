@@ -1,0 +1,98 @@
+"""A message and its payload as ZeroMQ frames, and back. No I/O.
+
+    frame 0   u8 version | u24 length of head, big endian | head (MessagePack) | body (pickle)
+    frame 1.. out-of-band buffers of the body, in order (pickle protocol 5)
+
+One frame for a small message: each further frame costs about as much as the message itself. A body
+over 32 KiB is not copied behind the head: it is frame 1, and the top bit of the version says so.
+Malformed input raises `FrameError` and nothing else, whatever the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from monarch._src.wire.messages import PROTOCOL, AnyMessage, Message
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+HEAD = 4
+MAX_HEAD = (1 << 24) - 1
+SPLIT_BODY = 1 << 15
+_BODY_APART = 0x80
+
+
+class FrameError(ValueError):
+    """Bytes that are no message of this protocol."""
+
+
+class Payload(msgspec.Struct, gc=False):
+    """Pickled user data: `body`, and the buffers that travel beside it without a copy."""
+
+    body: bytes | memoryview
+    buffers: Sequence[Buffer] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes of everything."""
+        return len(self.body) + sum(memoryview(b).nbytes for b in self.buffers)
+
+
+NO_PAYLOAD = Payload(b"")
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(AnyMessage).decode
+_VERSION = PROTOCOL << 24
+
+
+def encode(message: Message, payload: Payload = NO_PAYLOAD) -> list[Buffer]:
+    """Frames ready to send.
+
+    Raises:
+        ValueError: the head is larger than 16 MiB.
+    """
+    head = _encode(message)
+    size = len(head)
+    if size > MAX_HEAD:
+        raise ValueError(f"the head of {type(message).__name__} has {size} bytes, over {MAX_HEAD}")
+    body = payload.body
+    if len(body) > SPLIT_BODY:
+        first = (_VERSION | _BODY_APART << 24 | size).to_bytes(HEAD, "big") + head
+        return [first, body, *payload.buffers]
+    first = (_VERSION | size).to_bytes(HEAD, "big") + head
+    if body:
+        first += body
+    return [first, *payload.buffers] if payload.buffers else [first]
+
+
+def decode(frames: Sequence[Buffer]) -> tuple[AnyMessage, Payload]:
+    """The message and payload in these frames.
+
+    Raises:
+        FrameError: the bytes are no message of this protocol version.
+    """
+    if not frames:
+        raise FrameError("a message without frames")
+    view = memoryview(frames[0])
+    if len(view) < HEAD:
+        raise FrameError(f"a frame of {len(view)} bytes has no room for its header")
+    if view[0] & ~_BODY_APART != PROTOCOL:
+        raise FrameError(f"protocol version {view[0] & ~_BODY_APART}; this side speaks {PROTOCOL}")
+    end = HEAD + int.from_bytes(view[1:HEAD], "big")
+    if end > len(view):
+        raise FrameError(f"the head ends at byte {end} of a frame of {len(view)}")
+    try:
+        message = _decode(view[HEAD:end])
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise FrameError(f"no message of this protocol: {error}") from None
+    if end == len(view) and len(frames) == 1:
+        return message, NO_PAYLOAD
+    if not message.carries_payload:
+        raise FrameError(f"{type(message).__name__} carries no payload, but one came with it")
+    if view[0] & _BODY_APART:
+        if len(frames) < 2 or end != len(view):
+            raise FrameError("the body should be a frame of its own, and is not")
+        return message, Payload(memoryview(frames[1]), frames[2:])
+    return message, Payload(view[end:], frames[1:])

@@ -1,0 +1,246 @@
+"""Every message that travels between processes, as one typed table. No I/O.
+
+A message is a MessagePack array: its tag, then its fields in the order written here. Nothing in a
+header is ever unpickled; what users pass (arguments, results, exceptions) travels beside it as a
+payload (`wire.frames`). Adding a field at the end with a default keeps the protocol version;
+anything else raises `PROTOCOL`.
+
+Ids: a *node* is one process that takes part, named by a short text that is also its ZeroMQ routing
+id (`agent`, `client-1f0c...`, `<mesh>.<rank>`). A *mesh* or an *actor* mesh is a 63-bit number that
+its creator chose: 31 random bits of the creator's incarnation, then a counter.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from monarch._src.errors import Death, RankFailure
+
+PROTOCOL = 1
+
+
+class Message(msgspec.Struct, array_like=True, gc=False, tag=0):
+    """Base of all messages."""
+
+    # Whether a payload (pickled user data) travels with it.
+    carries_payload: ClassVar[bool] = False
+
+
+class Hello(Message, tag=1):
+    """The first message on every link: who speaks, and in which versions."""
+
+    protocol: int
+    node: str
+    kind: str  # "client", "agent" or "proc"
+    pid: int
+    address: str
+    versions: dict[str, str]
+    mesh: int = 0
+    rank: int = -1
+
+
+class Refused(Message, tag=2):
+    """The answer to a Hello that can't be worked with; `why` is a table of both sides."""
+
+    why: str
+
+
+# --- a client or an owner to a host agent -------------------------------------------------------
+
+
+class SpawnProcs(Message, tag=10):
+    """Start `count` procs for a new mesh. They say hello to the agent and to `owner`."""
+
+    mesh: int
+    name: str
+    labels: list[str]
+    sizes: list[int]
+    owner: str
+    owner_address: str
+    env: list[dict[str, str]]  # one for all ranks, or one a rank
+    cwd: str
+    path: list[str]
+    preload: list[str]
+    python: str  # an executable, or "" to fork from the zygote
+    startup_s: float
+    cleanup_s: float
+    affinity: list[list[int]] = []
+
+
+class StopMesh(Message, tag=11):
+    """End all procs of a mesh; answered by MeshStopped when every pid is gone."""
+
+    mesh: int
+    reason: str
+    grace_s: float
+
+
+class Watch(Message, tag=12):
+    """Tell me when that node's process ends; answered at once if it already has."""
+
+    node: str
+
+
+class Snapshot(Message, tag=13):
+    """Report on these meshes (none: all); answered by Snapshotted."""
+
+    request: int
+    meshes: list[int]
+
+
+class WantOutput(Message, tag=14):
+    """Send me what the ranks of the meshes I own write, from now on (or stop)."""
+
+    wanted: bool
+
+
+class FlushOutput(Message, tag=15):
+    """Read every pipe empty, send what was there, then answer OutputFlushed."""
+
+    request: int
+
+
+class Shutdown(Message, tag=16):
+    """End everything this agent owns, then the agent."""
+
+    reason: str
+
+
+# --- a host agent to a client or an owner -------------------------------------------------------
+
+
+class ProcEnded(Message, tag=20):
+    """A process is gone. `expected` when somebody had asked for it."""
+
+    node: str
+    mesh: int
+    rank: int
+    pid: int
+    expected: bool
+    kind: str
+    death: Death
+
+
+class MeshStopped(Message, tag=21):
+    """All processes of a mesh are gone."""
+
+    mesh: int
+
+
+class RankState(Message, tag=22):
+    """One proc in a snapshot."""
+
+    rank: int
+    pid: int
+    state: str
+    actor: str
+    endpoint: str
+    since_s: float
+    messages: int
+    rss_bytes: int
+    failure: str
+
+
+class MeshState(Message, tag=23):
+    """One mesh in a snapshot."""
+
+    mesh: int
+    state: str
+    age_s: float
+    ranks: list[RankState]
+
+
+class Snapshotted(Message, tag=24):
+    """The answer to Snapshot."""
+
+    request: int
+    meshes: list[MeshState]
+
+
+class OutputLines(Message, tag=25):
+    """Lines of one rank: pairs of stream (1 stdout, 2 stderr) and text."""
+
+    mesh: int
+    rank: int
+    lines: list[tuple[int, str]]
+
+
+class OutputFlushed(Message, tag=26):
+    """The answer to FlushOutput."""
+
+    request: int
+
+
+# --- between actors -----------------------------------------------------------------------------
+
+
+class SpawnActor(Message, tag=30):
+    """Make an actor in this proc. Payload: (class, args, kwargs)."""
+
+    carries_payload: ClassVar[bool] = True
+    actor: int
+    name: str
+    class_name: str
+    mesh: int
+    mesh_name: str
+    rank: int
+    labels: list[str]
+    sizes: list[int]
+    creator: str
+
+
+class StopActor(Message, tag=31):
+    """Stop an actor after the messages it has, clean up, then answer `call` with OK."""
+
+    actor: int
+    call: int
+    rank: int
+    reason: str
+
+
+class StopProc(Message, tag=32):
+    """Stop every actor of this proc, clean up, end the process with status 0."""
+
+    reason: str
+    grace_s: float
+
+
+class Call(Message, tag=33):
+    """Run an endpoint. `call` 0: nobody waits. Payload: (args, kwargs)."""
+
+    carries_payload: ClassVar[bool] = True
+    actor: int
+    call: int
+    endpoint: str
+    rank: int  # place in the slice that was called
+    labels: list[str]
+    sizes: list[int]
+
+
+class Reply(Message, tag=34):
+    """The answer of one rank. Payload: the value, or a RemoteFailure."""
+
+    carries_payload: ClassVar[bool] = True
+    call: int
+    rank: int
+    status: int  # OK, RAISED or DIED
+
+
+class ActorFailed(Message, tag=35):
+    """An actor died with nobody to answer to; goes to the node that spawned it."""
+
+    actor: int
+    rank: int
+    failure: RankFailure
+
+
+OK, RAISED, DIED = 0, 1, 2
+
+# All and only the messages that may arrive as the head of a frame.
+AnyMessage = (
+    Hello | Refused | SpawnProcs | StopMesh | Watch | Snapshot | WantOutput | FlushOutput | Shutdown
+    | ProcEnded | MeshStopped | Snapshotted | OutputLines | OutputFlushed | SpawnActor | StopActor
+    | StopProc | Call | Reply | ActorFailed
+)  # fmt: skip

@@ -1,0 +1,136 @@
+"""User data <-> bytes: pickle protocol 5, by reference where possible, by value where needed. No I/O.
+
+Measured on one int argument: `pickle.dumps` 0.6 us, a cloudpickle pickler 6 us. So arguments made
+only of builtin types take the plain pickler; everything else takes one that also knows functions
+and classes that the other side could not import (those of `__main__` and of notebook cells, lambdas,
+closures). What travels by value takes the source text of its files along, so that tracebacks and
+debuggers on the other side can show it.
+
+Body: a pickle; or, if sources travel along, `S`, a u32 (big endian) and that many bytes of pickled
+`{filename: source}`, then the pickle. Buffers of 4 KiB and more travel out of band.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Mapping
+from types import CodeType, FunctionType
+from typing import Any, cast
+
+import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+
+from monarch._src.wire.frames import Payload
+
+OUT_OF_BAND = 4096
+_SOURCES = ord("S")
+_ATOMS = frozenset({int, float, str, bool, type(None), complex})
+
+SourceOf = Callable[[str], "str | None"]
+KeepSources = Callable[[Mapping[str, str]], None]
+
+
+class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
+    """cloudpickle's, noting which files the code that travels by value came from."""
+
+    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]) -> None:
+        def keep(buffer: pickle.PickleBuffer) -> bool:
+            try:
+                if buffer.raw().nbytes < OUT_OF_BAND:
+                    return True
+            except BufferError:  # not contiguous: pickle copies it in band
+                return True
+            buffers.append(buffer)
+            return False
+
+        super().__init__(file, protocol=5, buffer_callback=keep)  # pyright: ignore[reportUnknownMemberType]
+        self.files: set[str] = set()
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = super().reducer_override(obj)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+        if type(obj) is FunctionType and reduced is not NotImplemented:
+            self.files.add(obj.__code__.co_filename)
+        elif type(obj) is CodeType:
+            self.files.add(obj.co_filename)
+        return cast(Any, reduced)
+
+
+def _is_plain(value: object, depth: int = 3) -> bool:
+    kind = type(value)
+    if kind in _ATOMS:
+        return True
+    if kind is bytes:
+        return len(cast(bytes, value)) < OUT_OF_BAND
+    if depth and (kind is tuple or kind is list):
+        items = cast("tuple[object, ...] | list[object]", value)
+        return len(items) <= 16 and all(_is_plain(item, depth - 1) for item in items)
+    if depth and kind is dict:
+        table = cast("dict[object, object]", value)
+        return len(table) <= 16 and all(
+            type(k) in _ATOMS and _is_plain(v, depth - 1) for k, v in table.items()
+        )
+    return False
+
+
+def dumps(value: object, source_of: SourceOf | None = None) -> Payload:
+    """Pickle for another process. `source_of(filename)` gives the text to send along, if any.
+
+    Raises whatever the objects' own reduction raises (`TypeError`, `pickle.PicklingError`, ...).
+    """
+    if _is_plain(value):
+        return Payload(pickle.dumps(value, 5))
+    file = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    pickler = _Pickler(file, buffers)
+    pickler.dump(_lifted(value))
+    body = file.getvalue()
+    if pickler.files and source_of is not None:
+        found = {name: source_of(name) for name in sorted(pickler.files)}
+        sources = {name: text for name, text in found.items() if text}
+        if sources:
+            packed = pickle.dumps(sources, 5)
+            body = b"S" + len(packed).to_bytes(4, "big") + packed + body
+    return Payload(body, [buffer.raw() for buffer in buffers])
+
+
+def loads(payload: Payload, keep_sources: KeepSources | None = None) -> Any:
+    """Rebuild what `dumps` was given; sources that came along go to `keep_sources` first.
+
+    Only for peers that are known: unpickling runs what the sender chose.
+    """
+    body = payload.body
+    if body[0] == _SOURCES:
+        view = memoryview(body)
+        end = 5 + int.from_bytes(view[1:5], "big")
+        if keep_sources is not None:
+            keep_sources(pickle.loads(view[5:end]))
+        body = view[end:]
+    return pickle.loads(body, buffers=payload.buffers)
+
+
+class _Lifted:
+    """A large `bytes` that travels out of band and arrives as `bytes` again."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _as_bytes, (pickle.PickleBuffer(self.data),)
+
+
+def _as_bytes(buffer: Any) -> bytes:
+    return buffer if type(buffer) is bytes else bytes(buffer)
+
+
+def _lifted(value: object) -> object:
+    # pickle copies bytes into its stream; those that stand directly in the arguments need not be.
+    kind = type(value)
+    if kind is bytes and len(cast(bytes, value)) >= OUT_OF_BAND:
+        return _Lifted(cast(bytes, value))
+    if kind is tuple:
+        return tuple(_lifted(item) for item in cast("tuple[object, ...]", value))
+    if kind is dict:
+        return {k: _lifted(v) for k, v in cast("dict[object, object]", value).items()}
+    return value

@@ -1,0 +1,102 @@
+"""Actors, meshes and calls: the public API. See `docs/` and the tutorials in `notebooks/`."""
+
+from monarch._src.actor.calling import Endpoint
+from monarch._src.actor.context import ActorId, ActorInstance, Context, current
+from monarch._src.actor.endpoint import Actor, concurrent_endpoint, endpoint
+from monarch._src.actor.future import Future
+from monarch._src.actor.runtime import runtime
+from monarch._src.errors import (
+    ActorError,
+    Death,
+    Frame,
+    MeshFailure,
+    MeshStoppedError,
+    RankFailure,
+    SupervisionError,
+)
+from monarch._src.mesh import faults as _faults
+from monarch._src.mesh import session as _session
+from monarch._src.mesh.actor_mesh import ActorMesh
+from monarch._src.mesh.host_mesh import HostMesh, this_host, this_proc
+from monarch._src.mesh.observe import anybody_listens as _anybody_listens
+from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.mesh.proc_mesh import proc_ready as _proc_ready
+from monarch._src.mesh.session import shutdown_context
+from monarch._src.config import settings as _settings
+from monarch._src.shape import Extent, NDSlice, Point, Region, Shape, ValueMesh
+
+
+def context() -> Context:
+    """Who runs this code: the actor and message at hand, or the client."""
+    return current.get() or runtime().root
+
+
+def current_rank() -> Point:
+    """This actor's place in the slice that the present message was sent to."""
+    return context().message_rank
+
+
+def current_size() -> Extent:
+    """The dims and sizes of that slice."""
+    return context().message_rank.extent
+
+
+def current_actor_name() -> str:
+    """The name and place of the actor that runs this code."""
+    instance = context().actor_instance
+    return f"{instance.name}{dict(instance.rank) or ''}"
+
+
+def unhandled_fault_hook(failure: MeshFailure) -> None:
+    """Called at the client for a failure that nobody has handled; assign your own to replace it.
+
+    This one says the cause on stderr, interrupts the main thread and ends the program with status 1.
+    """
+    _faults.end_program(failure)
+
+
+def _on_start(started: object) -> None:
+    run = runtime()
+    run.on_proc_ready = _proc_ready
+    _faults.attach(run)
+    run.want_output(True)
+
+
+_faults.set_hook_lookup(lambda: unhandled_fault_hook)
+_faults.forward_output(lambda: _settings().enable_log_forwarding and not _anybody_listens())
+_session.on_start(_on_start)
+
+__all__ = [
+    "Actor",
+    "ActorError",
+    "ActorId",
+    "ActorInstance",
+    "ActorMesh",
+    "Context",
+    "Death",
+    "Endpoint",
+    "Extent",
+    "Frame",
+    "Future",
+    "HostMesh",
+    "MeshFailure",
+    "MeshStoppedError",
+    "NDSlice",
+    "Point",
+    "ProcMesh",
+    "RankFailure",
+    "Region",
+    "Shape",
+    "SupervisionError",
+    "ValueMesh",
+    "concurrent_endpoint",
+    "context",
+    "current_actor_name",
+    "current_rank",
+    "current_size",
+    "endpoint",
+    "shutdown_context",
+    "this_host",
+    "this_proc",
+    "unhandled_fault_hook",
+]
