@@ -87,7 +87,7 @@ $(VENV)/.demo: $(LOCKS) | $(PY)
 	@touch $@
 
 $(VENV)/.test: $(LOCKS) | $(PY)
-	@scripts/install.sh test,lab,torch,debug
+	@scripts/install.sh test,lab,debug
 	@touch $(VENV)/.demo $@
 
 $(LAB)/node_modules/.yarn-state.yml: $(LAB)/package.json $(LAB)/yarn.lock | $(VENV)/.test

@@ -12,7 +12,7 @@ python=$scratch/venv/bin/python
 # The one version of torch that everything here is tested with; all others may move.
 echo "torch==2.13.0" >"$scratch/pins.txt"
 SKIP_JUPYTER_BUILDER=1 "$python" -m pip --disable-pip-version-check install --quiet \
-  -c "$scratch/pins.txt" ".[test,lab,torch,debug]" editables hatchling hatch-jupyter-builder jupyter-builder
+  -c "$scratch/pins.txt" ".[test,lab,debug]" editables hatchling hatch-jupyter-builder jupyter-builder
 {
   echo "# What 'make demo' and 'make test' install. Written by 'make lock'; change pyproject.toml instead."
   "$python" -m pip --disable-pip-version-check freeze --exclude monarch-jupyter |
