@@ -1,6 +1,7 @@
 """What a front end needs to show: meshes, ranks, what they write, what this machine has."""
 
 from monarch._src.events import MeshSpawned, MeshStopped, OutputLine, ProcReady, RankFailed
+from monarch._src.mesh.doctor import Finding, doctor
 from monarch._src.mesh.observe import (
     MeshSnapshot,
     RankRow,
@@ -13,6 +14,7 @@ from monarch._src.mesh.observe import (
 )
 
 __all__ = [
+    "Finding",
     "MeshSnapshot",
     "MeshSpawned",
     "MeshStopped",
@@ -21,6 +23,7 @@ __all__ = [
     "RankFailed",
     "RankRow",
     "State",
+    "doctor",
     "flush_output",
     "meshes",
     "on_change",

@@ -1,0 +1,133 @@
+"""What this machine has and lacks for Monarch, and what to do about it. Starts nothing that stays."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal
+
+from monarch._src.install_check import REMEDY, rival_install
+from monarch._src.net import directory as sessions
+from monarch._src.proc.system import pidfd
+from monarch._src.version import VERSION
+
+_FDS_PER_PROC = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `missing` limits what can be done; a `problem` breaks something."""
+
+    name: str
+    status: Literal["ok", "missing", "problem"]
+    detail: str
+    remedy: str | None = None
+
+
+def doctor() -> list[Finding]:
+    """Look at this machine and this installation; seconds at most."""
+    return [check() for check in _CHECKS]
+
+
+def _python() -> Finding:
+    found = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
+    if sys.version_info < (3, 10):
+        return Finding("python", "problem", found, "use Python 3.10 or later")
+    return Finding("python", "ok", found)
+
+
+def _monarch() -> Finding:
+    rival = rival_install()
+    if rival is not None:
+        return Finding("monarch", "problem", f"torchmonarch is installed too ({rival})", REMEDY)
+    return Finding("monarch", "ok", f"monarch-jupyter {VERSION}")
+
+
+def _directory() -> Finding:
+    try:
+        base = sessions.base_directory()
+    except OSError as error:
+        return Finding("session directory", "problem", str(error), "set TMPDIR to a short path")
+    return Finding("session directory", "ok", f"sockets go to private directories under {base}")
+
+
+def _descriptors() -> Finding:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard == resource.RLIM_INFINITY:
+        return Finding("open files", "ok", "no limit")
+    most = max(0, hard - 64) // _FDS_PER_PROC
+    text = f"the hard limit of {hard} is enough for about {most} procs"
+    if most < 256:
+        return Finding("open files", "problem", text, "raise it (`ulimit -Hn`, limits.conf)")
+    return Finding("open files", "ok", text)
+
+
+def _cores() -> Finding:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Finding("processors", "ok", f"{usable} usable of {os.cpu_count()}")
+
+
+def _death_notice() -> Finding:
+    fd = pidfd(os.getpid())
+    if fd is None:
+        return Finding(
+            "death notices", "missing",
+            "no pidfd here; the end of the client or the agent is noticed within half a second",
+        )  # fmt: skip
+    os.close(fd)
+    return Finding("death notices", "ok", "pidfd: the end of a process is noticed at once")
+
+
+def _cuda() -> Finding:
+    devices = [name for name in _listed("/dev") if name.startswith("nvidia") and name[6:].isdigit()]
+    if not devices:
+        return Finding("gpus", "missing", "no NVIDIA device nodes; procs run on the processor")
+    return Finding("gpus", "ok", f"{len(devices)} NVIDIA device nodes")
+
+
+def _rdma() -> Finding:
+    devices = _listed("/sys/class/infiniband")
+    if not devices:
+        return Finding("rdma", "missing", "no RDMA device in this kernel")
+    return Finding("rdma", "ok", ", ".join(devices))
+
+
+def _listed(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def _package(name: str, module: str, extra: str, what: str) -> Callable[[], Finding]:
+    def check() -> Finding:
+        if importlib.util.find_spec(module) is None:
+            return Finding(name, "missing", what, f"pip install 'monarch-jupyter[{extra}]'")
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            version = "of unknown version"
+        return Finding(name, "ok", f"{name} {version}")
+
+    return check
+
+
+_CHECKS: tuple[Callable[[], Finding], ...] = (
+    _python,
+    _monarch,
+    _directory,
+    _descriptors,
+    _cores,
+    _death_notice,
+    _cuda,
+    _rdma,
+    _package("torch", "torch", "torch", "tensors and training need it; actors do not"),
+    _package("jupyterlab", "jupyterlab", "lab", "the side panel needs it; magics and widgets do not"),
+    _package("debugpy", "debugpy", "debug", "the graphical debugger needs it"),
+)
