@@ -5,6 +5,7 @@ from monarch._src.actor.context import ActorId, ActorInstance, Context, current
 from monarch._src.actor.endpoint import Actor, concurrent_endpoint, endpoint
 from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import runtime
+from monarch._src.config import settings as _settings
 from monarch._src.errors import (
     ActorError,
     Death,
@@ -22,7 +23,6 @@ from monarch._src.mesh.observe import anybody_listens as _anybody_listens
 from monarch._src.mesh.proc_mesh import ProcMesh
 from monarch._src.mesh.proc_mesh import proc_ready as _proc_ready
 from monarch._src.mesh.session import shutdown_context
-from monarch._src.config import settings as _settings
 from monarch._src.shape import Extent, NDSlice, Point, Region, Shape, ValueMesh
 
 
@@ -50,7 +50,7 @@ def current_actor_name() -> str:
 def unhandled_fault_hook(failure: MeshFailure) -> None:
     """Called at the client for a failure that nobody has handled; assign your own to replace it.
 
-    This one says the cause on stderr, interrupts the main thread and ends the program with status 1.
+    This one says the cause on stderr, interrupts the main thread, ends with status 1.
     """
     _faults.end_program(failure)
 

@@ -90,7 +90,8 @@ class RankFailure:
             case "actor died":
                 return f"{actor} on {self.where} died of {said}"
             case "proc died":
-                doing = f" while it ran {self.death.endpoint}" if self._endpoint_at_death else ""
+                running = self.death.endpoint if self.death else None
+                doing = f" while it ran {running}" if running else ""
                 return f"{self.where} (pid {self.pid}) died{doing}: {self.message}"
             case "host lost":
                 return f"the host agent of {self.where} is gone: {self.message}"
@@ -98,10 +99,6 @@ class RankFailure:
                 return f"{self.where} never started: {self.message}"
             case "stopped":
                 return f"{self.where} was stopped: {self.message}"
-
-    @property
-    def _endpoint_at_death(self) -> str | None:
-        return self.death.endpoint if self.death else None
 
     @property
     def story(self) -> tuple[object, ...]:

@@ -74,7 +74,7 @@ E = TypeVar("E")
 
 
 class Bus:
-    """Listeners by event type. Thread-safe; an event is seen by those subscribed when it is emitted."""
+    """Listeners by event type. Thread-safe: who listens when it is emitted sees an event."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -13,8 +13,8 @@ import warnings
 RIVAL = "torchmonarch"
 REMEDY = (
     f"{RIVAL} is installed beside monarch-jupyter and both own the import name `monarch`; files of "
-    "one overwrite the other's. Keep one of them: `pip uninstall torchmonarch monarch-jupyter`, then "
-    "install the one you want again."
+    "one overwrite the other's. Keep one of them: `pip uninstall torchmonarch monarch-jupyter`, "
+    "then install the one you want again."
 )
 
 

@@ -27,11 +27,14 @@ R = TypeVar("R")
 class Target(Protocol):
     """What can be called: an actor mesh. `failure_at` also consults what its owner was told."""
 
-    procs: ProcsRef
-    uid: int
-    name: str
-    class_name: str
-
+    @property
+    def procs(self) -> ProcsRef: ...
+    @property
+    def uid(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def class_name(self) -> str: ...
     @property
     def region(self) -> Region: ...
     def check_usable(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Who is running: the actor (or the client) that this code belongs to, and which message it handles."""
+"""Who is running: which actor (or the client) this code belongs to, and which message it has."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 from monarch._src.shape import MeshTrait, Region
@@ -20,8 +21,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 RESERVED = frozenset(
-    {"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized", "name",
-     "uid", "host_mesh"}
+    {"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized",
+    "name", "uid", "host_mesh"}
 )  # fmt: skip
 
 
@@ -92,14 +93,16 @@ class _EndpointDecorator:
             instrument: whether calls are counted and timed.
         """
         if method is None:
-            return lambda function: _make(function, False, instrument)  # pyright: ignore[reportUnknownLambdaType]
-        return _make(method, False, instrument)
+            return partial(_make, concurrent=False, instrument=instrument)
+        return _make(method, concurrent=False, instrument=instrument)
 
 
-def _make(method: Any, concurrent: bool, instrument: bool) -> EndpointMethod[Any, Any]:
+def _make(method: Any, *, concurrent: bool, instrument: bool) -> EndpointMethod[Any, Any]:
     if not callable(method) or isinstance(method, (type, staticmethod, classmethod)):
         raise TypeError(f"@endpoint marks methods; {method!r} is none")
-    return EndpointMethod(cast("Callable[..., Any]", method), concurrent=concurrent, instrument=instrument)
+    return EndpointMethod(
+        cast("Callable[..., Any]", method), concurrent=concurrent, instrument=instrument
+    )
 
 
 def concurrent_endpoint(
@@ -108,7 +111,7 @@ def concurrent_endpoint(
     """Like `@endpoint`, for `async def` only: calls overlap from their first `await`."""
     if not inspect.iscoroutinefunction(method):
         raise TypeError(f"@concurrent_endpoint needs an `async def`; {method!r} is none")
-    return _make(method, True, True)
+    return _make(method, concurrent=True, instrument=True)
 
 
 endpoint = _EndpointDecorator()

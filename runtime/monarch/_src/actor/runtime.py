@@ -1,4 +1,4 @@
-"""One process's part in the runtime: what it called, whom it knows to be dead, which actors it runs.
+"""One process's part: what it called, whom it knows to be dead, which actors it runs.
 
 Runs in: the client and every proc; one instance a process. Messages are handled on the thread that
 holds the baton, so every handler is quick and blocks on nothing; user code runs elsewhere.
@@ -91,7 +91,9 @@ class Worker(Protocol):
 class Runtime:
     """See the module's text."""
 
-    def __init__(self, name: str, kind: str, directory: str, *, mesh: int = 0, rank: int = -1) -> None:
+    def __init__(
+        self, name: str, kind: str, directory: str, *, mesh: int = 0, rank: int = -1
+    ) -> None:
         self.name = name
         self.directory = directory
         self.host = socket.gethostname()
@@ -134,7 +136,9 @@ class Runtime:
             name, kind, address_of(directory, name), self._handle,
             mesh=mesh, rank=rank, after_drain=self._after_drain,
         )  # fmt: skip
-        client = ActorInstance(ActorId(name, 0, "client"), Extent((), ()).point_of_rank(0), "client", "")
+        client = ActorInstance(
+            ActorId(name, 0, "client"), Extent((), ()).point_of_rank(0), "client", ""
+        )
         self.root = Context(client, 0, [], [])
 
     # --- sending ------------------------------------------------------------------------------
@@ -310,7 +314,7 @@ class Runtime:
             self.on_failure(0, message.failure, message.actor)
 
     def host_lost(self, reason: str) -> None:
-        """The host agent is gone, and its procs with it. Runs on the thread that holds the baton."""
+        """The host agent is gone, and its procs with it. On the thread that holds the baton."""
         self.node.forget(AGENT)
         for future in list(self._asked.values()):
             future.fail(RuntimeError(f"the host agent is gone: {reason}"))

@@ -19,7 +19,7 @@ from typing import Any, cast
 from monarch._src.actor.context import ActorId, ActorInstance, Context, current
 from monarch._src.actor.endpoint import ActorClass, EndpointMethod, actor_class
 from monarch._src.actor.remote import describe, pack, ship, unship
-from monarch._src.actor.runtime import ProcsRef, Runtime
+from monarch._src.actor.runtime import Runtime
 from monarch._src.errors import FailureKind, MeshFailure, RankFailure
 from monarch._src.net.baton import Waitable
 from monarch._src.shape import Extent

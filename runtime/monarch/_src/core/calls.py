@@ -45,7 +45,7 @@ class PendingCall(ABC):
 
 
 class CallTable:
-    """All open calls of one process. Called under the caller's own serialisation (see `Runtime`)."""
+    """All open calls of one process. Answers and deaths come one at a time."""
 
     def __init__(self) -> None:
         self._ids = itertools.count(1)

@@ -42,7 +42,7 @@ TRANSITIONS: dict[ProcState, frozenset[ProcState]] = {
 
 @dataclass
 class Proc:
-    """One process of a mesh. `pid` is None until it exists; `deadline` is when it will be killed."""
+    """One process of a mesh. `pid` is None until it exists; `deadline`: when it is killed."""
 
     node: str
     mesh: int

@@ -1,7 +1,7 @@
 """The pipes of one proc, cut into lines. No threads; the agent's loop drives it.
 
-Reading at the pipe, outside the process, is what lets the last line before a crash arrive. A line is
-sent when it is whole, when it reaches 64 KiB, or when its pipe ends.
+Reading at the pipe, outside the process, is what lets the last line before a crash arrive. A line
+is sent when it is whole, when it reaches 64 KiB, or when its pipe ends.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ from monarch._src.shape import MeshTrait, Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import OK, StopActor
 
+_NO_ARGUMENTS = ship(((), cast("dict[str, Any]", {})))
+
 
 class Actors:
     """What all slices of one actor mesh share."""
@@ -110,7 +112,7 @@ class ActorMesh(MeshTrait):
                 "with @endpoint to make it callable"
             )
         found = Endpoint(self._runtime, self, method)
-        self.__dict__[name] = found
+        vars(self)[name] = found
         return found
 
     def __dir__(self) -> list[str]:
@@ -122,7 +124,7 @@ class ActorMesh(MeshTrait):
         self.check_usable()
         future = self._runtime.new_future()
         pending = _Ready(self, future)
-        send_call(self._runtime, self, self._region, "", ship(((), {})), pending)
+        send_call(self._runtime, self, self._region, "", _NO_ARGUMENTS, pending)
         return future
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:

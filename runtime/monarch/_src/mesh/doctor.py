@@ -1,4 +1,4 @@
-"""What this machine has and lacks for Monarch, and what to do about it. Starts nothing that stays."""
+"""What this machine has and lacks for Monarch, and what to do about it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.util
 import os
 import platform
 import resource
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -36,9 +35,9 @@ def doctor() -> list[Finding]:
 
 
 def _python() -> Finding:
-    found = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
-    if sys.version_info < (3, 10):
-        return Finding("python", "problem", found, "use Python 3.10 or later")
+    found = (
+        f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
+    )
     return Finding("python", "ok", found)
 
 
@@ -128,6 +127,8 @@ _CHECKS: tuple[Callable[[], Finding], ...] = (
     _cuda,
     _rdma,
     _package("torch", "torch", "torch", "tensors and training need it; actors do not"),
-    _package("jupyterlab", "jupyterlab", "lab", "the side panel needs it; magics and widgets do not"),
+    _package(
+        "jupyterlab", "jupyterlab", "lab", "the side panel needs it; magics and widgets do not"
+    ),
     _package("debugpy", "debugpy", "debug", "the graphical debugger needs it"),
 )

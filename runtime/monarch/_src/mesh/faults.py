@@ -42,7 +42,9 @@ def attach(runtime: Runtime) -> None:
             return
         name = found.name if actors is None else actors.name
         fault = MeshFailure(name, (failure,), found)
-        threading.Thread(target=_call_hook, args=(fault,), name="monarch-fault", daemon=True).start()
+        threading.Thread(
+            target=_call_hook, args=(fault,), name="monarch-fault", daemon=True
+        ).start()
 
     runtime.on_failure = failed
 
@@ -56,7 +58,8 @@ def _call_hook(fault: MeshFailure) -> None:
 
 def end_program(fault: MeshFailure) -> None:
     """The default: say the cause on stderr, stop what runs, end with status 1."""
-    print(f"monarch: {fault}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"monarch: {fault}\n")
+    sys.stderr.flush()
     before = sys.excepthook
 
     def silent(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:

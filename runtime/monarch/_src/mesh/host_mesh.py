@@ -24,7 +24,7 @@ MOST_PROCS = 1 << 16
 
 
 class HostMesh(MeshTrait):
-    """A mesh of hosts. `this_host()` has no dims, so procs spawned on it have those of `per_host`."""
+    """A mesh of hosts. `this_host()` has no dims: procs on it have those of `per_host`."""
 
     def __init__(self, region: Region, python: str = "") -> None:
         self._region = region

@@ -175,7 +175,9 @@ def on_change(listener: Callable[[Change], None]) -> Callable[[], None]:
     On the thread that notices, often the one that receives: be quick, do not block. Returns the
     function that ends it.
     """
-    ends = [bus.subscribe(kind, listener) for kind in (MeshSpawned, ProcReady, RankFailed, MeshStopped)]
+    ends = [
+        bus.subscribe(kind, listener) for kind in (MeshSpawned, ProcReady, RankFailed, MeshStopped)
+    ]
 
     def unsubscribe() -> None:
         for end in ends:

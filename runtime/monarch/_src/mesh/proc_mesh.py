@@ -101,7 +101,7 @@ class ProcMesh(MeshTrait):
                 f"the proc mesh {self.name!r} has been stopped: {stopped}; spawn a new one"
             )
 
-    def spawn(self, name: str, Class: type[A], *args: Any, **kwargs: Any) -> A:  # noqa: N803
+    def spawn(self, name: str, Class: type[A], *args: Any, **kwargs: Any) -> A:
         """Make one actor of `Class` on every proc; returns their mesh at once.
 
         A constructor that raises is told on first use.
@@ -260,4 +260,3 @@ def note_failure(
             actors.failures.setdefault(rank, failure)
             return found, actors
     return None, None
-

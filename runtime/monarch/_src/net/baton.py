@@ -1,13 +1,13 @@
 """Who waits on the socket: leader and followers, with a standing thread of last resort.
 
 Handing a message from a receiving thread to the thread that wants it costs more than the message:
-two such hand-overs turn a round trip of 66 us into 160. So whoever waits for something receives. The
-*baton* is the right to receive and to handle what was received; it is a plain lock.
+two such hand-overs turn a round trip of 66 us into 160. So whoever waits for something receives.
+The *baton* is the right to receive and to handle what was received; it is a plain lock.
 
 - A thread that waits (a `.get()`, an idle sync actor) takes the baton if it is free and *leads*:
   handles every message that comes, whoever it is for, until its own wait is over.
-- If the baton is taken it *follows*: sleeps until the leader has done its thing or leaves, and leads
-  if it still must wait.
+- If the baton is taken it *follows*: sleeps until the leader has done its thing or leaves, and
+  leads if it still must wait.
 - The IO thread leads when nobody waits. It does not compete: threads that come and go leave the
   baton free for some microseconds each time, and an IO thread that jumped in would make every call
   a hand-over. It looks once a `TICK`; only if no turn was begun since the last look, and nobody

@@ -1,8 +1,9 @@
 """The private directory in which the sockets and boards of one session live.
 
-Runs in: the process that starts a session (makes it) and its host agent (holds its lock, removes it).
-Invariants: mode 0700, owned by this user; short enough that a socket path in it fits `sockaddr_un`;
-a directory whose lock nobody holds belongs to a session that is gone, and may be swept.
+Runs in: the process that starts a session (makes it) and its host agent (holds its lock, removes
+it). Invariants: mode 0700, owned by this user; short enough that a socket path in it fits
+`sockaddr_un`; a directory whose lock nobody holds belongs to a session that is gone, and may be
+swept.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def base_directory() -> Path:
             continue
         if os.path.isdir(candidate) and os.access(candidate, os.W_OK | os.X_OK):
             return Path(candidate)
-    raise OSError("no writable directory with a short path for sockets; set TMPDIR to one (say /tmp)")
+    raise OSError(
+        "no writable directory with a short path for sockets; set TMPDIR to one (say /tmp)"
+    )
 
 
 def make() -> Path:

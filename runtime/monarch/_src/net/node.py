@@ -2,9 +2,9 @@
 
 Runs in: every process. Messages are handled on whichever thread holds the baton, one at a time.
 Owns: the Router, the Baton, a table of peers.
-Invariants: the first message on every pipe, in each direction that opened it, is a Hello; what comes
-before is dropped and counted. Messages to one peer leave in the order of `send`; the route to a peer
-is chosen once and never changes, so they arrive in that order.
+Invariants: the first message on every pipe, in each direction that opened it, is a Hello; what
+comes before is dropped and counted. Messages to one peer leave in the order of `send`; the route
+to a peer is chosen once and never changes, so they arrive in that order.
 """
 
 from __future__ import annotations
@@ -235,6 +235,9 @@ def _mismatch(hello: Hello) -> str:
     }
     if not wrong:
         return ""
-    lines = [f"{hello.node} (pid {hello.pid}) speaks another version:", "           here      there"]
+    lines = [
+        f"{hello.node} (pid {hello.pid}) speaks another version:",
+        "           here      there",
+    ]
     lines += [f"{k:10} {a:9} {b:9} {'<-- differs' if k in wrong else ''}" for k, a, b in rows]
     return "\n".join(lines)

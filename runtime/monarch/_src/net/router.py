@@ -12,6 +12,7 @@ pipes instead of one dropped message.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import threading
@@ -74,7 +75,7 @@ class Router:
                 try:
                     self._socket.disconnect(address)
                 except zmq.ZMQError as error:
-                    if error.errno != zmq.ENOENT:
+                    if error.errno != errno.ENOENT:
                         raise
 
     def send(self, routing_id: bytes, frames: Sequence[Buffer]) -> bool:
@@ -106,7 +107,8 @@ class Router:
             if self.closed or not self._get(_EVENTS) & _POLLIN:
                 return None
             recv, get = self._recv, self._get
-            # A routing id is never the last frame; what follows the first frame is bulk, not copied.
+            # A routing id is never the last frame; what follows the first frame is bulk, not
+            # copied.
             parts: list[Any] = [recv(_NOBLOCK), recv(_NOBLOCK)]
             while get(_RCVMORE):
                 parts.append(recv(_NOBLOCK, copy=False).buffer)

@@ -21,8 +21,19 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from monarch._src.core.host import Action, FreeMesh, Host, Kill, Mesh, Proc, ProcState, Send, StartProc
+from monarch._src.core.host import (
+    Action,
+    FreeMesh,
+    Host,
+    Kill,
+    Mesh,
+    Proc,
+    ProcState,
+    Send,
+    StartProc,
+)
 from monarch._src.core.ids import AGENT, parse_proc_node, proc_node
 from monarch._src.errors import Death
 from monarch._src.logs.capture import Capture, Stream
@@ -59,7 +70,9 @@ SPAWN_WINDOW = 64
 class Agent:
     """The driver of one `Host`."""
 
-    def __init__(self, directory: Path, client: str, client_pid: int, zygote: socket.socket) -> None:
+    def __init__(
+        self, directory: Path, client: str, client_pid: int, zygote: socket.socket
+    ) -> None:
         self._directory = directory
         self._client = client
         self._client_pid = client_pid
@@ -79,7 +92,7 @@ class Agent:
         self._client_fd = pidfd(client_pid)
         if self._client_fd is not None:
             self._register(self._client_fd, self._client_gone)
-        self._handlers: dict[type, Callable[[str, AnyMessage], None]] = {
+        self._handlers: dict[type, Callable[[str, Any], None]] = {
             Hello: self._on_hello,
             SpawnProcs: self._on_spawn,
             StopMesh: self._on_stop,
@@ -88,7 +101,7 @@ class Agent:
             WantOutput: self._on_want_output,
             FlushOutput: self._on_flush,
             Shutdown: self._on_shutdown,
-        }  # pyright: ignore[reportAttributeAccessIssue]
+        }
 
     def run(self) -> None:
         """Serve until told to end or the client is gone, and until nothing is left."""
@@ -261,7 +274,9 @@ class Agent:
 
     def _on_stop(self, peer: str, message: StopMesh) -> None:
         now = time.monotonic()
-        self._do(self._host.stop_requested(message.mesh, peer, message.reason, message.grace_s, now))
+        self._do(
+            self._host.stop_requested(message.mesh, peer, message.reason, message.grace_s, now)
+        )
 
     def _on_shutdown(self, _peer: str, _message: Shutdown) -> None:
         self._ending = True

@@ -1,11 +1,11 @@
 """The status board: what every rank of a mesh does now, in one memory-mapped file a host.
 
 Each proc writes its own slot as it begins and ends an endpoint (0.5 us); the agent reads all of
-them whenever somebody looks, and the slot of a dead proc still says what it died in. Nothing is sent
-and nobody is asked, so a rank that computes, holds the GIL or is stopped shows as what it is.
+them whenever somebody looks, and the slot of a dead proc still says what it died in. Nothing is
+sent and nobody is asked, so a rank that computes, holds the GIL or is stopped shows as what it is.
 
-Slot, 128 bytes, little endian: u32 state, u32 running endpoints, u64 messages, f64 since (seconds of
-the system-wide monotonic clock), 32 bytes actor, 48 bytes endpoint (UTF-8, zero-padded).
+Slot, 128 bytes, little endian: u32 state, u32 running endpoints, u64 messages, f64 since (seconds
+of the system-wide monotonic clock), 32 bytes actor, 48 bytes endpoint (UTF-8, zero-padded).
 """
 
 from __future__ import annotations

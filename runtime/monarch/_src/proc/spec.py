@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 
@@ -80,7 +82,7 @@ ToZygote = MeshSpec | StartRank | DropMesh
 FromZygote = Started | NotStarted | Ended
 
 encode = msgspec.msgpack.Encoder().encode
-decode_to_zygote = msgspec.msgpack.Decoder(ToZygote).decode
-decode_from_zygote = msgspec.msgpack.Decoder(FromZygote).decode
+decode_to_zygote: Callable[[bytes], ToZygote] = msgspec.msgpack.Decoder(ToZygote).decode
+decode_from_zygote: Callable[[bytes], FromZygote] = msgspec.msgpack.Decoder(FromZygote).decode
 encode_boot = msgspec.json.Encoder().encode
 decode_boot = msgspec.json.Decoder(Boot).decode

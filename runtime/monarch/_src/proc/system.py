@@ -6,14 +6,13 @@ Runs in: any process. Imported by the zygote before it forks, since `ctypes` is 
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import os
 import resource
 import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_libc: ctypes.CDLL | None = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def die_with_parent(parent: int) -> None:

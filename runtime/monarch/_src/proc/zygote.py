@@ -12,6 +12,7 @@ pipes, the same reaping.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -21,7 +22,7 @@ import socket
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from monarch._src.proc import spec as wire
 from monarch._src.proc.spec import Boot, DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
@@ -145,18 +146,15 @@ class Zygote:
             os.dup2(fds[1], 2)
             for fd in fds:
                 os.close(fd)
-            # sys.stdout and stderr stay open on the pipes; a line is written when it is whole.
-            sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace",
-                              closefd=False)  # fmt: skip  # noqa: SIM115
-            sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace",
-                              closefd=False)  # fmt: skip  # noqa: SIM115
+            # These stay open on the pipes for life; a line is written when it is whole.
+            sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
             if boot.spec.python:
                 _execute(boot, self._lifeline)
             status = begin(boot, self._lifeline)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
         finally:
             try:
                 sys.stdout.flush()
@@ -173,10 +171,8 @@ class Zygote:
             if found is None:
                 return
             # While it is a zombie its pid, and so its group, is its own: end what it started.
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(found.si_pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
             pid, status = os.waitpid(found.si_pid, 0)
             place = self._ranks.pop(pid, None)
             if place is not None:
@@ -198,7 +194,7 @@ def begin(boot: Boot, lifeline: int) -> int:
         try:
             os.chdir(spec.cwd)
         except OSError as error:
-            print(f"monarch: could not enter {spec.cwd}: {error.strerror}", file=sys.stderr)
+            sys.stderr.write(f"monarch: could not enter {spec.cwd}: {error.strerror}\n")
     sys.path[:] = spec.path + [p for p in sys.path if p not in spec.path]
     if spec.affinity and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, spec.affinity[boot.rank % len(spec.affinity)])
@@ -233,6 +229,10 @@ def _reseed() -> None:
         module = sys.modules.get(name)
         if module is not None:
             module.seed()
+
+
+def _text_stream(fd: int) -> TextIO:
+    return open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def _nothing(_signum: int, _frame: FrameType | None) -> None:
