@@ -73,7 +73,7 @@ lock: ## write constraints.txt from a clean environment
 
 .PHONY: clean
 clean: ## remove .venv and all that was built
-	@rm -rf $(VENV) build dist $(LAB)/node_modules $(LAB)/lib $(LAB)/dist $(LAB)/.yarn
+	@rm -rf $(VENV) build dist $(LAB)/build $(LAB)/node_modules $(LAB)/lib $(LAB)/dist $(LAB)/.yarn
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 

@@ -4,7 +4,7 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
-pip=("$python" -m pip --disable-pip-version-check install --quiet)
+pip=("$python" -m pip --disable-pip-version-check install -qq)
 
 if ! [ -f constraints.txt ]; then
   echo "== no constraints.txt: the newest versions that fit are installed"
