@@ -29,8 +29,10 @@ from monarch_jupyter.rendering.failures import (
 from monarch_jupyter.rendering.frames import CellNames, Place, place_lines
 
 HANDLED = (ActorError, SupervisionError)
-SETTLE = 0.2
+SETTLE = 0.4
 """Seconds at most that an error waits for other ranks to fail in the same way."""
+QUIET = 0.06
+"""Seconds without another failure after which it waits no longer."""
 
 _RED, _PLAIN = "\x1b[31;1m", "\x1b[0m"
 
@@ -90,7 +92,7 @@ def settle(error: ActorError | SupervisionError) -> None:
     known = -1
     while known != len(error.failures) and time.monotonic() < deadline:
         known = len(error.failures)
-        time.sleep(SETTLE / 8)
+        time.sleep(QUIET)
 
 
 def error_lines(

@@ -45,7 +45,8 @@ class MonarchMagic:
         return self._run(line, cell)
 
     def _run(self, line: str, cell: str | None) -> object:
-        namespace, number = self._shell.user_ns, self._shell.execution_count
+        namespace = self._shell.user_ns
+        number = len(namespace.get("In", [""])) - 1  # the count has moved on to the next cell
         try:
             value = run_line(line, namespace, cell, number, say=_say)
         except CommandError as error:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from monarch import observe
-from monarch.observe import Finding
 from monarch_jupyter.commands.command import Command, Invocation
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html, Tone
 from monarch_jupyter.rendering.words import columns
+
+if TYPE_CHECKING:
+    from monarch.observe import Finding
 
 _SIGNS: dict[str, tuple[str, Tone]] = {
     "ok": ("✓ ok", "good"),

@@ -6,11 +6,12 @@ All else is one click away. No I/O but source lines.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from monarch.actor import RankFailure
 from monarch_jupyter.rank_names import name_ranks
 from monarch_jupyter.rendering import html
-from monarch_jupyter.rendering.frames import CellNames, Place, place_lines
+from monarch_jupyter.rendering.frames import CellNames, Place, place_lines, rank_cell_mesh
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.words import count
 
@@ -36,7 +37,7 @@ def headline(group: Sequence[RankFailure]) -> list[str]:
     said = first.what
     if is_rank_cell(first):
         # To its author it is a cell, not an endpoint of ours.
-        said = f"the cell on {first.where} raised {first.exception_type}: {first.message}"
+        said = f"the cell on {_cell_place(first)} raised {first.exception_type}: {first.message}"
     if len(group) == 1:
         return [said]
     others = name_ranks(failure.point for failure in group[1:])
@@ -50,6 +51,13 @@ def is_rank_cell(failure: RankFailure) -> bool:
         and failure.actor_class.rpartition(".")[2] == _CELL_ACTOR
         and any(Place(f.filename, f.lineno, f.name, f.line).is_own for f in failure.frames)
     )
+
+
+def _cell_place(failure: RankFailure) -> str:
+    """The rank by the name of its mesh, not by that of our actors on it."""
+    names = (rank_cell_mesh(frame.filename) for frame in failure.frames)
+    mesh = next((name for name in names if name), failure.mesh_name)
+    return replace(failure, mesh_name=mesh).where
 
 
 def entry_lines(group: Sequence[RankFailure], cell_names: CellNames) -> list[str]:

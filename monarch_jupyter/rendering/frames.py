@@ -42,6 +42,12 @@ def rank_cell_filename(number: int, where: str) -> str:
     return f"<cell In[{number}] on {where}>"
 
 
+def rank_cell_mesh(filename: str) -> str | None:
+    """The name of the mesh in what `rank_cell_filename` made; None for another file's name."""
+    match = _RANK_CELL.match(filename)
+    return match["cell"].partition(" on ")[2].partition("[")[0] if match else None
+
+
 def place_lines(place: Place, cell_names: CellNames) -> list[str]:
     """`Cell In[3], line 7, in step`, then the source with an arrow at the line."""
     inside = "" if place.name == "<module>" else f", in {place.name}"

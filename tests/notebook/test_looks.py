@@ -252,7 +252,14 @@ class TestFailures:
     def test_a_cell_on_a_rank_is_called_a_cell(self) -> None:
         runner = Frame("/x/monarch_jupyter/cell_runner.py", 70, "run", "self._execute(body)", True)
         cell = Frame(rank_cell_filename(5, "workers"), 2, "<module>", "1/0", True)
-        failed = failure(1, actor_class="Cell", endpoint="run", frames=(runner, cell), message="m")
+        failed = failure(
+            1,
+            mesh_name="cells",
+            actor_class="Cell",
+            endpoint="run",
+            frames=(runner, cell),
+            message="m",
+        )
         assert entry_lines([failed], no_cells) == [
             "the cell on workers[gpus=1] raised ValueError: m",
             "  Cell In[5] on workers, line 2",

@@ -1,0 +1,155 @@
+"""A real kernel, driven as a front end drives it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+PATIENCE = 60.0
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass
+class Shown:
+    """What one cell showed, in the order in which it came."""
+
+    status: str
+    error_name: str = ""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def stdout(self) -> str:
+        return self._stream("stdout")
+
+    @property
+    def stderr(self) -> str:
+        return self._stream("stderr")
+
+    @property
+    def traceback(self) -> str:
+        """The error output as text without colours; empty where there was none."""
+        blocks = [m["content"]["traceback"] for m in self.messages if m["msg_type"] == "error"]
+        return _ESCAPES.sub("", "\n".join(line for block in blocks for line in block))
+
+    @property
+    def result(self) -> dict[str, str]:
+        """The value of the last line, by mime type."""
+        return next(iter(self._data("execute_result")), {})
+
+    @property
+    def displays(self) -> list[dict[str, str]]:
+        return self._data("display_data")
+
+    @property
+    def kinds(self) -> list[str]:
+        return [m["msg_type"] for m in self.messages]
+
+    def _data(self, kind: str) -> list[dict[str, str]]:
+        return [m["content"]["data"] for m in self.messages if m["msg_type"] == kind]
+
+    def _stream(self, name: str) -> str:
+        streams = [m["content"] for m in self.messages if m["msg_type"] == "stream"]
+        return "".join(content["text"] for content in streams if content["name"] == name)
+
+
+class Kernel:
+    """One kernel and its front end."""
+
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
+        self.manager = manager
+        self.client = client
+
+    def run(self, code: str) -> Shown:
+        """Execute a cell and wait until it has ended."""
+        shown = Shown("ok")
+        for message in self.watch(code, shown):
+            del message
+        return shown
+
+    def watch(self, code: str, shown: Shown | None = None) -> Iterator[dict[str, Any]]:
+        """Execute a cell; its messages as they come, until it has ended."""
+        shown = Shown("ok") if shown is None else shown
+        request = self.client.execute(code)
+        while True:
+            message = self.client.get_iopub_msg(timeout=PATIENCE)
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            content = message["content"]
+            if message["msg_type"] == "status" and content["execution_state"] == "idle":
+                break
+            shown.messages.append(message)
+            yield message
+        reply = self._reply(request)
+        shown.status, shown.error_name = reply["status"], reply.get("ename", "")
+
+    def ok(self, code: str) -> Shown:
+        """Execute a cell that must not fail."""
+        shown = self.run(code)
+        assert shown.status == "ok", f"{code}\n{shown.traceback}\n{shown.stderr}"
+        return shown
+
+    def value(self, expression: str) -> str:
+        """The repr of an expression in the notebook's namespace."""
+        return self.ok(f"print(repr(({expression})))").stdout.strip()
+
+    def refused(self, code: str) -> str:
+        """Execute a magic that must refuse; returns its one line."""
+        shown = self.run(code)
+        assert shown.status == "error", code
+        assert shown.error_name == "UsageError", shown.traceback
+        assert shown.traceback == ""
+        (line,) = shown.stderr.strip().splitlines()
+        return line.removeprefix("UsageError: ")
+
+    def new_subshell(self) -> str:
+        """A shell of the kernel that answers while the main one is busy."""
+        message = self.client.session.msg("create_subshell_request", {})
+        self.client.control_channel.send(message)
+        while True:
+            reply = self.client.get_control_msg(timeout=PATIENCE)
+            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                return reply["content"]["subshell_id"]
+
+    def wait_until_busy(self, request: str) -> None:
+        """Return when the cell of this request has begun."""
+        while True:
+            message = self.client.get_iopub_msg(timeout=PATIENCE)
+            mine = message["parent_header"].get("msg_id") == request
+            if mine and message["msg_type"] == "execute_input":
+                return
+
+    def complete(self, code: str) -> list[str]:
+        """What the front end offers at the end of `code`."""
+        request = self.client.complete(code)
+        return self._reply(request)["matches"]
+
+    def _reply(self, request: str) -> dict[str, Any]:
+        while True:
+            reply = self.client.get_shell_msg(timeout=PATIENCE)
+            if reply["parent_header"].get("msg_id") == request:
+                return reply["content"]
+
+
+@contextmanager
+def running_kernel(folder: Path) -> Iterator[Kernel]:
+    """A kernel with the extension loaded, over sockets in `folder`; ended on the way out."""
+    manager = KernelManager(transport="ipc", ip=str(folder / "k"))
+    manager.start_kernel(cwd=str(folder))
+    client = manager.client()
+    try:
+        client.start_channels()
+        client.wait_for_ready(timeout=PATIENCE)
+        kernel = Kernel(manager, client)
+        kernel.ok("%load_ext monarch_jupyter")
+        yield kernel
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=False)
+        manager.cleanup_resources()

@@ -1,0 +1,178 @@
+"""An error of ranks in a cell: the cause first, in the user's terms; only the cell ends."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from tests.notebook.kernel import Kernel
+
+FRAIL = """
+import os
+from monarch.actor import Actor, endpoint, context
+
+class Frail(Actor):
+    def __init__(self):
+        self.rank = context().actor_instance.rank.rank
+
+    @endpoint
+    def step(self, bad):
+        if self.rank in bad:
+            self.fail()
+        return self.rank
+
+    def fail(self):
+        raise ValueError("the loss is not a number")
+
+    @endpoint
+    def own_way(self):
+        raise ValueError(f"rank {self.rank} has its own reason")
+
+    @endpoint
+    def die(self):
+        os._exit(3)
+
+    @endpoint
+    def pid(self):
+        return os.getpid()
+"""
+
+
+def frail(kernel: Kernel, ranks: int = 4) -> None:
+    kernel.ok(f"%monarch spawn workers gpus={ranks}")
+    kernel.ok(f"{FRAIL}\nfrail = workers.spawn('frail', Frail)")
+
+
+def test_ranks_that_fail_alike_are_one_entry_with_the_line_that_raised(kernel: Kernel) -> None:
+    frail(kernel, 8)
+    shown = kernel.run("x = 1\nfrail.step.call(range(1, 8)).get()")
+    assert shown.error_name == "ActorError"
+    text = shown.traceback
+    first, second, *_ = text.splitlines()
+    assert re.fullmatch(
+        r"ActorError: Frail\.step on \w+\[gpus=\d\] raised ValueError: the loss is not a number",
+        first,
+    )
+    assert second.startswith("and on 6 more ranks: gpus=")
+    assert text.count("and on") == 1
+    assert re.search(r"Cell In\[\d+\], line \d+, in fail", text)
+    assert '    raise ValueError("the loss is not a number")' in text
+    assert "_src" not in text, "frames of the runtime are shown"
+
+
+def test_the_line_that_called_is_shown_too(kernel: Kernel) -> None:
+    frail(kernel)
+    text = kernel.run("x = 1\nfrail.step.call([2]).get()").traceback
+    assert re.search(r"called from\n  Cell In\[\d+\], line 2\n", text)
+    assert "----> 2 frail.step.call([2]).get()" in text
+
+
+def test_ranks_that_fail_differently_are_entries_of_their_own(kernel: Kernel) -> None:
+    frail(kernel)
+    text = kernel.run("frail.own_way.call().get()").traceback
+    assert [f"rank {rank} has its own reason" in text for rank in range(4)] == [True] * 4
+
+
+def test_every_frame_is_one_click_or_one_magic_away(kernel: Kernel) -> None:
+    frail(kernel)
+    shown = kernel.run("frail.step.call([2]).get()")
+    (display,) = shown.displays
+    assert "<details" in display["text/html"]
+    assert "Traceback (most recent call last)" in display["text/html"]
+    assert "%monarch error" in display["text/plain"]
+    whole = kernel.ok("%monarch error").stdout
+    assert "Traceback (most recent call last)" in whole
+    assert (
+        f"pid {kernel.ok('frail.slice(gpus=2).pid.call_one().get()').result['text/plain']}" in whole
+    )
+
+
+def test_an_error_looked_at_as_a_value_reads_the_same(kernel: Kernel) -> None:
+    frail(kernel)
+    kernel.ok("try:\n    frail.step.call([1]).get()\nexcept Exception as e:\n    error = e")
+    shown = kernel.ok("error").result
+    assert "raised ValueError: the loss is not a number" in shown["text/plain"]
+    assert "<details" in shown["text/html"]
+
+
+def test_actors_survive_their_exceptions(kernel: Kernel) -> None:
+    frail(kernel)
+    kernel.run("frail.step.call([0, 1, 2, 3]).get()")
+    kernel.ok("frail.step.call([]).get()")
+    assert kernel.value("_.values()") == "[0, 1, 2, 3]"
+
+
+def test_a_dead_rank_ends_the_cell_and_neither_the_kernel_nor_its_variables(
+    kernel: Kernel,
+) -> None:
+    frail(kernel)
+    kernel.ok("import os\nkept = ['a', 'b']")
+    before = kernel.value("os.getpid()")
+    shown = kernel.run("frail.slice(gpus=1).die.call().get()")
+    assert shown.error_name == "SupervisionError"
+    assert "gpus=1" in shown.traceback
+    assert "3" in shown.traceback
+    assert kernel.value("os.getpid()") == before
+    assert kernel.value("kept") == "['a', 'b']"
+
+
+def test_calls_with_the_dead_rank_raise_and_calls_without_it_work(kernel: Kernel) -> None:
+    frail(kernel)
+    kernel.run("frail.slice(gpus=1).die.call().get()")
+    later = kernel.run("frail.step.call([]).get()")
+    assert later.error_name == "SupervisionError"
+    assert "gpus=1" in later.traceback
+    kernel.ok("frail.slice(gpus=slice(2, 4)).step.call([]).get()")
+    assert kernel.value("_.values()") == "[2, 3]"
+    assert "3 idle" in kernel.ok("%monarch ls").result["text/plain"]
+    assert "1 failed" in kernel.ok("%monarch ls").result["text/plain"]
+
+
+def test_a_failure_that_nobody_waits_for_is_said_once_in_the_notebook(kernel: Kernel) -> None:
+    frail(kernel)
+    kernel.ok("import os\nkept = os.getpid()")
+    shown = kernel.ok(
+        "import monarch.actor, threading\n"
+        "seen = threading.Event()\nhook = monarch.actor.unhandled_fault_hook\n"
+        "def told(failure):\n    hook(failure)\n    hook(failure)\n    seen.set()\n"
+        "monarch.actor.unhandled_fault_hook = told\n"
+        "try:\n"
+        "    frail.slice(gpus=2).die.broadcast()\n    assert seen.wait(30)\n"
+        "finally:\n    monarch.actor.unhandled_fault_hook = hook"
+    )
+    assert len(re.findall(r"^monarch: .*gpus=2", shown.stderr, re.MULTILINE)) == 1
+    assert "Calls that include it raise" in shown.stderr
+    assert kernel.value("os.getpid() == kept") == "True"
+    assert kernel.run("frail.step.call([]).get()").error_name == "SupervisionError"
+
+
+def test_an_error_of_anything_else_looks_as_it_always_did(kernel: Kernel) -> None:
+    shown = kernel.run("1/0")
+    assert shown.error_name == "ZeroDivisionError"
+    assert "Traceback (most recent call last)" in shown.traceback
+
+
+def test_a_batch_run_records_the_error_and_stops() -> None:
+    cells = [
+        "%load_ext monarch_jupyter",
+        "%monarch spawn workers gpus=2",
+        "%%monarch on workers\nassert rank == 0, 'not me'",
+        "unreached = True",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    with tempfile.TemporaryDirectory() as folder:
+        client = NotebookClient(notebook, timeout=60)
+        manager = client.create_kernel_manager()
+        manager.transport, manager.ip = "ipc", str(Path(folder) / "k")
+        with pytest.raises(CellExecutionError) as caught:
+            client.execute()
+    assert "the cell on workers[gpus=1] raised AssertionError: not me" in str(caught.value)
+    (error,) = [o for o in notebook.cells[2].outputs if o.output_type == "error"]
+    assert error.ename == "ActorError"
+    assert notebook.cells[3].execution_count is None

@@ -1,0 +1,191 @@
+"""`%monarch` in a real kernel: what each subcommand does, and what it says when it can't."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.notebook.kernel import Kernel
+
+
+def test_spawn_binds_the_mesh_and_shows_its_ranks(kernel: Kernel) -> None:
+    shown = kernel.ok("%monarch spawn workers hosts=2 gpus=2")
+    assert shown.result["text/plain"].startswith("workers {hosts: 2, gpus: 2} on ")
+    assert "4 ranks" in shown.result["text/plain"]
+    assert "workers hosts=1 gpus=0" in shown.result["text/html"]
+    assert kernel.value("type(workers).__name__, workers.sizes") == (
+        "('ProcMesh', {'hosts': 2, 'gpus': 2})"
+    )
+
+
+def test_spawn_without_dims_makes_one_rank(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn solo")
+    assert kernel.value("len(solo), solo.sizes") == "(1, {})"
+
+
+def test_spawn_sets_the_environment_and_imports_what_is_preloaded(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=1 --preload fractions --env 'GREETING=good day'")
+    kernel.ok(
+        "%%monarch on workers\nimport os, sys\nos.environ['GREETING'], 'fractions' in sys.modules"
+    )
+    assert kernel.value("_.values()") == "[('good day', True)]"
+
+
+def test_ls_lists_meshes_with_their_states(kernel: Kernel) -> None:
+    assert "no meshes" in kernel.ok("%monarch ls").result["text/plain"]
+    kernel.ok("%monarch spawn workers gpus=2")
+    kernel.ok("%monarch spawn others gpus=1")
+    head, *lines = kernel.ok("%monarch ls").result["text/plain"].splitlines()
+    assert head.split() == ["mesh", "dims", "state", "ranks", "actors", "host", "age"]
+    assert [line.split()[0] for line in lines] == ["workers", "others"]
+    assert "ready  2: 2 idle" in lines[0]
+
+
+def test_show_is_a_widget_with_a_table_for_readers_without_widgets(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=2")
+    kernel.ok("%monarch spawn others gpus=1")
+    every, one = kernel.ok("%monarch show").result, kernel.ok("%monarch show workers").result
+    for shown in (every, one):
+        assert "application/vnd.jupyter.widget-view+json" in shown
+        assert "workers" in shown["text/plain"]
+        assert "<table" in shown["text/html"]
+    assert "others" in every["text/plain"]
+    assert "others" not in one["text/plain"]
+
+
+def test_stop_ends_the_processes_and_frees_the_name(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=2")
+    kernel.ok("%%monarch on workers\nimport os\nos.getpid()")
+    pids = json.loads(kernel.value("_.values()"))
+    stopped = kernel.ok("%monarch stop workers")
+    assert stopped.stdout == "stopped workers: its 2 processes have ended\n"
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    kernel.ok("%monarch spawn workers gpus=1")
+
+
+def test_stop_all_ends_every_mesh(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn a gpus=1")
+    kernel.ok("%monarch spawn b gpus=1")
+    stopped = kernel.ok("%monarch stop --all").stdout
+    assert sorted(line.split(":")[0] for line in stopped.splitlines()) == ["stopped a", "stopped b"]
+    assert kernel.ok("%monarch stop --all").stdout == "no meshes to stop\n"
+
+
+def test_doctor_names_what_it_found_with_remedies_for_what_it_lacks(kernel: Kernel) -> None:
+    shown = kernel.ok("%monarch doctor").result
+    assert "python" in shown["text/plain"].lower()
+    assert "<table" in shown["text/html"]
+
+
+@pytest.mark.parametrize("name", ["spawn", "on", "ls", "show", "stop", "error", "doctor"])
+def test_every_subcommand_explains_itself(kernel: Kernel, name: str) -> None:
+    shown = kernel.ok(f"%monarch {name} -h")
+    first, second, *_ = shown.stdout.splitlines()
+    assert f"monarch {name}" in first
+    assert second.strip()
+
+
+@pytest.mark.parametrize("line", ["%monarch", "%monarch -h", "%monarch --help"])
+def test_monarch_alone_lists_its_subcommands(kernel: Kernel, line: str) -> None:
+    text = kernel.ok(line).stdout
+    for name in ("spawn", "on", "ls", "show", "stop", "doctor"):
+        assert f"monarch {name}" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%monarch sapwn workers", "monarch has no subcommand 'sapwn'; did you mean 'spawn'?"),
+        ("%monarch dance", "monarch has no subcommand 'dance'; there are spawn, on, ls"),
+        ("%monarch spawn workers gpus=0", "gpus=0 leaves workers without ranks"),
+        ("%monarch spawn workers gpus=x", "gpus=x: 'x' is no size; give a whole number"),
+        ("%monarch spawn workers 8", "'8' is no dim; write dim=N"),
+        ("%monarch spawn taken gpus=1", "taken is a variable already (str), which spawn would"),
+        ("%monarch spawn w gpus=1 --preload nosuch", "--preload nosuch: no module nosuch is"),
+        ("%monarch ls workers", "ls takes nothing; `%monarch show workers` shows a single mesh"),
+        ("%monarch show nothing", "there is no mesh 'nothing'; make one with `%monarch spawn"),
+        ("%monarch stop nothing", "there is no mesh 'nothing'; make one with `%monarch spawn"),
+        ("%monarch stop", "stop needs the name of a mesh, or --all; there are no meshes"),
+        ("%monarch stop a --all", "stop takes names or --all, not both"),
+        ("%monarch on workers", "on runs a whole cell: write %%monarch, and the code below it"),
+        ("%%monarch on\n1", "on needs a mesh; for example `%%monarch on workers[gpus=0:4]`"),
+        ("%%monarch ls\n1", "ls takes no cell: write %monarch ls, with a single %"),
+        ("%%monarch on taken\n1", "taken is no mesh, it is a str"),
+        ("%monarch error", "no cell has raised an error of ranks"),
+    ],
+)
+def test_a_line_that_cannot_be_done_is_one_line_with_the_remedy(
+    kernel: Kernel, line: str, says: str
+) -> None:
+    kernel.ok("taken = 'a word'; import sys; sys.last_value = None")
+    assert kernel.refused(line).startswith(says)
+    assert kernel.value("taken") == "'a word'"
+    assert "no meshes" in kernel.ok("%monarch ls").result["text/plain"]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "%monarch spawn workers gpus=1",
+            "workers is a mesh already; `%monarch stop workers` ends",
+        ),
+        ("%monarch show worker", "there is no mesh 'worker'; did you mean 'workers'?"),
+        ("%monarch stop workers nobody", "there is no mesh 'nobody'"),
+        ("%%monarch on wokers\n1", "there is no mesh 'wokers'; did you mean 'workers'?"),
+        ("%%monarch on workers[gpu=0]\n1", "workers has no dim 'gpu'; it has gpus; did you mean"),
+        ("%%monarch on workers[gpus=2]\n1", "gpus=2 is outside workers, whose gpus go from 0 to 1"),
+        ("%%monarch on workers[gpus]\n1", "'gpus' selects nothing; write dim=3 or dim=0:4"),
+        ("%%monarch on workers\n  \n", "there is nothing to run on workers"),
+    ],
+)
+def test_a_line_about_a_mesh_that_lives_leaves_it_alone_when_refused(
+    kernel: Kernel, line: str, says: str
+) -> None:
+    kernel.ok("%monarch spawn workers gpus=2")
+    assert kernel.refused(line).startswith(says)
+    kernel.ok("%%monarch on workers\nrank")
+    assert kernel.value("_.values()") == "[0, 1]"
+
+
+def test_a_mesh_that_cannot_start_is_an_error_with_the_cause_and_leaves_nothing(
+    kernel: Kernel,
+) -> None:
+    kernel.ok("%%writefile broken_at_import.py\nraise OSError('no such device')")
+    shown = kernel.run("%monarch spawn workers gpus=2 --preload broken_at_import")
+    assert shown.error_name == "SupervisionError"
+    assert "workers" in shown.traceback
+    assert "no such device" in shown.traceback
+    assert "no meshes" in kernel.ok("%monarch ls").result["text/plain"]
+    assert kernel.value("'workers' in dir()") == "False"
+
+
+@pytest.mark.parametrize(
+    ("text", "offered"),
+    [
+        ("%monarch sp", "spawn"),
+        ("%monarch spawn new g", "gpus="),
+        ("%monarch show wo", "workers"),
+        ("%monarch stop --", "--all"),
+        ("%%monarch on wo", "workers"),
+    ],
+)
+def test_subcommands_options_dims_and_meshes_complete(
+    kernel: Kernel, text: str, offered: str
+) -> None:
+    kernel.ok("%monarch spawn workers gpus=1")
+    assert offered in kernel.complete(text)
+
+
+def test_the_magics_are_functions_too(kernel: Kernel) -> None:
+    kernel.ok("import monarch_jupyter as mj")
+    kernel.ok("workers = mj.spawn('workers', {'gpus': 2})")
+    assert "2 idle" in kernel.value("mj.ls()")
+    assert kernel.value("mj.on(workers, 'rank + 1').values()") == "[1, 2]"
+    assert kernel.value("mj.on('workers[gpus=1]', 'rank + 1').values()") == "[2]"
+    assert kernel.value("mj.on(workers, 'x = 1')") == "None"
+    assert "workers" in kernel.value("mj.show('workers')")
+    assert kernel.value("mj.stop(workers)") == "['workers']"
+    assert "python" in kernel.value("mj.doctor()").lower()
