@@ -111,6 +111,7 @@ describe('the link to a kernel', () => {
     await kernel.answer();
     const comm = kernel.load();
     assert.equal(link.state, 'opening');
+    assert.deepEqual(comm.sent, [{ type: 'sync' }]);
     comm.receive(snapshot(1, mesh('a')));
     comm.receive(delta(2, [mesh('b')]));
     assert.equal(link.state, 'live');
@@ -169,7 +170,8 @@ describe('the link to a kernel', () => {
     kernel.become('restarting');
     assert.equal(link.state, 'unloaded');
     assert.deepEqual(names(link), []);
-    before.receive(delta(2, [mesh('late')]));
+    before.receive(snapshot(2, mesh('late')));
+    assert.equal(link.state, 'unloaded');
     assert.deepEqual(names(link), []);
     kernel.become('idle');
     kernel.load(snapshot(1, mesh('b')));
@@ -212,6 +214,12 @@ describe('the link to a kernel', () => {
     link.dispose();
     link.dispose();
     assert.equal(kernel.targets.size, 0);
+  });
+
+  test('takes up no comm that the kernel names after the end', async () => {
+    connect().dispose();
+    await kernel.answer('kept');
+    assert.equal(kernel.taken.size, 0);
   });
 
   test('tells of every change', () => {

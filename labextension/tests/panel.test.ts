@@ -117,6 +117,7 @@ describe('the panel', () => {
       show('live', mesh('a'));
       arrange();
       assert.match(said(), words);
+      assert.equal(queryAllByRole(view.node, 'list').length, 0);
       assert.equal(queryAllByRole(view.node, 'listitem').length, 0);
     });
   }
