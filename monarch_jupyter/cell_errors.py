@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
 import monarch
-from monarch.actor import ActorError, SupervisionError
+from monarch.actor import ActorError, RankFailure, SupervisionError
 from monarch_jupyter.rendering.failures import (
     entry_lines,
     fold_failures,
@@ -48,9 +48,15 @@ _RUNTIME = _folder(monarch)
 class CellErrors:
     """IPython's handler for errors of ranks, from `install` until `restore`."""
 
-    def __init__(self, shell: InteractiveShell, flush: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        shell: InteractiveShell,
+        flush: Callable[[], None],
+        shown: Callable[[Iterable[RankFailure]], None],
+    ) -> None:
         self._shell = shell
         self._flush = flush
+        self._shown = shown
         self._before: tuple[Any, Any] = ((), None)
 
     def install(self) -> None:
@@ -72,17 +78,18 @@ class CellErrors:
         trace: TracebackType | None,
         tb_offset: int | None = None,
     ) -> list[str]:
+        settle(error)
+        self._shown(error.failures)
         # What ranks wrote before they failed stands above the error.
         self._flush()
-        settle(error)
         sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace
         cell_names = cell_names_of(shell)
         lines = error_lines(error, trace, cell_names)
+        shell._showtraceback(kind, error, lines)
         rest = whole_tracebacks_html(error.failures)
         if rest:
             hint = "(every frame: %monarch error)"
             display({"text/html": rest, "text/plain": hint}, raw=True)
-        shell._showtraceback(kind, error, lines)
         return lines
 
 
@@ -103,7 +110,7 @@ def error_lines(
     for group in fold_failures(error.failures):
         head, *rest = entry_lines(group, cell_names)
         title = "" if blocks else f"{type(error).__name__}: "
-        blocks.append("\n".join([f"{_RED}{title}{head}{_PLAIN}", *rest]))
+        blocks.append("\n".join([f"{_RED}{title}{head}{_PLAIN}", *rest, ""]))
     if not blocks:
         blocks.append(f"{_RED}{type(error).__name__}: {error}{_PLAIN}")
     caller = [] if _from_cell(error) else list(_calling_places(trace))

@@ -63,15 +63,18 @@ class Extension:
             router.start()
             undo.callback(router.close)
             self._on("pre_run_cell", lambda *_: target.mark_cell(), undo)
+            notices = FaultNotices(router.say)
+            self._set_fault_hook(notices, undo)
+            self._on("post_run_cell", lambda *_: notices.say_waiting(), undo)
             self._on("post_run_cell", lambda *_: router.flush(), undo)
-            self._set_fault_hook(FaultNotices(router.say), undo)
-            errors = CellErrors(self._shell, router.flush)
+            self._flush_before_values(router, undo)
+            errors = CellErrors(self._shell, router.flush, notices.forget)
             errors.install()
             undo.callback(errors.restore)
             formatters = Formatters(self._shell.display_formatter, cell_names_of(self._shell))
             formatters.install()
             undo.callback(formatters.restore)
-            magic = MonarchMagic(self._shell, router.flush)
+            magic = MonarchMagic(self._shell)
             magic.install()
             undo.callback(magic.restore)
             self._start_views(undo)
@@ -84,6 +87,18 @@ class Extension:
     def _on(self, event: str, call: Any, undo: ExitStack) -> None:
         self._shell.events.register(event, call)
         undo.callback(self._shell.events.unregister, event, call)
+
+    def _flush_before_values(self, router: OutputRouter, undo: ExitStack) -> None:
+        """What ranks printed for a cell stands above the cell's value."""
+        trap = self._shell.display_trap
+        show = trap.hook
+
+        def show_after_output(value: object) -> None:
+            router.flush()
+            show(value)
+
+        trap.hook = show_after_output
+        undo.callback(setattr, trap, "hook", show)
 
     def _set_fault_hook(self, hook: FaultNotices, undo: ExitStack) -> None:
         before = monarch.actor.unhandled_fault_hook

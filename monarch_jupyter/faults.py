@@ -1,41 +1,67 @@
 """What the notebook does about a failure that nobody handles.
 
-Runs in: the kernel; the hook is called on whichever thread the runtime learns of the failure.
+Runs in: the kernel; the runtime calls the hook on a thread made for that call, which may wait.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from monarch.actor import MeshFailure, RankFailure
 from monarch_jupyter.rendering.failures import fold_failures, headline
 
+PATIENCE = 0.5
+"""Seconds that a notice waits for a cell to raise the same failure, which then needs no notice."""
+
+_Identity = tuple[object, ...]
+
 
 class FaultNotices:
-    """Takes the place of `monarch.actor.unhandled_fault_hook`: says each failure once, and lets
-    the kernel live.
+    """Takes the place of `monarch.actor.unhandled_fault_hook`, and lets the kernel live.
 
-    Every later call that touches the failed ranks raises; that is the runtime's doing.
+    Each failure is said once, by a cell's error or else by a notice. Every later call that touches
+    the failed ranks raises; that is the runtime's doing.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._lock = threading.Lock()
-        self._said: set[tuple[object, ...]] = set()
+        # Guarded by _lock: failures that were said, and those that still wait for a cell's error.
+        self._said: set[_Identity] = set()
+        self._waiting: dict[_Identity, RankFailure] = {}
 
     def __call__(self, failure: MeshFailure) -> None:
         with self._lock:
-            news = [one for one in failure.failures if _identity(one) not in self._said]
-            self._said.update(_identity(one) for one in news)
-        for group in fold_failures(news):
+            news = {_identity(one): one for one in failure.failures}
+            news = {key: one for key, one in news.items() if key not in self._said}
+            self._waiting.update(news)
+        threading.Event().wait(PATIENCE)
+        self._say_those(news)
+
+    def forget(self, failures: Iterable[RankFailure]) -> None:
+        """A cell shows these in full; no notice is needed."""
+        with self._lock:
+            for failure in failures:
+                self._said.add(_identity(failure))
+                self._waiting.pop(_identity(failure), None)
+
+    def say_waiting(self) -> None:
+        """The cell has ended without having raised what waits: say it in this cell."""
+        with self._lock:
+            waiting = list(self._waiting)
+        self._say_those(waiting)
+
+    def _say_those(self, identities: Iterable[_Identity]) -> None:
+        with self._lock:
+            found = [self._waiting.pop(key) for key in identities if key in self._waiting]
+            self._said.update(_identity(one) for one in found)
+        for group in fold_failures(found):
             told = "; ".join(headline(group))
             self._say(
                 f"monarch: {told}. Calls that include it raise; the rest of the mesh works on."
             )
-        if not failure.failures:
-            self._say(f"monarch: {failure}")
 
 
-def _identity(failure: RankFailure) -> tuple[object, ...]:
+def _identity(failure: RankFailure) -> _Identity:
     return (failure.mesh_name, failure.rank, failure.pid, *failure.story)

@@ -77,10 +77,35 @@ class OutputFolder:
         return taken
 
     def take_all(self) -> list[Fold]:
-        """Everything held, in order."""
-        taken = list(self._folds)
+        """Everything held, in order; lines that single ranks wrote side by side by rank."""
+        taken = by_rank(self._folds)
         self._first += len(taken)
         self._folds.clear()
         self._numbers.clear()
         self._newest.clear()
         return taken
+
+
+def by_rank(folds: Iterable[Fold]) -> list[Fold]:
+    """The folds with each stretch of lines that only one rank wrote sorted by mesh and rank.
+
+    Ranks that speak at the same time do so in no particular order; this one is easier to read.
+    """
+    meshes: dict[str, int] = {}  # in the order in which they spoke
+    taken: list[Fold] = []
+    stretch: list[tuple[tuple[int, tuple[int, ...]], Fold]] = []
+
+    def end_stretch() -> None:
+        # A stable sort: what one rank wrote keeps its order.
+        taken.extend(fold for _, fold in sorted(stretch, key=lambda pair: pair[0]))
+        stretch.clear()
+
+    for fold in folds:
+        if len(fold.points) == 1:
+            mesh = meshes.setdefault(fold.mesh_uid, len(meshes))
+            stretch.append(((mesh, tuple(fold.points[0].values())), fold))
+        else:
+            end_stretch()
+            taken.append(fold)
+    end_stretch()
+    return taken

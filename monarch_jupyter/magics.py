@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -18,9 +17,8 @@ NAME = "monarch"
 class MonarchMagic:
     """The magic in one shell, from `install` until `restore`."""
 
-    def __init__(self, shell: InteractiveShell, flush: Callable[[], None]) -> None:
+    def __init__(self, shell: InteractiveShell) -> None:
         self._shell: Any = shell
-        self._flush = flush
 
     def install(self) -> None:
         """Register the magic and its completion."""
@@ -48,12 +46,9 @@ class MonarchMagic:
         namespace = self._shell.user_ns
         number = len(namespace.get("In", [""])) - 1  # the count has moved on to the next cell
         try:
-            value = run_line(line, namespace, cell, number, say=_say)
+            return run_line(line, namespace, cell, number, say=_say)
         except CommandError as error:
             raise UsageError(str(error)) from None
-        # What ranks printed for this line stands above its value.
-        self._flush()
-        return value
 
     def _complete(self, shell: object, event: Any) -> list[str]:
         return complete_line(event.line.partition(NAME)[2], self._shell.user_ns)

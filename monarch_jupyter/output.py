@@ -70,7 +70,10 @@ class OutputRouter:
 
         Bounded by `FLUSH_TIMEOUT` seconds: a rank that can't be asked must not hold the cell.
         """
-        observe.flush_output(timeout=FLUSH_TIMEOUT)
+        try:
+            observe.flush_output(timeout=FLUSH_TIMEOUT)
+        except TimeoutError as error:
+            self.say(f"monarch: what ranks wrote may come late: {error}")
         self.drain()
 
     def drain(self) -> None:

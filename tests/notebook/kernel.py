@@ -93,6 +93,7 @@ class Kernel:
         """Execute a cell that must not fail."""
         shown = self.run(code)
         assert shown.status == "ok", f"{code}\n{shown.traceback}\n{shown.stderr}"
+        assert "Traceback" not in shown.stderr, shown.stderr
         return shown
 
     def value(self, expression: str) -> str:

@@ -176,3 +176,11 @@ def test_a_batch_run_records_the_error_and_stops() -> None:
     (error,) = [o for o in notebook.cells[2].outputs if o.output_type == "error"]
     assert error.ename == "ActorError"
     assert notebook.cells[3].execution_count is None
+
+
+def test_a_death_that_the_cell_raises_needs_no_notice_beside_it(kernel: Kernel) -> None:
+    frail(kernel)
+    shown = kernel.run("frail.slice(gpus=1).die.call().get()")
+    assert shown.error_name == "SupervisionError"
+    assert "Calls that include it raise" not in shown.stderr
+    assert kernel.ok("1 + 1").stderr == ""

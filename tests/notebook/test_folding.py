@@ -47,6 +47,13 @@ def test_each_rank_keeps_its_order_when_ranks_disagree() -> None:
     assert folded((0, "a"), (0, "b"), (1, "b"), (1, "a")) == [("a", [0]), ("b", [0, 1]), ("a", [1])]
 
 
+def test_lines_of_single_ranks_stand_in_the_order_of_ranks_and_stretches_stay_apart() -> None:
+    wrote = [(2, "c"), (0, "a"), (2, "d"), (1, "all"), (0, "all"), (1, "z"), (0, "y")]
+    assert folded(*wrote) == [
+        ("a", [0]), ("c", [2]), ("d", [2]), ("all", [0, 1]), ("y", [0]), ("z", [1]),
+    ]  # fmt: skip
+
+
 def test_a_fold_that_every_rank_has_joined_does_not_wait() -> None:
     folder = OutputFolder()
     folder.add([line(0, "x"), line(0, "y"), line(1, "x")])

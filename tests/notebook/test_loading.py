@@ -22,7 +22,7 @@ def _state():
         "targets": sorted(get_comm_manager().targets),
         "completers": sorted(shell.strdispatchers["complete_command"].strs),
         "threads": sorted(
-            t.name for t in threading.enumerate() if t.name in ("monarch-output", "monarch-publisher")
+            t.name for t in threading.enumerate() if t.name.startswith(("monarch-o", "monarch-p"))
         ),
     }
 """

@@ -154,12 +154,12 @@ def test_a_mesh_that_cannot_start_is_an_error_with_the_cause_and_leaves_nothing(
     kernel: Kernel,
 ) -> None:
     kernel.ok("%%writefile broken_at_import.py\nraise OSError('no such device')")
-    shown = kernel.run("%monarch spawn workers gpus=2 --preload broken_at_import")
+    shown = kernel.run("%monarch spawn unborn gpus=2 --preload broken_at_import")
     assert shown.error_name == "SupervisionError"
-    assert "workers" in shown.traceback
+    assert "unborn" in shown.traceback
     assert "no such device" in shown.traceback
     assert "no meshes" in kernel.ok("%monarch ls").result["text/plain"]
-    assert kernel.value("'workers' in dir()") == "False"
+    assert kernel.value("'unborn' in dir()") == "False"
 
 
 @pytest.mark.parametrize(

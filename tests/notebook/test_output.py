@@ -139,3 +139,9 @@ def ranks_of(line: str) -> set[int]:
 
 def order(shown: Shown, first: str, then: str) -> bool:
     return shown.kinds.index(first) < shown.kinds.index(then)
+
+
+def test_lines_stand_above_the_value_of_an_ordinary_cell(kernel: Kernel) -> None:
+    talkers(kernel, 2)
+    shown = kernel.ok("talkers.say.call('first').get()\n'then'")
+    assert order(shown, "stream", "execute_result")
