@@ -82,7 +82,7 @@ def run(path: Path, target: Path) -> bool:
             if cell.cell_type != "code":
                 continue
             for line in shortened(cell.source):
-                print(">>>", line)
+                print(f">>> {line}".rstrip())
             sys.stdout.flush()
             try:
                 client.execute_cell(cell, index)
