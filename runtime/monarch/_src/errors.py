@@ -156,7 +156,8 @@ def failures_text(failures: Sequence[RankFailure]) -> str:
     for group in fold(failures):
         text = group[0].text()
         if len(group) > 1:
-            text += f"\nand on {len(group) - 1} more ranks: {ranks_text(group[1:])}"
+            others = len(group) - 1
+            text += f"\nand on {others} more rank{'s' * (others > 1)}: {ranks_text(group[1:])}"
         parts.append(text)
     return "\n".join(parts)
 

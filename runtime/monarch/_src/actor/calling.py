@@ -16,6 +16,7 @@ from monarch._src.actor.remote import error_for, ship, unpack, unship
 from monarch._src.actor.runtime import ProcsRef, Runtime
 from monarch._src.core.calls import PendingCall
 from monarch._src.errors import RankFailure, SupervisionError, at_text
+from monarch._src.net.baton import Waitable
 from monarch._src.shape import Region, ValueMesh
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call
@@ -91,7 +92,7 @@ class OneCall(PendingCall):
 class AllCall(PendingCall):
     """`call`: every rank; the values in rank order, or the first failure and those that join it."""
 
-    __slots__ = ("_failures", "_payloads", "future")
+    __slots__ = ("_failures", "_payloads", "_rest", "future")
 
     def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
         super().__init__(target.procs.uid, target, region)
@@ -99,10 +100,14 @@ class AllCall(PendingCall):
         # As flat tuples, which the ValueMesh compares to keep equal neighbours once.
         self._payloads: list[tuple[Any, ...]] = [()] * len(region)
         self._failures = _Failures(target)
+        self._rest: Waitable | None = None
 
     def answered(self, position: int, payload: Payload) -> None:
+        if self._failures.list:
+            self._note_answer()
+            return
         self._payloads[position] = (payload.body, *payload.buffers)
-        if not self.waiting and not self._failures.list:
+        if not self.waiting:
             region, payloads = self.region, self._payloads
             self.future.settle(lambda: ValueMesh[Any].from_encoded(region, payloads, _unflatten))
 
@@ -115,7 +120,14 @@ class AllCall(PendingCall):
 
     def _settle(self, error: BaseException) -> None:
         self._payloads = []
+        if self.waiting and self._rest is None:
+            self._rest = self.future.rest = Waitable()
         self.future.fail(error)
+        self._note_answer()
+
+    def _note_answer(self) -> None:
+        if self._rest is not None and not self.waiting:
+            self._rest.finish()
 
 
 def _unflatten(parts: tuple[Any, ...]) -> Any:

@@ -6,24 +6,27 @@ tasks, any number of times. The value is decoded by whoever first looks at it, o
 
 from __future__ import annotations
 
-import asyncio
 import math
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from monarch._src.net.baton import Baton, Waitable
 
+if TYPE_CHECKING:
+    import asyncio
+
 R = TypeVar("R")
+OTHERS_S = 0.05
 _decoding = threading.RLock()
 
 
 class Future(Waitable, Generic[R]):
     """The answer to come. Dropping it does not unsend the message."""
 
-    __slots__ = ("_baton", "_callbacks", "_decode", "_error", "_value")
+    __slots__ = ("_baton", "_callbacks", "_decode", "_error", "_value", "rest")
 
     def __init__(self, baton: Baton) -> None:
         super().__init__()
@@ -32,6 +35,8 @@ class Future(Waitable, Generic[R]):
         self._value: R | None = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[], None]] | None = None
+        # Done when every rank has answered; a first error settles the future before that.
+        self.rest: Waitable | None = None
 
     # --- for the runtime ----------------------------------------------------------------------
 
@@ -91,6 +96,10 @@ class Future(Waitable, Generic[R]):
                 if timeout is None:
                     raise RuntimeError("the runtime was shut down before the answer came")
                 raise TimeoutError(f"no answer within {timeout} s; the call goes on, ask again")
+        if self._error is not None and self.rest is not None:
+            # Ranks that fail alike do so together: a moment's patience folds them into one error.
+            rest, self.rest = self.rest, None
+            self._baton.wait(rest, OTHERS_S)
         return self._result()
 
     def result(self, timeout: float | None = None) -> R:
@@ -114,6 +123,8 @@ class Future(Waitable, Generic[R]):
 
     def as_asyncio(self) -> asyncio.Future[R]:
         """An asyncio future of the running loop with the same outcome; cancelling it is local."""
+        import asyncio  # 13 ms to load, and who has a loop has loaded it
+
         loop = asyncio.get_running_loop()
         mirror: asyncio.Future[R] = loop.create_future()
 
@@ -131,6 +142,8 @@ class Future(Waitable, Generic[R]):
 
     def _when_done(self) -> asyncio.Future[None]:
         # Each observer gets its own asyncio future, so that cancelling one touches no other.
+        import asyncio
+
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
 
@@ -170,6 +183,8 @@ def _warn_under_a_loop() -> None:
     # A kernel runs its cells inside its loop; there, blocking in a cell is the normal thing.
     if "asyncio" not in sys.modules or "ipykernel" in sys.modules:
         return
+    import asyncio
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

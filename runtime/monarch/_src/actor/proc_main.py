@@ -110,11 +110,11 @@ class Program:
             )  # fmt: skip
             runtime.node.send(peer, Reply(message.call, message.rank, DIED), pack(failure, None))
 
-    def _failed(self, mesh: int, failure: RankFailure, _actor: int | None) -> None:
-        owner = self._runtime.owner_of(mesh, _actor)
+    def _failed(self, mesh: int, actor: int | None, failures: list[RankFailure]) -> None:
+        owner = self._runtime.owner_of(mesh, actor)
         worker = self._runtime.workers.get(owner) if owner is not None else None
         if worker is not None:
-            worker.supervise(MeshFailure(failure.mesh_name, (failure,)))
+            worker.supervise(MeshFailure(failures[0].mesh_name, tuple(failures)))
 
 
 def _host_is_gone() -> None:

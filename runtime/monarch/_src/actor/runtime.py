@@ -107,6 +107,7 @@ class Runtime:
         self._dead: dict[tuple[int, int], RankFailure] = {}
         self._deaths: list[tuple[ProcsRef | None, ProcEnded]] = []
         self._owners: dict[int, int] = {}
+        self._faults: dict[tuple[int, int | None], list[RankFailure]] = {}
         self._requests = itertools.count(1)
         self._asked: dict[int, Future[Any]] = {}
         self._stopping: dict[int, Future[None]] = {}
@@ -115,8 +116,9 @@ class Runtime:
         self.on_spawn: Callable[[str, SpawnActor, Payload], None] | None = None
         self.on_stop_proc: Callable[[StopProc], None] | None = None
         self.on_proc_ready: Callable[[int, int], None] | None = None
-        # Told of every failure of what this process owns: (mesh uid, failure, actor uid or None).
-        self.on_failure: Callable[[int, RankFailure, int | None], None] | None = None
+        # Told of failures of what this process owns, those of one mesh and moment together:
+        # the proc mesh's uid or 0, the actor mesh's uid or None, the failures.
+        self.on_failure: Callable[[int, int | None, list[RankFailure]], None] | None = None
         self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Reply: self._on_reply,
             Call: self._on_call,
@@ -285,6 +287,11 @@ class Runtime:
             ref, ended = self._deaths.pop(0)
             if ref is not None:
                 self._proc_lost(ref, ended)
+        if self._faults:
+            faults, self._faults = self._faults, {}
+            for (mesh, actor), failures in faults.items():
+                if self.on_failure is not None:
+                    self.on_failure(mesh, actor, failures)
 
     def _proc_lost(self, ref: ProcsRef, ended: ProcEnded) -> None:
         failure = RankFailure(
@@ -305,15 +312,14 @@ class Runtime:
         self.calls.proc_lost(ref.uid, ended.rank, failure)
         if not ended.expected:
             bus.emit(RankFailed(failure))
-            if ref.owner == self.name and self.on_failure is not None:
-                self.on_failure(ref.uid, failure, None)
+            if ref.owner == self.name:
+                self._faults.setdefault((ref.uid, None), []).append(failure)
 
     def _on_actor_failed(self, _peer: str, message: ActorFailed, _payload: Payload) -> None:
         bus.emit(RankFailed(message.failure))
-        if self.on_failure is not None:
-            self.on_failure(0, message.failure, message.actor)
+        self._faults.setdefault((0, message.actor), []).append(message.failure)
 
-    def host_lost(self, reason: str) -> None:
+    def host_lost(self, reason: str, *, expected: bool) -> None:
         """The host agent is gone, and its procs with it. On the thread that holds the baton."""
         self.node.forget(AGENT)
         for future in list(self._asked.values()):
@@ -324,7 +330,7 @@ class Runtime:
                 if (ref.uid, rank) in self._dead:
                     continue
                 death = Death(None, None, (), None, 0.0, reason)
-                stopping = ref.uid in self._stopping
+                stopping = expected or ref.uid in self._stopping
                 kind = "stopped" if stopping else "host lost"
                 node = ref.node(rank)
                 ended = ProcEnded(node, ref.uid, rank, 0, stopping, kind, death)

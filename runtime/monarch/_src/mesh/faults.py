@@ -16,7 +16,7 @@ from types import TracebackType
 from monarch._src.actor.runtime import Runtime
 from monarch._src.errors import MeshFailure, RankFailure
 from monarch._src.events import Output, bus
-from monarch._src.mesh.proc_mesh import note_failure
+from monarch._src.mesh.proc_mesh import note_failures
 from monarch._src.mesh.session import shutdown_context
 
 log = logging.getLogger("monarch.faults")
@@ -34,14 +34,13 @@ def set_hook_lookup(find: Callable[[], Hook]) -> None:
 def attach(runtime: Runtime) -> None:
     """Make this client hear of failures of what it owns."""
 
-    def failed(mesh: int, failure: RankFailure, actor: int | None) -> None:
-        found, actors = note_failure(mesh, failure, actor)
-        if failure.kind == "constructor":
-            return  # told by the first call, which is the place that can do something about it
-        if found is None or found.stopped:
+    def failed(mesh: int, actor: int | None, failures: list[RankFailure]) -> None:
+        found, actors = note_failures(mesh, actor, failures)
+        # A constructor's is told by the first call, the place that can do something about it.
+        told = tuple(f for f in failures if f.kind != "constructor")
+        if not told or found is None or found.stopped:
             return
-        name = found.name if actors is None else actors.name
-        fault = MeshFailure(name, (failure,), found)
+        fault = MeshFailure(found.name if actors is None else actors.name, told, found)
         threading.Thread(
             target=_call_hook, args=(fault,), name="monarch-fault", daemon=True
         ).start()

@@ -244,19 +244,19 @@ def proc_ready(mesh: int, rank: int) -> None:
         procs.initialized.settle(lambda: None)
 
 
-def note_failure(
-    mesh: int, failure: RankFailure, actor: int | None
+def note_failures(
+    mesh: int, actor: int | None, failures: list[RankFailure]
 ) -> tuple[ProcMesh | None, Actors | None]:
-    """Enter a failure into the mesh that it is of; which that is. On the thread that receives."""
+    """Enter failures into the mesh that they are of; which that is. On the thread that receives."""
     for found in _owned.values():
         procs = found._procs  # pyright: ignore[reportPrivateUsage]
         if actor is None and procs.ref.uid == mesh:
             if procs.initialized is not None:
-                procs.initialized.fail(SupervisionError(failures=[failure]))
+                procs.initialized.fail(SupervisionError(failures=failures))
             return found, None
         actors = procs.actors.get(actor) if actor is not None else None
         if actors is not None:
-            rank = actors.region.global_rank(failure.rank)
-            actors.failures.setdefault(rank, failure)
+            for failure in failures:
+                actors.failures.setdefault(actors.region.global_rank(failure.rank), failure)
             return found, actors
     return None, None

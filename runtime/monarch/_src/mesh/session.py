@@ -42,6 +42,7 @@ class Session:
         self.directory = sessions.make()
         self.lost: str | None = None
         self._closed = False
+        self._fd_lock = threading.Lock()
         name = f"client-{os.urandom(6).hex()}"
         try:
             self._agent = self._launch(name)
@@ -74,16 +75,21 @@ class Session:
             )
 
     def _agent_gone(self) -> None:
-        if self._agent_fd is not None:
-            self.runtime.node.baton.unwatch(self._agent_fd)
-            os.close(self._agent_fd)
-            self._agent_fd = None
+        self._drop_agent_fd()
         status = self._agent.wait()
         self.lost = f"its process (pid {self._agent.pid}) ended with status {status}"
         said = self._last_words()
         if said and not self._closed:
             self.lost += f"; its log ends with: {said}"
-        self.runtime.host_lost(self.lost)
+        self.runtime.host_lost(self.lost, expected=self._closed)
+
+    def _drop_agent_fd(self) -> None:
+        # Both the thread that receives and the one that closes may come here.
+        with self._fd_lock:
+            fd, self._agent_fd = self._agent_fd, None
+        if fd is not None:
+            self.runtime.node.baton.unwatch(fd)
+            os.close(fd)
 
     def _last_words(self) -> str:
         try:
@@ -103,6 +109,7 @@ class Session:
             return
         self._closed = True
         runtime = self.runtime
+        runtime.on_failure = None  # what ends from here on ends because we end it
         bound = settings().cleanup_s
         if self.lost is None:
             try:
@@ -121,10 +128,7 @@ class Session:
                 raise
             finally:
                 self._agent.wait()
-        if self._agent_fd is not None:
-            runtime.node.baton.unwatch(self._agent_fd)
-            os.close(self._agent_fd)
-            self._agent_fd = None
+        self._drop_agent_fd()
         runtime.close()
         sessions.remove(self.directory)
 

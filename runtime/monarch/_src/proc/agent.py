@@ -394,6 +394,7 @@ class Agent:
 
 
 ENTRY = "monarch._src.actor.proc_main:main"
+SPARE_TIME = ("monarch._src.actor.async_life",)
 
 
 def _kill_group(pid: int) -> None:
@@ -444,7 +445,7 @@ def main() -> None:
         ours.close()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         die_with_parent(agent_pid)
-        Zygote(theirs, lifeline_r).run()
+        Zygote(theirs, lifeline_r, SPARE_TIME).run()
     theirs.close()
     os.close(lifeline_r)
     try:

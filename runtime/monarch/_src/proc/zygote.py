@@ -20,7 +20,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn, TextIO
 
@@ -29,6 +29,7 @@ from monarch._src.proc.spec import Boot, DropMesh, Ended, MeshSpec, NotStarted, 
 from monarch._src.proc.system import die_with_parent
 
 LARGEST = 1 << 20
+IDLE_MS = 100
 BOOT_VARIABLE = "MONARCH_BOOT"
 
 
@@ -45,7 +46,9 @@ def seqpacket_pair() -> tuple[socket.socket, socket.socket]:
 class Zygote:
     """The loop of the zygote process."""
 
-    def __init__(self, agent: socket.socket, lifeline: int) -> None:
+    def __init__(self, agent: socket.socket, lifeline: int, spare_time: Sequence[str]) -> None:
+        """`spare_time` names modules that many procs need, imported once there is nothing to do."""
+        self._spare_time = list(spare_time)
         self._agent = agent
         self._lifeline = lifeline
         self._meshes: dict[int, MeshSpec] = {}
@@ -65,7 +68,11 @@ class Zygote:
         poller.register(self._wake_r, select.POLLIN)
         while True:
             self._reap()
-            for fd, _ in poller.poll():
+            ready = poller.poll(IDLE_MS if self._spare_time else None)
+            if not ready:
+                importlib.import_module(self._spare_time.pop(0))
+                gc.freeze()
+            for fd, _ in ready:
                 if fd == self._wake_r:
                     _read_empty(fd)
                 else:

@@ -1,0 +1,57 @@
+"""The messages of one actor, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from monarch._src.errors import MeshFailure
+from monarch._src.net.baton import Waitable
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import Call
+
+
+class StopNow:
+    """A mailbox item: end after what came before. `reply_to` is (node, call, rank) or None."""
+
+    __slots__ = ("reason", "reply_to")
+
+    def __init__(self, reason: str, reply_to: tuple[str, int, int] | None = None) -> None:
+        self.reason = reason
+        self.reply_to = reply_to
+
+
+Item = tuple[str, Call, Payload] | StopNow | MeshFailure
+
+
+class Mailbox(Waitable):
+    """Done (as a Waitable) while it holds anything. `on_put` is called after each put, if set."""
+
+    __slots__ = ("_items", "on_put")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._items: deque[Item] = deque()
+        self.on_put: Callable[[], None] | None = None
+
+    def put(self, item: Item) -> None:
+        """Queue an item. Any thread."""
+        self._items.append(item)
+        self.finish()
+        if self.on_put is not None:
+            self.on_put()
+
+    def take(self) -> Item | None:
+        """The next item, or None. Only the actor's own thread, until the actor has ended."""
+        try:
+            item = self._items.popleft()
+        except IndexError:
+            return None
+        if not self._items:
+            self.done = False
+            if self._items:  # one came between the two lines above
+                self.done = True
+        return item
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
