@@ -16,7 +16,6 @@ from typing import Any
 import ipykernel
 import IPython
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.display import display
 
 import monarch
 from monarch.actor import ActorError, RankFailure, SupervisionError
@@ -89,7 +88,7 @@ class CellErrors:
         rest = whole_tracebacks_html(error.failures)
         if rest:
             hint = "(every frame: %monarch error)"
-            display({"text/html": rest, "text/plain": hint}, raw=True)
+            shell.display_pub.publish({"text/html": rest, "text/plain": hint})
         return lines
 
 

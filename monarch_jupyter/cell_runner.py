@@ -12,14 +12,17 @@ import ast
 import asyncio
 import inspect
 import linecache
+import pickle
 import sys
 import types
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import cast
 
-import cloudpickle
+import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
 from monarch.actor import Actor, context, endpoint
+
+_dumps = cast("Callable[..., bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
 
 # Values of these types always travel; asking pickle about each would cost more than the call.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -121,10 +124,14 @@ def _travelling(value: object) -> object:
         return value
     try:
         # Big arrays go to the callback unread, so that asking doesn't copy them.
-        cloudpickle.dumps(value, protocol=5, buffer_callback=lambda buffer: None)
+        _dumps(value, protocol=5, buffer_callback=_leave_unread)
     except Exception as error:
         return StaysOnRank(_safe_repr(value), " ".join(str(error).split()))
     return value
+
+
+def _leave_unread(buffer: pickle.PickleBuffer) -> None:
+    """A big array, which is no question."""
 
 
 def _safe_repr(value: object) -> str:

@@ -6,8 +6,8 @@ is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, cast
 
 from comm import create_comm, get_comm_manager
 
@@ -18,10 +18,21 @@ from monarch_jupyter.wire import COMM_TARGET, KernelMessage, parse_page_message
 class PageComm(Protocol):
     """What is used of a comm; the package itself is untyped."""
 
-    def send(self, data: Mapping[str, object]) -> None: ...
-    def close(self) -> None: ...
-    def on_msg(self, callback: Callable[[dict[str, Any]], None]) -> None: ...
-    def on_close(self, callback: Callable[[dict[str, Any]], None]) -> None: ...
+    def send(self, data: dict[str, object]) -> None:
+        """Send `data` to the page."""
+        ...
+
+    def close(self) -> None:
+        """Tell the page that nothing more comes."""
+        ...
+
+    def on_msg(self, callback: Callable[[dict[str, Any]], None]) -> None:
+        """Call `callback` with each message of the page."""
+        ...
+
+    def on_close(self, callback: Callable[[dict[str, Any]], None]) -> None:
+        """Call `callback` when the page closes it."""
+        ...
 
 
 def answer_while_busy(page_comm: object) -> None:
@@ -52,14 +63,14 @@ class PanelLink:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._sinks: dict[int, tuple[PageComm, Sink]] = {}
-        get_comm_manager().register_target(COMM_TARGET, self._opened_by_page)
-        self._adopt(create_comm(target_name=COMM_TARGET, data={}))
+        self._comms: Any = get_comm_manager()
+        self._comms.register_target(COMM_TARGET, self._opened_by_page)
+        self._adopt(cast("Any", create_comm(target_name=COMM_TARGET, data={})))
 
     def close(self) -> None:
         """Close the comms and forget the target. Idempotent."""
-        manager = get_comm_manager()
-        if COMM_TARGET in manager.targets:
-            manager.unregister_target(COMM_TARGET, self._opened_by_page)
+        if COMM_TARGET in self._comms.targets:
+            self._comms.unregister_target(COMM_TARGET, self._opened_by_page)
         for page_comm, sink in list(self._sinks.values()):
             self._publisher.disconnect(sink)
             page_comm.close()
@@ -70,7 +81,7 @@ class PanelLink:
 
     def _adopt(self, page_comm: PageComm) -> Sink:
         def sink(message: KernelMessage) -> None:
-            page_comm.send(dict(message))
+            page_comm.send({**message})
 
         def received(message: dict[str, Any]) -> None:
             said = parse_page_message(message["content"]["data"])

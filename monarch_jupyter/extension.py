@@ -9,6 +9,7 @@ afterwards as it was before.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -62,11 +63,11 @@ class Extension:
             router = OutputRouter(target)
             router.start()
             undo.callback(router.close)
-            self._on("pre_run_cell", lambda *_: target.mark_cell(), undo)
+            self._on("pre_run_cell", target.mark_cell, undo)
             notices = FaultNotices(router.say)
             self._set_fault_hook(notices, undo)
-            self._on("post_run_cell", lambda *_: notices.say_waiting(), undo)
-            self._on("post_run_cell", lambda *_: router.flush(), undo)
+            self._on("post_run_cell", notices.say_waiting, undo)
+            self._on("post_run_cell", router.flush, undo)
             self._flush_before_values(router, undo)
             errors = CellErrors(self._shell, router.flush, notices.forget)
             errors.install()
@@ -84,9 +85,12 @@ class Extension:
         """Undo all of it. Meshes live on. Idempotent."""
         self._undo.close()
 
-    def _on(self, event: str, call: Any, undo: ExitStack) -> None:
-        self._shell.events.register(event, call)
-        undo.callback(self._shell.events.unregister, event, call)
+    def _on(self, event: str, call: Callable[[], None], undo: ExitStack) -> None:
+        def called(*_: object) -> None:
+            call()
+
+        self._shell.events.register(event, called)
+        undo.callback(self._shell.events.unregister, event, called)
 
     def _flush_before_values(self, router: OutputRouter, undo: ExitStack) -> None:
         """What ranks printed for a cell stands above the cell's value."""
@@ -110,6 +114,6 @@ class Extension:
             return  # A terminal has no page to talk to.
         undo.callback(close_publisher)
         publisher = shared_publisher()
-        self._on("pre_run_cell", lambda *_: publisher.wake(), undo)
-        self._on("post_run_cell", lambda *_: publisher.wake(), undo)
+        self._on("pre_run_cell", publisher.wake, undo)
+        self._on("post_run_cell", publisher.wake, undo)
         undo.callback(PanelLink(publisher).close)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import MutableMapping, Sequence
+from typing import cast
 
 from monarch.actor import ActorMesh, ProcMesh, ValueMesh
 from monarch_jupyter.cell_runner import Cell, split_cell
@@ -16,7 +17,7 @@ from monarch_jupyter.rendering.frames import rank_cell_filename
 ACTOR_NAME = "cells"
 
 # By uid of a mesh: its actors that run cells, which hold the namespaces.
-_cells: dict[str, ActorMesh[Cell]] = {}
+_cells: dict[str, ActorMesh] = {}
 _counted = 0
 
 
@@ -60,9 +61,9 @@ def _run_on(
     return None if all(value is None for value in values.values()) else values
 
 
-def _cells_of(mesh: ProcMesh) -> ActorMesh[Cell]:
+def _cells_of(mesh: ProcMesh) -> ActorMesh:
     if mesh.uid not in _cells:
-        _cells[mesh.uid] = mesh.spawn(ACTOR_NAME, Cell)
+        _cells[mesh.uid] = cast("ActorMesh", mesh.spawn(ACTOR_NAME, Cell))
     return _cells[mesh.uid]
 
 

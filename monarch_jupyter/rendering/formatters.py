@@ -107,16 +107,15 @@ def _line(mesh: ProcMesh) -> str:
     return f"{mesh.name} {extent_text(mesh.sizes)}, {what}"
 
 
-def actor_mesh_text(mesh: ActorMesh[Any]) -> str:
+def actor_mesh_text(mesh: ActorMesh) -> str:
     """What the mesh is called and what it is made of."""
-    return f"{mesh.name} {extent_text(mesh.sizes)}, actors"
+    return f"{mesh.name} {extent_text(mesh.sizes)}: {mesh.class_name} on {mesh.procs.name}"
 
 
-def actor_mesh_html(mesh: ActorMesh[Any]) -> Html:
+def actor_mesh_html(mesh: ActorMesh) -> Html:
     """The same as HTML."""
-    return html.card(
-        html.element("strong", mesh.name), " ", html.code(extent_text(mesh.sizes)), ", actors"
-    )
+    head = html.join([html.element("strong", mesh.name), html.code(extent_text(mesh.sizes))], " ")
+    return html.card(head, ": ", html.code(mesh.class_name), f" on {mesh.procs.name}")
 
 
 def host_mesh_text(mesh: HostMesh) -> str:

@@ -58,7 +58,7 @@ def values_html(sizes: Mapping[str, int], values: Sequence[object]) -> Html:
 
 def all_numbers(values: Sequence[object]) -> TypeGuard[Sequence[float]]:
     """Whether every value is a real number (a truth value is none)."""
-    return all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in values)
+    return all(not isinstance(v, bool) and isinstance(v, numbers.Real) for v in values)
 
 
 def number_text(value: float) -> str:

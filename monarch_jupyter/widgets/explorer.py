@@ -7,7 +7,7 @@ Runs in: the kernel. The page's side is `explorer.js`, which speaks the wire of
 from __future__ import annotations
 
 import pathlib
-from typing import Any
+from typing import Any, cast
 
 import anywidget
 import traitlets
@@ -44,7 +44,7 @@ class Explorer(anywidget.AnyWidget):
         super().__init__(only=only)
         self._publisher = publisher
         self._views: set[str] = set()
-        self.on_msg(self._received)
+        cast("Any", self).on_msg(self._received)
         answer_while_busy(self.comm)
         publisher.connect(self._sink)
 
@@ -54,7 +54,7 @@ class Explorer(anywidget.AnyWidget):
         super().close()
 
     def _sink(self, message: KernelMessage) -> None:
-        self.send(message)
+        cast("Any", self).send(message)
 
     def _received(self, widget: object, content: object, buffers: object) -> None:
         """Called off the main thread while a cell runs."""
@@ -72,11 +72,11 @@ class Explorer(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return listing_text([mesh for mesh in observe.snapshot() if self.only in ("", mesh.uid)])
 
-    def _repr_mimebundle_(self, **kwargs: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        bundle = super()._repr_mimebundle_(**kwargs)
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        bundle = cast("Any", super())._repr_mimebundle_(**kwargs)
         if bundle is None:
             return None
-        data, metadata = bundle
+        data, metadata = cast("tuple[dict[str, Any], dict[str, Any]]", bundle)
         # For readers without widgets: the same table as it is now.
         meshes = [mesh for mesh in observe.snapshot() if self.only in ("", mesh.uid)]
         return {**data, "text/plain": repr(self), "text/html": listing_html(meshes)}, metadata
