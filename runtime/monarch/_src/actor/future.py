@@ -6,7 +6,6 @@ tasks, any number of times. The value is decoded by whoever first looks at it, o
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 import warnings
@@ -88,9 +87,9 @@ class Future(Waitable, Generic[R]):
             TimeoutError: not done in time. Nothing is lost: ask again.
             ValueError: a negative or NaN time-out.
         """
+        if timeout is not None and not timeout >= 0:  # NaN is neither
+            raise ValueError(f"timeout={timeout}: give seconds of at least 0, or None")
         if not self.done:
-            if timeout is not None and (math.isnan(timeout) or timeout < 0):
-                raise ValueError(f"timeout={timeout}: give seconds of at least 0, or None")
             _warn_under_a_loop()
             if not self._baton.wait(self, timeout):
                 if timeout is None:

@@ -162,11 +162,11 @@ class Runtime:
         node = ref.node(rank)
         if not self.node.knows(node) and (ref.uid, rank) not in self._dead:
             self._known.setdefault(ref.uid, ref)
-            if ref.owner == self.name:
+            if ref.owner == self.name:  # one of ours that was stopped, and forgotten since
                 self.node.expect(node)
             else:
                 self.node.link(node, address_of(ref.directory, node))
-                self.node.send(AGENT, Watch(node))
+            self.node.send(AGENT, Watch(node))
         return node
 
     def dead(self, ref: ProcsRef, rank: int) -> RankFailure | None:

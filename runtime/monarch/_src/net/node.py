@@ -90,6 +90,7 @@ class Node:
             if peer.route is not None or peer.gone:
                 return
             route = b">" + name.encode()
+            self._by_route[route] = peer  # before an answer can come
             self.router.connect(route, address)
             peer.address = address
             if not self._hello.versions:
@@ -98,7 +99,6 @@ class Node:
             for frames in peer.outbox:
                 self.router.send(route, frames)
             peer.outbox.clear()
-            self._by_route[route] = peer
             peer.route = route
 
     def knows(self, name: str) -> bool:
@@ -132,7 +132,7 @@ class Node:
     def send(self, name: str, message: Message, payload: Payload = NO_PAYLOAD) -> bool:
         """Send to a known node, in order, without blocking; False if it is gone or unknown."""
         if name == self.name:  # an actor that calls its neighbour, or itself
-            self._to_self.append((cast(AnyMessage, message), payload))
+            self._to_self.append((cast(AnyMessage, message), payload.own()))
             self.router.wake()
             self.baton.receive_now()
             return True

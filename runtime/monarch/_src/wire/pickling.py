@@ -6,6 +6,9 @@ and classes that the other side could not import (those of `__main__` and of cel
 closures). What travels by value takes the source text of its files along, so that tracebacks and
 debuggers on the other side can show it.
 
+What is sent is what the value was at the call: memory that its owner may still change is copied
+once, and only that of `bytes` and of read-only buffers is not.
+
 Body: a pickle; or, if sources travel along, `S`, a u32 (big endian) and that many bytes of pickled
 `{filename: source}`, then the pickle. Buffers of 4 KiB and more travel out of band.
 """
@@ -20,7 +23,7 @@ from typing import Any, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
-from monarch._src.wire.frames import Payload
+from monarch._src.wire.frames import Buffer, Payload
 
 OUT_OF_BAND = 4096
 _SOURCES = ord("S")
@@ -33,14 +36,16 @@ KeepSources = Callable[[Mapping[str, str]], None]
 class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
     """cloudpickle's, noting which files the code that travels by value came from."""
 
-    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]) -> None:
+    def __init__(self, file: io.BytesIO, buffers: list[Buffer]) -> None:
         def keep(buffer: pickle.PickleBuffer) -> bool:
             try:
-                if buffer.raw().nbytes < OUT_OF_BAND:
-                    return True
+                raw = buffer.raw()
             except BufferError:  # not contiguous: pickle copies it in band
                 return True
-            buffers.append(buffer)
+            if raw.nbytes < OUT_OF_BAND:
+                return True
+            # The message may leave long after the call, when the process it is for has begun.
+            buffers.append(raw if raw.readonly else bytearray(raw))
             return False
 
         super().__init__(file, protocol=5, buffer_callback=keep)  # pyright: ignore[reportUnknownMemberType]
@@ -80,7 +85,7 @@ def dumps(value: object, source_of: SourceOf | None = None) -> Payload:
     if _is_plain(value):
         return Payload(pickle.dumps(value, 5))
     file = io.BytesIO()
-    buffers: list[pickle.PickleBuffer] = []
+    buffers: list[Buffer] = []
     pickler = _Pickler(file, buffers)
     pickler.dump(_lifted(value))  # pyright: ignore[reportUnknownMemberType]
     body = file.getvalue()
@@ -90,7 +95,7 @@ def dumps(value: object, source_of: SourceOf | None = None) -> Payload:
         if sources:
             packed = pickle.dumps(sources, 5)
             body = b"S" + len(packed).to_bytes(4, "big") + packed + body
-    return Payload(body, [buffer.raw() for buffer in buffers])
+    return Payload(body, buffers)
 
 
 def loads(payload: Payload, keep_sources: KeepSources | None = None) -> Any:
