@@ -40,7 +40,7 @@ class Payload(msgspec.Struct, gc=False):
         return len(self.body) + sum(memoryview(b).nbytes for b in self.buffers)
 
     def own(self) -> Payload:
-        """The same for a receiver in this process, who may change what he gets: others may not see it."""
+        """The same for a receiver in this process, who may change what it gets unseen by others."""
         if not self.buffers:
             return self
         return Payload(self.body, [b if type(b) is bytes else bytearray(b) for b in self.buffers])
