@@ -20,6 +20,7 @@ from monarch._src.net.baton import Waitable
 from monarch._src.shape import Region, ValueMesh
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call
+from monarch._src.wire.pickling import is_atom
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,8 +98,9 @@ class AllCall(PendingCall):
     def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
         super().__init__(target.procs.uid, target, region)
         self.future = future
-        # As flat tuples, which the ValueMesh compares to keep equal neighbours once.
-        self._payloads: list[tuple[Any, ...]] = [()] * len(region)
+        # Those of atoms as tuples, which the ValueMesh compares to keep equal neighbours once. What
+        # can be changed in place must be each rank's own: a list is like no other.
+        self._payloads: list[tuple[Any, ...] | list[Any]] = [()] * len(region)
         self._failures = _Failures(target)
         self._rest: Waitable | None = None
 
@@ -106,7 +108,8 @@ class AllCall(PendingCall):
         if self._failures.list:
             self._note_answer()
             return
-        self._payloads[position] = (payload.body, *payload.buffers)
+        parts = (payload.body, *payload.buffers)
+        self._payloads[position] = parts if is_atom(payload) else list(parts)
         if not self.waiting:
             region, payloads = self.region, self._payloads
             self.future.settle(lambda: ValueMesh[Any].from_encoded(region, payloads, _unflatten))
@@ -130,7 +133,7 @@ class AllCall(PendingCall):
             self._rest.finish()
 
 
-def _unflatten(parts: tuple[Any, ...]) -> Any:
+def _unflatten(parts: tuple[Any, ...] | list[Any]) -> Any:
     return unship(Payload(parts[0], parts[1:]))
 
 

@@ -113,6 +113,33 @@ def loads(payload: Payload, keep_sources: KeepSources | None = None) -> Any:
     return pickle.loads(body, buffers=payload.buffers)
 
 
+# Opcodes of atoms: how many bytes follow, or (negated) how many say how many follow.
+_FOLLOWED_BY = {
+    0x4E: 0, 0x88: 0, 0x89: 0,  # None, True, False
+    0x4B: 1, 0x4D: 2, 0x4A: 4, 0x8A: -1,  # int
+    0x47: 8,  # float
+    0x8C: -1, 0x58: -4, 0x43: -1, 0x42: -4,  # str, bytes
+}  # fmt: skip
+_FRAMED = 0x95
+
+
+def is_atom(payload: Payload) -> bool:
+    """Whether this is the pickle of one None, bool, int, float, str or bytes, and of nothing else.
+
+    Equal ones may stand for each other: nobody can change them in place. Errs on the side of False.
+    """
+    body = payload.body
+    if payload.buffers or len(body) < 4 or body[0] != 0x80:
+        return False
+    at = 11 if body[2] == _FRAMED and len(body) > 12 else 2
+    follow = _FOLLOWED_BY.get(body[at])
+    if follow is None:
+        return False
+    if follow < 0:
+        follow = -follow + int.from_bytes(body[at + 1 : at + 1 - follow], "little")
+    return bytes(body[at + 1 + follow :]) in (b".", b"\x94.")
+
+
 class _Lifted:
     """A large `bytes` that travels out of band and arrives as `bytes` again."""
 
