@@ -170,6 +170,10 @@ def send_call(
 ) -> None:  # fmt: skip
     """Send one message a rank. Ranks known to be dead fail the call, or a broadcast, here."""
     procs, actor = target.procs, target.uid
+    if pending is None:  # all or none
+        failed = [(f, r) for r in region.ranks() if (f := target.failure_at(r)) is not None]
+        if failed:
+            raise SupervisionError(failures=[target.told_of(f, r) for f, r in failed])
     number = runtime.calls.open(pending) if pending is not None else 0
     extent = region.extent
     labels, sizes = extent.labels, extent.sizes
@@ -183,13 +187,8 @@ def send_call(
             # It was lost on the way; if that is not known yet, the notice of its death follows.
             failure = target.failure_at(rank)
         if pending is not None and failure is not None:
-            if position in pending.waiting:
-                pending.waiting.discard(position)
-                if not pending.waiting:
-                    runtime.calls.forget(number)
-                pending.lost(position, failure)
-        elif failure is not None:
-            raise SupervisionError(failures=[target.told_of(failure, rank)])
+            with runtime.answering:
+                runtime.calls.lost(number, position, failure)
 
 
 class Endpoint(Generic[P, R]):

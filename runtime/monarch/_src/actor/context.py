@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from monarch._src.shape import Extent, Point
 
 
-@dataclass(frozen=True)
-class ActorId:
+class ActorId(msgspec.Struct, frozen=True):
     """The name of one actor on one proc: unique for ever."""
 
     node: str
@@ -22,8 +22,7 @@ class ActorId:
         return f"{self.node}/{self.name}#{self.uid:x}"
 
 
-@dataclass(eq=False)
-class ActorInstance:
+class ActorInstance(msgspec.Struct, eq=False):
     """One actor as seen from inside. `rank` is its place in the mesh it was spawned in."""
 
     actor_id: ActorId

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 OTHERS_S = 0.05
 _decoding = threading.RLock()
+_observing = threading.Lock()
 
 
 class Future(Waitable, Generic[R]):
@@ -53,9 +54,10 @@ class Future(Waitable, Generic[R]):
 
     def on_done(self, callback: Callable[[], None]) -> None:
         """Call when done, at once if it is; on the thread that settles it, so be quick."""
-        if self._callbacks is None:
-            self._callbacks = []
-        self._callbacks.append(callback)
+        with _observing:  # two first observers at once must not each make a list
+            if self._callbacks is None:
+                self._callbacks = []
+            self._callbacks.append(callback)
         if self.done:
             self._run_callbacks()
         else:

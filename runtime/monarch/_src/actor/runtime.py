@@ -13,9 +13,11 @@ import itertools
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from monarch._src.actor.context import ActorId, ActorInstance, Context
 from monarch._src.actor.future import Future
@@ -54,8 +56,7 @@ from monarch._src.wire.messages import (
 log = logging.getLogger("monarch.actor")
 
 
-@dataclass(frozen=True)
-class ProcsRef:
+class ProcsRef(msgspec.Struct, frozen=True):
     """Where the procs of one mesh are: enough to call them from any process of the session."""
 
     uid: int
@@ -99,6 +100,8 @@ class Runtime:
         self.host = socket.gethostname()
         self.uids = UidSource()
         self.calls = CallTable()
+        # Answers are entered by the thread that receives, the known dead by the one that calls.
+        self.answering = threading.RLock()
         self.slot = Slot(None, 0)
         self.workers: dict[int, Worker] = {}
         self.proc_ref: ProcsRef | None = None
@@ -216,7 +219,8 @@ class Runtime:
             handler(peer, message, payload)
 
     def _on_reply(self, _peer: str, message: Reply, payload: Payload) -> None:
-        self.calls.answer(message.call, message.rank, message.status, payload)
+        with self.answering:
+            self.calls.answer(message.call, message.rank, message.status, payload)
 
     def _on_call(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
         worker = self.workers.get(message.actor)
@@ -309,7 +313,8 @@ class Runtime:
         )
         self._dead[ref.uid, ended.rank] = failure
         self.node.forget(ref.node(ended.rank))
-        self.calls.proc_lost(ref.uid, ended.rank, failure)
+        with self.answering:
+            self.calls.proc_lost(ref.uid, ended.rank, failure)
         if not ended.expected:
             bus.emit(RankFailed(failure))
             if ref.owner == self.name:

@@ -60,10 +60,6 @@ class CallTable:
         self._open[number] = call
         return number
 
-    def forget(self, number: int) -> None:
-        """Drop a call that could not be sent after all."""
-        self._open.pop(number, None)
-
     def answer(self, number: int, position: int, status: int, payload: Payload) -> None:
         """A Reply came. Answers to closed calls, and second answers of a rank, are ignored."""
         call = self._open.get(number)
@@ -84,13 +80,17 @@ class CallTable:
                 continue
             if rank not in call.region:
                 continue
-            position = call.region.position(rank)
-            if position not in call.waiting:
-                continue
-            call.waiting.discard(position)
-            if not call.waiting:
-                self._open.pop(number, None)
-            call.lost(position, failure)
+            self.lost(number, call.region.position(rank), failure)
+
+    def lost(self, number: int, position: int, failure: RankFailure) -> None:
+        """One rank of a call can't answer. Ignored if it has answered, or the call is closed."""
+        call = self._open.get(number)
+        if call is None or position not in call.waiting:
+            return
+        call.waiting.discard(position)
+        if not call.waiting:
+            del self._open[number]
+        call.lost(position, failure)
 
     def calls(self) -> list[PendingCall]:
         """All open calls, oldest first."""

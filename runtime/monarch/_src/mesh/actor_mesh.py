@@ -149,7 +149,8 @@ class ActorMesh(MeshTrait):
             message = StopActor(actors.uid, number, position, reason)
             gone = self.failure_at(rank) is not None
             if gone or not self._runtime.node.send(self._runtime.reach(self.procs, rank), message):
-                self._runtime.calls.answer(number, position, OK, NO_PAYLOAD)
+                with self._runtime.answering:
+                    self._runtime.calls.answer(number, position, OK, NO_PAYLOAD)
         return future
 
     def __reduce__(self) -> tuple[Any, ...]:

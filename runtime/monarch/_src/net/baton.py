@@ -33,6 +33,7 @@ from monarch._src.net.router import Router
 
 log = logging.getLogger("monarch.net")
 TICK = 0.005
+_registering = threading.Lock()
 
 
 class Waitable:
@@ -192,10 +193,11 @@ class Baton:
     def _follow(self, what: Waitable, left: float | None, guard: InterruptGuard | None) -> None:
         lock = threading.Lock()
         lock.acquire()
-        if what.sleepers is None:
-            what.sleepers = []
-        sleepers = what.sleepers
-        sleepers.append(lock)
+        with _registering:  # two first sleepers at once must not each make a list
+            if what.sleepers is None:
+                what.sleepers = []
+            sleepers = what.sleepers
+            sleepers.append(lock)
         self._followers.append(lock)
         self._wanted = self._io_leads
         try:
