@@ -10,24 +10,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 from monarch._src.errors import RankFailure
 
 log = logging.getLogger("monarch.events")
 
 
-@dataclass(frozen=True)
-class MeshSpawned:
+class MeshSpawned(msgspec.Struct, frozen=True):
     """A proc mesh was asked for."""
 
     uid: str
     name: str
 
 
-@dataclass(frozen=True)
-class ProcReady:
+class ProcReady(msgspec.Struct, frozen=True):
     """A proc has said hello to this process."""
 
     mesh: int
@@ -35,23 +34,20 @@ class ProcReady:
     pid: int
 
 
-@dataclass(frozen=True)
-class RankFailed:
+class RankFailed(msgspec.Struct, frozen=True):
     """A proc or an actor of a mesh that this process uses has failed."""
 
     failure: RankFailure
 
 
-@dataclass(frozen=True)
-class MeshStopped:
+class MeshStopped(msgspec.Struct, frozen=True):
     """A proc mesh has ended and all its processes are gone."""
 
     uid: str
     name: str
 
 
-@dataclass(frozen=True)
-class OutputLine:
+class OutputLine(msgspec.Struct, frozen=True):
     """One line that a rank wrote, without its newline. `stream` is `stdout` or `stderr`."""
 
     mesh: str
@@ -62,8 +58,7 @@ class OutputLine:
     text: str
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(msgspec.Struct, frozen=True):
     """Lines of ranks, in the order in which each rank wrote them."""
 
     lines: tuple[OutputLine, ...]

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
 
 from monarch._src.core.ids import parse_proc_node, proc_node
 from monarch._src.errors import Death, FailureKind
@@ -40,8 +41,7 @@ TRANSITIONS: dict[ProcState, frozenset[ProcState]] = {
 }
 
 
-@dataclass
-class Proc:
+class Proc(msgspec.Struct, eq=False):
     """One process of a mesh. `pid` is None until it exists; `deadline`: when it is killed."""
 
     node: str
@@ -56,18 +56,19 @@ class Proc:
     killed_for: str | None = None  # why the agent itself killed it, None if it did not
     death: Death | None = None
     kind: FailureKind = "proc died"
-    story: list[tuple[float, ProcState]] = field(default_factory=list[tuple[float, ProcState]])
+    story: list[tuple[float, ProcState]] = msgspec.field(
+        default_factory=list[tuple[float, ProcState]]
+    )
 
 
-@dataclass
-class Mesh:
+class Mesh(msgspec.Struct, eq=False):
     """The procs of one `spawn_procs`, by rank."""
 
     uid: int
     spec: SpawnProcs
     asked_at: float
     procs: list[Proc]
-    stop_askers: list[str] = field(default_factory=list[str])
+    stop_askers: list[str] = []
     stopping: bool = False
 
     @property
@@ -75,8 +76,7 @@ class Mesh:
         return all(p.state is ProcState.ENDED for p in self.procs)
 
 
-@dataclass(frozen=True)
-class StartProc:
+class StartProc(msgspec.Struct, frozen=True):
     """Make the process of that rank; report `forked` or `start_failed`."""
 
     node: str
@@ -84,24 +84,21 @@ class StartProc:
     rank: int
 
 
-@dataclass(frozen=True)
-class Kill:
+class Kill(msgspec.Struct, frozen=True):
     """SIGKILL that process; `ended` will follow."""
 
     node: str
     pid: int
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send a message to a node; one that is gone is no error."""
 
     to: str
     message: Message
 
 
-@dataclass(frozen=True)
-class FreeMesh:
+class FreeMesh(msgspec.Struct, frozen=True):
     """Nothing of that mesh is left: give back what belongs to it."""
 
     mesh: int

@@ -15,8 +15,9 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import cast
+
+import msgspec
 
 from monarch._src.net.baton import Baton, Waitable
 from monarch._src.net.router import Router
@@ -29,8 +30,7 @@ log = logging.getLogger("monarch.net")
 Handler = Callable[[str, AnyMessage, Payload], None]
 
 
-@dataclass
-class Peer:
+class Peer(msgspec.Struct, eq=False):
     """Another node. `route` is None until messages can go out; they wait in `outbox` until then."""
 
     name: str
@@ -38,8 +38,8 @@ class Peer:
     address: str = ""
     hello: Hello | None = None
     gone: bool = False
-    outbox: list[list[Buffer]] = field(default_factory=list[list[Buffer]])
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    outbox: list[list[Buffer]] = msgspec.field(default_factory=list[list[Buffer]])
+    lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
 
 def versions() -> dict[str, str]:
