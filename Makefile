@@ -68,8 +68,8 @@ wheel: $(VENV)/.test ## the wheel, panel included, in dist/
 	@$(PY) -m hatchling build -t wheel
 
 .PHONY: lock
-lock: ## write constraints.txt from a clean environment
-	@scripts/lock.sh
+lock: | $(PY) ## write constraints.txt anew, from pyproject.toml and the registry
+	@$(PY) scripts/lock.py
 
 .PHONY: clean
 clean: ## remove .venv and all that was built
