@@ -21,7 +21,7 @@ from monarch.observe import OutputLine
 from monarch_jupyter.folding import Fold, OutputFolder
 from monarch_jupyter.rank_names import name_ranks
 
-HOLD = 0.05
+HOLD = 0.15
 FLUSH_TIMEOUT = 5.0
 
 

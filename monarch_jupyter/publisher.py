@@ -5,13 +5,15 @@ handlers included: they note what is wanted and return. Everything else, polling
 included, happens on the publisher's own thread.
 Owns: that thread, from the first connect until `close`.
 Invariants: it polls only while somebody is connected; between two messages of one sink lie at
-least `INTERVAL` seconds; nothing is sent when nothing changed.
+least `INTERVAL` seconds; nothing is sent when nothing changed, but for a few snapshots to a sink
+whose page has not been heard yet.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,8 @@ logger = logging.getLogger("monarch.jupyter.publisher")
 
 INTERVAL = 0.1  # seconds between two looks at a mesh at work: ten updates a second at most
 SLOWEST = 1.0  # seconds between two looks while nothing happens
+FIRST_REPEAT = 0.3  # seconds until an unheard page is sent another snapshot, then twice as long...
+REPEATS = 6  # ... so many times
 
 Sink = Callable[[KernelMessage], None]
 
@@ -47,24 +51,36 @@ class Pace:
 class Publisher:
     """Looks at all meshes and sends each sink a snapshot first, then what changed."""
 
-    def __init__(self, look: Callable[[], Sequence[MeshSnapshot]]) -> None:
+    def __init__(
+        self,
+        look: Callable[[], Sequence[MeshSnapshot]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._look = look
+        self._clock = clock
         self._table = MeshTable()
         self._pace = Pace()
-        # Guarded by _wanted: all and only the sinks connected, and those of them that lack a
-        # snapshot.
+        # Guarded by _wanted: all and only the sinks connected; those of them that lack a snapshot;
+        # and those whose page has not been heard, with when to send the next one and how many more.
         self._wanted = threading.Condition()
         self._sinks: list[Sink] = []
         self._behind: list[Sink] = []
+        self._unheard: dict[Sink, tuple[float, int]] = {}
         self._closed = False
         self._hurry = False
         self._thread: threading.Thread | None = None
 
-    def connect(self, sink: Sink) -> None:
-        """Send `sink` a snapshot and from then on what changes, until it is disconnected."""
+    def connect(self, sink: Sink, *, repeat: bool = False) -> None:
+        """Send `sink` a snapshot and from then on what changes, until it is disconnected.
+
+        What is sent while a page still loads is lost, and a page's question may wait behind a cell
+        that runs. So with `repeat` the snapshot is sent a few more times until the first `sync`.
+        """
         with self._wanted:
             if self._closed:
                 return
+            if repeat:
+                self._unheard[sink] = (self._clock() + FIRST_REPEAT, REPEATS)
             if sink not in self._sinks:
                 self._sinks.append(sink)
             self._ask_snapshot(sink)
@@ -75,7 +91,9 @@ class Publisher:
                 self._thread.start()
 
     def sync(self, sink: Sink) -> None:
-        """Send `sink` a snapshot, because it missed something; connects it if it isn't."""
+        """Send `sink` a snapshot, because its page asks; connects it if it isn't."""
+        with self._wanted:
+            self._unheard.pop(sink, None)
         self.connect(sink)
 
     def disconnect(self, sink: Sink) -> None:
@@ -83,6 +101,7 @@ class Publisher:
         with self._wanted:
             self._sinks = [other for other in self._sinks if other != sink]
             self._behind = [other for other in self._behind if other != sink]
+            self._unheard.pop(sink, None)
 
     def wake(self) -> None:
         """Look soon: something is about to change."""
@@ -104,6 +123,7 @@ class Publisher:
         """Look once and send what follows from it; returns whether anything had changed."""
         delta = self._table.update(self._look())
         with self._wanted:
+            self._remember_unheard()
             behind, self._behind = self._behind, []
             informed = [sink for sink in self._sinks if sink not in behind]
         if delta is not None:
@@ -114,6 +134,19 @@ class Publisher:
             for sink in behind:
                 self._send(sink, snapshot)
         return delta is not None
+
+    def _remember_unheard(self) -> None:
+        now = self._clock()
+        for sink, (due, left) in list(self._unheard.items()):
+            if now < due:
+                continue
+            if sink not in self._behind:
+                self._behind.append(sink)
+            if left == 1:
+                del self._unheard[sink]
+            else:
+                again = FIRST_REPEAT * 2 ** (REPEATS - left + 1)
+                self._unheard[sink] = (now + again, left - 1)
 
     def _ask_snapshot(self, sink: Sink) -> None:
         if sink not in self._behind:

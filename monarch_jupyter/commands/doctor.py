@@ -38,15 +38,13 @@ class Diagnosis:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return html.card(
-            html.table(
-                ["", "what", "found", "remedy"],
-                [
-                    [_sign(finding), finding.name, finding.detail, finding.remedy or ""]
-                    for finding in self.findings
-                ],
-            )
-        )
+        rows: list[list[object]] = [[_sign(f), f.name, f.detail] for f in self.findings]
+        head = ["", "what", "found"]
+        if any(finding.remedy for finding in self.findings):
+            head.append("remedy")
+            for row, finding in zip(rows, self.findings, strict=True):
+                row.append(finding.remedy or "")
+        return html.card(html.table(head, rows))
 
 
 def doctor() -> Diagnosis:

@@ -242,7 +242,16 @@ class MeshView {
       counts.set(row.state, (counts.get(row.state) ?? 0) + 1);
     }
     const said = ORDER.filter((state) => counts.has(state));
-    setText(this.tally, said.map((s) => `${ICONS[s]} ${counts.get(s)} ${s}`).join("   "));
+    const tally = said.map((state) => [state, `${ICONS[state]} ${counts.get(state)} ${state}`]);
+    if (tally.map(([, text]) => text).join("") !== this.tally.textContent) {
+      const parts = tally.map(([state, text]) => {
+        const part = element("span", "mx-count");
+        part.dataset.state = state;
+        part.textContent = text;
+        return part;
+      });
+      this.tally.replaceChildren(...parts);
+    }
     for (const [rank, cell] of this.cells) {
       const row = mesh.rows.get(rank);
       if (row && row !== cell.row) {
@@ -260,7 +269,9 @@ class MeshView {
     // Under a column head the rank's place is said already.
     setText(cell.where, cell.hasColumnHeads ? row.state : point || "rank 0");
     const busy = row.state === "busy" && row.endpoint;
-    setText(cell.what, busy ? row.endpoint : cell.hasColumnHeads ? "" : row.state);
+    const where = row.actor ? `${row.actor}.${row.endpoint}` : row.endpoint;
+    setText(cell.what, busy ? where : cell.hasColumnHeads ? "" : row.state);
+    cell.what.hidden = cell.what.textContent === "";
     const label = `${this.mesh.name} ${point}`.trim();
     setLabel(cell.node, `${label}: ${doing(row)}`);
     cell.node.title = doing(row);

@@ -46,7 +46,7 @@ class Explorer(anywidget.AnyWidget):
         self._views: set[str] = set()
         cast("Any", self).on_msg(self._received)
         answer_while_busy(self.comm)
-        publisher.connect(self._sink)
+        publisher.connect(self._sink, repeat=True)
 
     def close(self) -> None:
         """End the updates and the widget. Idempotent."""
