@@ -4,7 +4,9 @@ from monarch._src.actor.calling import Endpoint
 from monarch._src.actor.context import ActorId, ActorInstance, Context, current
 from monarch._src.actor.endpoint import Actor, concurrent_endpoint, endpoint
 from monarch._src.actor.future import Future
+from monarch._src.actor.ports import Channel, Port, PortReceiver
 from monarch._src.actor.runtime import runtime
+from monarch._src.actor.sending import Accumulator, as_endpoint, send
 from monarch._src.config import settings as _settings
 from monarch._src.errors import (
     ActorError,
@@ -67,11 +69,13 @@ _faults.forward_output(lambda: _settings().enable_log_forwarding and not _anybod
 _session.on_start(_on_start)
 
 __all__ = [
+    "Accumulator",
     "Actor",
     "ActorError",
     "ActorId",
     "ActorInstance",
     "ActorMesh",
+    "Channel",
     "Context",
     "Death",
     "Endpoint",
@@ -83,18 +87,22 @@ __all__ = [
     "MeshStoppedError",
     "NDSlice",
     "Point",
+    "Port",
+    "PortReceiver",
     "ProcMesh",
     "RankFailure",
     "Region",
     "Shape",
     "SupervisionError",
     "ValueMesh",
+    "as_endpoint",
     "concurrent_endpoint",
     "context",
     "current_actor_name",
     "current_rank",
     "current_size",
     "endpoint",
+    "send",
     "shutdown_context",
     "this_host",
     "this_proc",

@@ -115,6 +115,8 @@ class _AsyncLife:
             method = worker.method(call.endpoint)
             if method is not None:
                 args, kwargs = unship(payload)
+                if call.by_port:
+                    args = (worker.port_for(peer, call), *args)
                 value = await method.function(worker.instance_object, *args, **kwargs)
         except asyncio.CancelledError:
             error = RuntimeError("the call was cancelled: its actor ended")

@@ -7,19 +7,21 @@ A call is checked and pickled before anything of it is sent, and sent before the
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from monarch._src.actor.endpoint import EndpointMethod
 from monarch._src.actor.future import Future
-from monarch._src.actor.remote import error_for, ship, unpack, unship
+from monarch._src.actor.ports import Port
+from monarch._src.actor.remote import error_for, rebuild, ship, unpack, unship
 from monarch._src.actor.runtime import ProcsRef, Runtime
 from monarch._src.core.calls import PendingCall
 from monarch._src.errors import RankFailure, SupervisionError, at_text
 from monarch._src.net.baton import Waitable
 from monarch._src.shape import Region, ValueMesh
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.messages import Call
+from monarch._src.wire.messages import THROWN, Call
 from monarch._src.wire.pickling import is_atom
 
 P = ParamSpec("P")
@@ -53,15 +55,31 @@ class _Failures:
         self._target = target
         self.list: list[RankFailure] = []
 
-    def unpacked(self, payload: Payload) -> tuple[RankFailure, BaseException | None]:
+    def unpacked(self, status: int, payload: Payload) -> Callable[[], Any]:
+        """Enter a rank's failure; what raises it to the caller."""
         failure, exception = unpack(payload)
         self.list.append(failure)
-        return failure, exception
 
-    def lost(self, position: int, failure: RankFailure) -> SupervisionError:
-        rank = self._target.region.global_rank(position)
+        def throw() -> Any:
+            raise error_for(status, self.list, exception())
+
+        return throw
+
+    def lost(self, rank: int, failure: RankFailure) -> SupervisionError:
+        """Enter the death of a proc, by its rank there; the error to raise."""
         self.list.append(self._target.told_of(failure, rank))
         return SupervisionError(failures=self.list)
+
+
+def _thrower(target: Target, status: int, payload: Payload) -> Callable[[], Any]:
+    """What raises the failure of one rank, or what an explicit port was given."""
+    if status == THROWN:
+        return partial(_throw_as_it_is, payload)
+    return _Failures(target).unpacked(status, payload)
+
+
+def _throw_as_it_is(payload: Payload) -> Any:
+    raise rebuild(payload)
 
 
 class OneCall(PendingCall):
@@ -78,22 +96,17 @@ class OneCall(PendingCall):
         self.future.settle(lambda: unship(payload))
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
-        failures = _Failures(self._target)
-
-        def decode() -> Any:
-            _, exception = failures.unpacked(payload)
-            raise error_for(status, failures.list, exception)
-
-        self.future.settle(decode)
+        self.future.settle(_thrower(self._target, status, payload))
 
     def lost(self, position: int, failure: RankFailure) -> None:
-        self.future.fail(_Failures(self._target).lost(position, failure))
+        rank = self.region.global_rank(position)
+        self.future.fail(_Failures(self._target).lost(rank, failure))
 
 
 class AllCall(PendingCall):
     """`call`: every rank; the values in rank order, or the first failure and those that join it."""
 
-    __slots__ = ("_failures", "_payloads", "_rest", "future")
+    __slots__ = ("_failed", "_failures", "_payloads", "_rest", "future")
 
     def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
         super().__init__(target.procs.uid, target, region)
@@ -102,10 +115,11 @@ class AllCall(PendingCall):
         # can be changed in place must be each rank's own: a list is like no other.
         self._payloads: list[tuple[Any, ...] | list[Any]] = [()] * len(region)
         self._failures = _Failures(target)
+        self._failed = False
         self._rest: Waitable | None = None
 
     def answered(self, position: int, payload: Payload) -> None:
-        if self._failures.list:
+        if self._failed:
             self._note_answer()
             return
         parts = (payload.body, *payload.buffers)
@@ -115,17 +129,25 @@ class AllCall(PendingCall):
             self.future.settle(lambda: ValueMesh[Any].from_encoded(region, payloads, _unflatten))
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
-        _, exception = self._failures.unpacked(payload)
-        self._settle(error_for(status, self._failures.list, exception))
+        if status == THROWN:
+            self._settle(partial(_throw_as_it_is, payload))
+        else:
+            self._settle(self._failures.unpacked(status, payload))
 
     def lost(self, position: int, failure: RankFailure) -> None:
-        self._settle(self._failures.lost(position, failure))
+        error = self._failures.lost(self.region.global_rank(position), failure)
 
-    def _settle(self, error: BaseException) -> None:
+        def throw() -> Any:
+            raise error
+
+        self._settle(throw)
+
+    def _settle(self, throw: Callable[[], Any]) -> None:
+        self._failed = True
         self._payloads = []
         if self.waiting and self._rest is None:
             self._rest = self.future.rest = Waitable()
-        self.future.fail(error)
+        self.future.settle(throw)
         self._note_answer()
 
     def _note_answer(self) -> None:
@@ -152,23 +174,21 @@ class StreamCall(PendingCall):
         next(self._next).settle(lambda: unship(payload))
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
-        failures = _Failures(self._target)
-
-        def decode() -> Any:
-            _, exception = failures.unpacked(payload)
-            raise error_for(status, failures.list, exception)
-
-        next(self._next).settle(decode)
+        next(self._next).settle(_thrower(self._target, status, payload))
 
     def lost(self, position: int, failure: RankFailure) -> None:
-        next(self._next).fail(_Failures(self._target).lost(position, failure))
+        rank = self.region.global_rank(position)
+        next(self._next).fail(_Failures(self._target).lost(rank, failure))
 
 
 def send_call(
     runtime: Runtime, target: Target, region: Region, name: str, payload: Payload,
-    pending: PendingCall | None,
+    pending: PendingCall | None, *, by_port: bool = False, port: Port[Any] | None = None,
 ) -> None:  # fmt: skip
-    """Send one message a rank. Ranks known to be dead fail the call, or a broadcast, here."""
+    """Send one message a rank. Ranks known to be dead fail the call, or a broadcast, here.
+
+    With a `port`, answers go there instead of to `pending`.
+    """
     procs, actor = target.procs, target.uid
     if pending is None:  # all or none
         failed = [(f, r) for r in region.ranks() if (f := target.failure_at(r)) is not None]
@@ -178,10 +198,14 @@ def send_call(
     extent = region.extent
     labels, sizes = extent.labels, extent.sizes
     send, reach = runtime.node.send, runtime.reach
+    extra: tuple[Any, ...] = (by_port,)
+    if port is not None:
+        number = port.number
+        extra = (by_port, port.node, port.address)
     for position, rank in enumerate(region.ranks()):
         failure = target.failure_at(rank)
         if failure is None:
-            message = Call(actor, number, name, position, labels, sizes)
+            message = Call(actor, number, name, position, labels, sizes, *extra)
             if send(reach(procs, rank), message, payload):
                 continue
             # It was lost on the way; if that is not known yet, the notice of its death follows.
@@ -209,11 +233,7 @@ class Endpoint(Generic[P, R]):
             TypeError: the arguments do not fit, or one cannot be pickled (it is named).
             MeshStoppedError: the mesh has been stopped.
         """
-        payload = self._pack(args, kwargs)
-        future: Future[ValueMesh[R]] = self._runtime.new_future()
-        region = self._target.region
-        self._send(region, payload, AllCall(self._target, region, future))
-        return future
+        return self.start(args, kwargs, AllCall)
 
     def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call the one rank of this mesh.
@@ -235,10 +255,7 @@ class Endpoint(Generic[P, R]):
     def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call one rank, drawn uniformly at random."""
         payload = self._pack(args, kwargs)
-        region = self._target.region
-        if len(region) > 1:
-            point = region.extent.point_of_rank(random.randrange(len(region)))
-            region = region.slice(**dict(point))
+        region = self._drawn()
         future: Future[R] = self._runtime.new_future()
         self._send(region, payload, OneCall(self._target, region, future))
         return future
@@ -262,8 +279,45 @@ class Endpoint(Generic[P, R]):
         """
         self._send(self._target.region, self._pack(args, kwargs), None)
 
-    def _send(self, region: Region, payload: Payload, pending: PendingCall | None) -> None:
-        send_call(self._runtime, self._target, region, self.name, payload, pending)
+    def start(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        make: Callable[[Target, Region, Future[Any]], PendingCall],
+    ) -> Future[Any]:
+        """Call every rank; `make` says what becomes of the answers."""
+        payload = self._pack(args, kwargs)
+        future = self._runtime.new_future()
+        region = self._target.region
+        self._send(region, payload, make(self._target, region, future))
+        return future
+
+    def send(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], port: Port[R] | None, *, choose: bool
+    ) -> None:
+        """Send to every rank, or to one at random; answers go to `port`, if given."""
+        payload = self._pack(args, kwargs)
+        region = self._drawn() if choose else self._target.region
+        self._send(region, payload, None, port)
+
+    def _drawn(self) -> Region:
+        region = self._target.region
+        if len(region) == 1:
+            return region
+        point = region.extent.point_of_rank(random.randrange(len(region)))
+        return region.slice(**dict(point))
+
+    def _send(
+        self,
+        region: Region,
+        payload: Payload,
+        pending: PendingCall | None,
+        port: Port[R] | None = None,
+    ) -> None:
+        send_call(
+            self._runtime, self._target, region, self.name, payload, pending,
+            by_port=self._method.by_port, port=port,
+        )  # fmt: skip
 
     def _pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Payload:
         target = self._target

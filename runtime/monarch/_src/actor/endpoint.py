@@ -10,12 +10,24 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from monarch._src.shape import MeshTrait, Region
 
 if TYPE_CHECKING:
     from monarch._src.actor.calling import Endpoint
+    from monarch._src.actor.ports import Port
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,23 +41,37 @@ RESERVED = frozenset(
 class EndpointMethod(Generic[P, R]):
     """A method marked with `@endpoint`. On an actor's own instance it is the plain method."""
 
-    def __init__(self, function: Callable[..., Any], *, concurrent: bool, instrument: bool) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        concurrent: bool = False,
+        by_port: bool = False,
+        instrument: bool = True,
+    ) -> None:
         self.function = function
         self.name = function.__name__
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
         self.is_async = inspect.iscoroutinefunction(function)
         self.concurrent = concurrent
+        self.by_port = by_port
         self.instrument = instrument
         parameters = list(inspect.signature(function).parameters.values())
         if not parameters:
             raise TypeError(f"endpoint {function.__qualname__} takes no self; add it")
-        self.signature = inspect.Signature(parameters[1:])
+        if by_port and len(parameters) < 2:
+            raise TypeError(
+                f"endpoint {function.__qualname__} answers through a port: take it as the first "
+                "parameter after self"
+            )
+        parameters = parameters[2 if by_port else 1 :]
+        self.signature = inspect.Signature(parameters)
         simple = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-        plain = all(p.kind in simple for p in parameters[1:])
-        needed = sum(p.default is inspect.Parameter.empty for p in parameters[1:])
+        plain = all(p.kind in simple for p in parameters)
+        needed = sum(p.default is inspect.Parameter.empty for p in parameters)
         # How many positional arguments fit without asking `inspect`, 10 us a call.
-        self._fits = range(needed, len(parameters)) if plain else range(0)
+        self._fits = range(needed, len(parameters) + 1) if plain else range(0)
 
     def check(self, class_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """TypeError if a call with these arguments could not begin."""
@@ -81,27 +107,65 @@ class _EndpointDecorator:
     def __call__(self, method: Callable[Concatenate[Any, P], R], /) -> EndpointMethod[P, R]: ...
     @overload
     def __call__(
-        self, method: None = None, *, propagate: Any = None, instrument: bool = True
+        self,
+        method: None = None,
+        *,
+        propagate: Any = None,
+        explicit_response_port: Literal[True],
+        instrument: bool = True,
+    ) -> _PortEndpointDecorator: ...
+    @overload
+    def __call__(
+        self,
+        method: None = None,
+        *,
+        propagate: Any = None,
+        explicit_response_port: Literal[False] = False,
+        instrument: bool = True,
     ) -> _EndpointDecorator: ...
     def __call__(
-        self, method: Any = None, *, propagate: Any = None, instrument: bool = True
+        self,
+        method: Any = None,
+        *,
+        propagate: Any = None,
+        explicit_response_port: bool = False,
+        instrument: bool = True,
     ) -> Any:
         """Mark a method as callable from other processes.
 
         Args:
             propagate: accepted for programs that use it with distributed tensors.
+            explicit_response_port: the method takes a `Port` first and answers through it, when and
+                as often as it likes; what it returns is dropped.
             instrument: whether calls are counted and timed.
         """
-        if method is None:
-            return partial(_make, concurrent=False, instrument=instrument)
-        return _make(method, concurrent=False, instrument=instrument)
+        make = partial(_make, by_port=explicit_response_port, instrument=instrument)
+        return make if method is None else make(method)
 
 
-def _make(method: Any, *, concurrent: bool, instrument: bool) -> EndpointMethod[Any, Any]:
+class _PortEndpointDecorator(Protocol):
+    """`@endpoint(explicit_response_port=True)`."""
+
+    @overload
+    def __call__(
+        self, method: Callable[Concatenate[Any, Port[R], P], Awaitable[None]], /
+    ) -> EndpointMethod[P, R]: ...
+    @overload
+    def __call__(
+        self, method: Callable[Concatenate[Any, Port[R], P], None], /
+    ) -> EndpointMethod[P, R]: ...
+
+
+def _make(
+    method: Any, *, concurrent: bool = False, by_port: bool = False, instrument: bool = True
+) -> EndpointMethod[Any, Any]:
     if not callable(method) or isinstance(method, (type, staticmethod, classmethod)):
         raise TypeError(f"@endpoint marks methods; {method!r} is none")
     return EndpointMethod(
-        cast("Callable[..., Any]", method), concurrent=concurrent, instrument=instrument
+        cast("Callable[..., Any]", method),
+        concurrent=concurrent,
+        by_port=by_port,
+        instrument=instrument,
     )
 
 
@@ -111,7 +175,7 @@ def concurrent_endpoint(
     """Like `@endpoint`, for `async def` only: calls overlap from their first `await`."""
     if not inspect.iscoroutinefunction(method):
         raise TypeError(f"@concurrent_endpoint needs an `async def`; {method!r} is none")
-    return _make(method, concurrent=True, instrument=True)
+    return _make(method, concurrent=True)
 
 
 endpoint = _EndpointDecorator()

@@ -26,7 +26,7 @@ _observing = threading.Lock()
 class Future(Waitable, Generic[R]):
     """The answer to come. Dropping it does not unsend the message."""
 
-    __slots__ = ("_baton", "_callbacks", "_decode", "_error", "_value", "rest")
+    __slots__ = ("_baton", "_callbacks", "_decode", "_error", "_value", "given_up", "rest")
 
     def __init__(self, baton: Baton) -> None:
         super().__init__()
@@ -37,6 +37,8 @@ class Future(Waitable, Generic[R]):
         self._callbacks: list[Callable[[], None]] | None = None
         # Done when every rank has answered; a first error settles the future before that.
         self.rest: Waitable | None = None
+        # Whoever waited has stopped waiting: a receiver may hand this future out again.
+        self.given_up = False
 
     # --- for the runtime ----------------------------------------------------------------------
 
@@ -96,8 +98,9 @@ class Future(Waitable, Generic[R]):
             if not self._baton.wait(self, timeout):
                 if timeout is None:
                     raise RuntimeError("the runtime was shut down before the answer came")
+                self.given_up = True
                 raise TimeoutError(f"no answer within {timeout} s; the call goes on, ask again")
-        if self._error is not None and self.rest is not None:
+        if self.rest is not None:
             # Ranks that fail alike do so together: a moment's patience folds them into one error.
             rest, self.rest = self.rest, None
             self._baton.wait(rest, OTHERS_S)
@@ -119,7 +122,11 @@ class Future(Waitable, Generic[R]):
 
     def __await__(self) -> Generator[Any, None, R]:
         if not self.done:
-            yield from self._when_done().__await__()
+            try:
+                yield from self._when_done().__await__()
+            except BaseException:
+                self.given_up = True
+                raise
         return self._result()
 
     def as_asyncio(self) -> asyncio.Future[R]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -108,19 +108,38 @@ def pack(failure: RankFailure, exception: BaseException | None) -> Payload:
     return Payload(_encode((_encode(failure), pickled)))
 
 
-def unpack(payload: Payload) -> tuple[RankFailure, BaseException | None]:
-    """What `pack` was given; the exception is None if it cannot be rebuilt here."""
+def unpack(payload: Payload) -> tuple[RankFailure, Callable[[], BaseException | None]]:
+    """The failure in it, and what rebuilds the exception, or None where it cannot be rebuilt.
+
+    Rebuilding runs code of the user: leave it to the thread that looks at the error.
+    """
     story, pickled = msgspec.msgpack.decode(payload.body, type=tuple[bytes, bytes])
-    failure = _decode_failure(story)
-    exception: BaseException | None = None
-    if pickled:
+
+    def exception() -> BaseException | None:
         try:
-            rebuilt = unship(Payload(pickled))
+            rebuilt = unship(Payload(pickled)) if pickled else None
         except Exception:
-            rebuilt = None
-        if isinstance(rebuilt, BaseException):
-            exception = rebuilt
-    return failure, exception
+            return None
+        return rebuilt if isinstance(rebuilt, BaseException) else None
+
+    return _decode_failure(story), exception
+
+
+def pack_exception(exception: BaseException) -> Payload:
+    """An exception that is to be raised as it is; one that pickle refuses goes as its text."""
+    try:
+        return ship(exception)
+    except Exception:
+        return ship(ActorError(None, f"{type(exception).__name__}: {_text_of(exception)}"))
+
+
+def rebuild(payload: Payload) -> BaseException:
+    """What `pack_exception` was given."""
+    try:
+        exception = unship(payload)
+    except Exception as error:
+        return ActorError(None, f"an exception came that cannot be rebuilt here: {error}")
+    return exception if isinstance(exception, BaseException) else ActorError(None, repr(exception))
 
 
 def error_for(

@@ -16,13 +16,14 @@ import socket
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from monarch._src.actor.context import ActorId, ActorInstance, Context
 from monarch._src.actor.future import Future
 from monarch._src.core.calls import CallTable
-from monarch._src.core.ids import AGENT, UidSource, proc_node
+from monarch._src.core.ids import AGENT, UidSource, parse_proc_node, proc_node
 from monarch._src.errors import Death, MeshFailure, RankFailure
 from monarch._src.events import MeshStopped as MeshStoppedEvent
 from monarch._src.events import Output, OutputLine, ProcReady, RankFailed, bus
@@ -89,6 +90,14 @@ class Worker(Protocol):
         ...
 
 
+class Receiver(Protocol):
+    """What reads a port; see `monarch._src.actor.ports`."""
+
+    def deliver(self, rank: int, status: int, payload: Payload) -> None:
+        """A message came."""
+        ...
+
+
 class Runtime:
     """See the module's text."""
 
@@ -109,6 +118,7 @@ class Runtime:
         self._known: dict[int, ProcsRef] = {}
         self._dead: dict[tuple[int, int], RankFailure] = {}
         self._deaths: list[tuple[ProcsRef | None, ProcEnded]] = []
+        self._ports: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
         self._owners: dict[int, int] = {}
         self._faults: dict[tuple[int, int | None], list[RankFailure]] = {}
         self._requests = itertools.count(1)
@@ -172,6 +182,22 @@ class Runtime:
             self.node.send(AGENT, Watch(node))
         return node
 
+    def reach_node(self, node: str, address: str) -> None:
+        """Have a route to a node that listens at that address."""
+        if not self.node.knows(node):
+            place = parse_proc_node(node)
+            if place is not None and place in self._dead:
+                return
+            self.node.link(node, address)
+            if place is not None:
+                self.node.send(AGENT, Watch(node))
+
+    def open_port(self, receiver: Receiver) -> int:
+        """A number for a port; it is closed when nobody holds its receiver any more."""
+        number = self.calls.new_number()
+        self._ports[number] = receiver
+        return number
+
     def dead(self, ref: ProcsRef, rank: int) -> RankFailure | None:
         """Why that proc is gone, if this process has heard so."""
         return self._dead.get((ref.uid, rank)) if self._dead else None
@@ -219,6 +245,11 @@ class Runtime:
             handler(peer, message, payload)
 
     def _on_reply(self, _peer: str, message: Reply, payload: Payload) -> None:
+        if self._ports:
+            receiver = self._ports.get(message.call)
+            if receiver is not None:
+                receiver.deliver(message.rank, message.status, payload)
+                return
         with self.answering:
             self.calls.answer(message.call, message.rank, message.status, payload)
 
@@ -291,6 +322,8 @@ class Runtime:
             ref, ended = self._deaths.pop(0)
             if ref is not None:
                 self._proc_lost(ref, ended)
+            else:
+                self.node.forget(ended.node)
         if self._faults:
             faults, self._faults = self._faults, {}
             for (mesh, actor), failures in faults.items():

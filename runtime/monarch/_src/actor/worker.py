@@ -8,6 +8,7 @@ order); whatever is still queued when an actor ends is answered with why it ende
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from typing import Any, cast
@@ -15,6 +16,7 @@ from typing import Any, cast
 from monarch._src.actor.context import ActorId, ActorInstance, Context, current
 from monarch._src.actor.endpoint import ActorClass, EndpointMethod, actor_class
 from monarch._src.actor.mailbox import Mailbox, StopNow
+from monarch._src.actor.ports import Port
 from monarch._src.actor.remote import describe, pack, ship, unship
 from monarch._src.actor.runtime import Runtime
 from monarch._src.errors import FailureKind, MeshFailure, RankFailure
@@ -45,6 +47,7 @@ class Worker:
         self.mailbox = Mailbox()
         self.dead: RankFailure | None = None
         self._class: ActorClass | None = None
+        self._plain: dict[str, EndpointMethod[Any, Any]] = {}
         self.instance_object: Any = None
         point = Extent(spec.labels, spec.sizes).point_of_rank(spec.rank)
         self.instance = ActorInstance(
@@ -59,7 +62,7 @@ class Worker:
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
         """Queue a message; one for an actor that has ended is answered at once."""
         if self.dead is not None:
-            self._refuse(peer, message.call, message.rank)
+            self._refuse(peer, message)
         elif isinstance(message, StopActor):
             self.mailbox.put(StopNow(message.reason, (peer, message.call, message.rank)))
         else:
@@ -115,7 +118,7 @@ class Worker:
                 continue
             if isinstance(item, tuple):
                 peer, call, payload = item
-                fatal = self.finish(peer, call, *self._run_endpoint(call, payload))
+                fatal = self.finish(peer, call, *self._run_endpoint(peer, call, payload))
                 if fatal is not None:
                     self.end(*fatal)
             elif isinstance(item, StopNow):
@@ -126,7 +129,9 @@ class Worker:
                 if fatal is not None:
                     self.end(*fatal)
 
-    def _run_endpoint(self, call: Call, payload: Payload) -> tuple[Any, BaseException | None]:
+    def _run_endpoint(
+        self, peer: str, call: Call, payload: Payload
+    ) -> tuple[Any, BaseException | None]:
         """Run a sync endpoint; its value, or what it raised."""
         runtime = self.runtime
         current.set(Context(self.instance, call.rank, call.labels, call.sizes))
@@ -136,6 +141,8 @@ class Worker:
             if method is None:
                 return None, None
             args, kwargs = unship(payload)
+            if call.by_port:
+                args = (self.port_for(peer, call), *args)
             return method.function(self.instance_object, *args, **kwargs), None
         except BaseException as error:
             return None, error
@@ -148,10 +155,20 @@ class Worker:
         if not name:
             return None
         assert self._class is not None
-        method = self._class.endpoints.get(name)
+        method = self._class.endpoints.get(name) or self._plain.get(name)
         if method is None:
-            raise AttributeError(f"{self._class.name} has no endpoint {name!r}")
+            # A method that is no endpoint comes from as_endpoint, which has checked it.
+            function = getattr(self._class.cls, name, None)
+            if not inspect.isfunction(function):
+                raise AttributeError(f"{self._class.name} has no endpoint {name!r}")
+            method = self._plain[name] = EndpointMethod[Any, Any](function)
         return method
+
+    def port_for(self, peer: str, call: Call) -> Port[Any]:
+        """The port through which an endpoint answers that call."""
+        if call.reply_to:
+            return Port(call.reply_to, call.reply_address, call.call, call.rank)
+        return Port(peer, self.runtime.node.address_of(peer), call.call, call.rank)
 
     def is_concurrent(self, name: str) -> bool:
         """Whether calls of that endpoint overlap."""
@@ -165,7 +182,7 @@ class Worker:
     ) -> tuple[RankFailure, BaseException] | None:
         """Answer a call. What it raised may be the end of the actor: then the end is returned."""
         if error is None:
-            if not call.call:
+            if not call.call or call.by_port:
                 return None
             try:
                 payload = _NONE if value is None else ship(value)
@@ -175,9 +192,9 @@ class Worker:
                     f"another process: {unpicklable}"
                 )
             else:
-                self.runtime.node.send(peer, Reply(call.call, call.rank, OK), payload)
+                self._answer(peer, call, OK, payload)
                 return None
-        if isinstance(error, Exception) and call.call:
+        if isinstance(error, Exception) and call.call and not call.by_port:
             failure = self.describe(error, "endpoint", call.endpoint)
             self._reply(peer, call, RAISED, failure, error)
             return None
@@ -189,12 +206,20 @@ class Worker:
     def _reply(
         self, peer: str, call: Call, status: int, failure: RankFailure, error: BaseException | None
     ) -> None:
-        self.runtime.node.send(peer, Reply(call.call, call.rank, status), pack(failure, error))
+        self._answer(peer, call, status, pack(failure, error))
 
-    def _refuse(self, peer: str, call: int, rank: int) -> None:
+    def _answer(self, peer: str, call: Call, status: int, payload: Payload) -> None:
+        if call.reply_to:
+            peer = call.reply_to
+            self.runtime.reach_node(peer, call.reply_address)
+        self.runtime.node.send(peer, Reply(call.call, call.rank, status), payload)
+
+    def _refuse(self, peer: str, message: Call | StopActor) -> None:
         assert self.dead is not None
-        if call:
-            self.runtime.node.send(peer, Reply(call, rank, DIED), pack(self.dead, None))
+        if isinstance(message, StopActor):
+            self.runtime.node.send(peer, Reply(message.call, message.rank, OK), NO_PAYLOAD)
+        elif message.call:
+            self._answer(peer, message, DIED, pack(self.dead, None))
 
     def describe(
         self, error: BaseException, kind: FailureKind, endpoint: str | None
@@ -252,7 +277,7 @@ class Worker:
         """Answer what is still queued with why there will be no other answer."""
         while (item := self.mailbox.take()) is not None:
             if isinstance(item, tuple):
-                self._refuse(item[0], item[1].call, item[1].rank)
+                self._refuse(item[0], item[1])
             elif isinstance(item, StopNow) and item.reply_to is not None:
                 node, call, rank = item.reply_to
                 self.runtime.node.send(node, Reply(call, rank, OK), NO_PAYLOAD)

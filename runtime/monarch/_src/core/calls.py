@@ -60,6 +60,10 @@ class CallTable:
         self._open[number] = call
         return number
 
+    def new_number(self) -> int:
+        """A number that no call has: for a port, which is answered like one."""
+        return next(self._ids)
+
     def answer(self, number: int, position: int, status: int, payload: Payload) -> None:
         """A Reply came. Answers to closed calls, and second answers of a rank, are ignored."""
         call = self._open.get(number)
@@ -68,10 +72,14 @@ class CallTable:
         call.waiting.discard(position)
         if not call.waiting:
             del self._open[number]
-        if status == OK:
-            call.answered(position, payload)
-        else:
-            call.raised(position, status, payload)
+        try:
+            if status == OK:
+                call.answered(position, payload)
+            else:
+                call.raised(position, status, payload)
+        except Exception as error:
+            call.lost(position, _not_understood(position, error))
+            raise
 
     def proc_lost(self, mesh: int, rank: int, failure: RankFailure) -> None:
         """A process is gone: every call that waits for it learns so."""
@@ -95,3 +103,11 @@ class CallTable:
     def calls(self) -> list[PendingCall]:
         """All open calls, oldest first."""
         return list(self._open.values())
+
+
+def _not_understood(position: int, error: Exception) -> RankFailure:
+    # Whoever waits must not wait for ever because an answer made no sense.
+    return RankFailure(
+        "the called mesh", position, {}, "its answer", None, "", None, "endpoint",
+        type(error).__name__, f"it could not be understood here: {error}",
+    )  # fmt: skip

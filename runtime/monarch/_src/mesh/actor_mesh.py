@@ -6,6 +6,7 @@ is a reference, which can be called and sliced but not stopped.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, cast
 
 from monarch._src.actor.calling import Endpoint, OneCall, send_call
@@ -13,6 +14,7 @@ from monarch._src.actor.endpoint import Actor, ActorClass, actor_class
 from monarch._src.actor.future import Future
 from monarch._src.actor.remote import ship
 from monarch._src.actor.runtime import ProcsRef, Runtime, runtime
+from monarch._src.actor.sending import PlainMethod
 from monarch._src.core.calls import PendingCall
 from monarch._src.errors import MeshStoppedError, RankFailure, at_text, moved
 from monarch._src.shape import MeshTrait, Region
@@ -106,6 +108,9 @@ class ActorMesh(MeshTrait):
         if method is None:
             if actors is None or name.startswith("__"):
                 raise AttributeError(name)
+            function = getattr(actors.cls.cls, name, None)
+            if inspect.isfunction(function):
+                return PlainMethod(self._runtime, self, function, is_async=actors.cls.is_async)
             has = ", ".join(actors.cls.endpoints) or "none"
             raise AttributeError(
                 f"{actors.cls.name} has no endpoint {name!r} (it has: {has}); mark the method "

@@ -106,6 +106,11 @@ class Node:
         peer = self._peers.get(name)
         return name == self.name or (peer is not None and not peer.gone)
 
+    def address_of(self, name: str) -> str:
+        """Where a known node listens, as it said itself; empty if it has not."""
+        peer = self._peers.get(name)
+        return self.address if name == self.name else "" if peer is None else peer.address
+
     def forget(self, name: str) -> None:
         """That node is gone for good; what still waits for it is dropped."""
         peer = self._peers.get(name)

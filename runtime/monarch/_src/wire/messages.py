@@ -208,7 +208,11 @@ class StopProc(Message, tag=32):
 
 
 class Call(Message, tag=33):
-    """Run an endpoint. `call` 0: nobody waits. Payload: (args, kwargs)."""
+    """Run an endpoint. `call` 0: nobody waits. Payload: (args, kwargs).
+
+    The answer goes to the sender, or to `reply_to`, which listens at `reply_address`. `by_port`:
+    the endpoint is given a port to answer through, and its return value is dropped.
+    """
 
     carries_payload: ClassVar[bool] = True
     actor: int
@@ -217,15 +221,21 @@ class Call(Message, tag=33):
     rank: int  # place in the slice that was called
     labels: list[str]
     sizes: list[int]
+    by_port: bool = False
+    reply_to: str = ""
+    reply_address: str = ""
 
 
 class Reply(Message, tag=34):
-    """The answer of one rank. Payload: the value, or a RemoteFailure."""
+    """The answer of one rank to a call, or a message to the port of that number.
+
+    Payload: the value (OK), a failure (RAISED, DIED), or a pickled exception (THROWN).
+    """
 
     carries_payload: ClassVar[bool] = True
     call: int
     rank: int
-    status: int  # OK, RAISED or DIED
+    status: int
 
 
 class ActorFailed(Message, tag=35):
@@ -236,7 +246,7 @@ class ActorFailed(Message, tag=35):
     failure: RankFailure
 
 
-OK, RAISED, DIED = 0, 1, 2
+OK, RAISED, DIED, THROWN = 0, 1, 2, 3
 
 # All and only the messages that may arrive as the head of a frame.
 AnyMessage = (

@@ -1,0 +1,187 @@
+"""Ports: where messages go that are no calls. Give the Port away; read its receiver here.
+
+Runs in: any process. `send` may be used by any process of the session; messages of one sender to
+one port arrive in the order sent. A port whose receiver is gone drops what it is sent.
+
+A port is also how an endpoint answers: a call's own number is one, so `explicit_response_port` and
+`send(..., port=...)` need no other machinery than replies.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any, Generic, TypeVar, cast
+
+from monarch._src.actor.future import Future
+from monarch._src.actor.remote import error_for, pack_exception, rebuild, ship, unpack, unship
+from monarch._src.actor.runtime import Runtime, runtime
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import OK, THROWN, Reply
+
+R = TypeVar("R")
+
+
+class Port(Generic[R]):
+    """The sending end. Pickles; equal ports lead to the same receiver."""
+
+    __slots__ = ("_address", "_node", "_number", "_once", "_rank", "_used")
+
+    def __init__(
+        self, node: str, address: str, number: int, rank: int | None = None, *, once: bool = False
+    ) -> None:
+        self._node = node
+        self._address = address
+        self._number = number
+        self._rank = rank
+        self._once = once
+        self._used = False
+
+    @property
+    def number(self) -> int:
+        """Its number in the process that receives; 0 for one that nobody reads."""
+        return self._number
+
+    @property
+    def node(self) -> str:
+        """The process that receives."""
+        return self._node
+
+    @property
+    def address(self) -> str:
+        """Where that process listens."""
+        return self._address
+
+    def send(self, value: R) -> None:
+        """Send a value.
+
+        Raises:
+            RuntimeError: a once-port that has been used.
+            TypeError: the value cannot be pickled.
+        """
+        try:
+            payload = ship(value)
+        except Exception as error:
+            raise TypeError(
+                f"a {type(value).__qualname__} cannot be sent to another process: {error}"
+            ) from error
+        self._post(OK, payload)
+
+    def exception(self, error: BaseException) -> None:
+        """Send an exception, which whoever reads the port is raised as it is.
+
+        Raises:
+            RuntimeError: a once-port that has been used.
+        """
+        self._post(THROWN, pack_exception(error))
+
+    def _post(self, status: int, payload: Payload) -> None:
+        if self._once and self._used:
+            raise RuntimeError("this port takes one message, and has had it")
+        self._used = True
+        if self._number:
+            run = runtime()
+            run.reach_node(self._node, self._address)
+            run.node.send(self._node, Reply(self._number, self._rank or 0, status), payload)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Port):
+            return NotImplemented
+        return (self._node, self._number, self._rank) == (other._node, other._number, other._rank)
+
+    def __hash__(self) -> int:
+        return hash((self._node, self._number, self._rank))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _port, (self._node, self._address, self._number, self._rank, self._once)
+
+    def __repr__(self) -> str:
+        return f"<Port {self._number} of {self._node}>"
+
+
+def _port(node: str, address: str, number: int, rank: int | None, once: bool) -> Port[Any]:
+    return Port(node, address, number, rank, once=once)
+
+
+class PortReceiver(Generic[R]):
+    """The receiving end; stays where it was made. Dropping it closes the port."""
+
+    def __init__(self, run: Runtime, *, ranked: bool, once: bool) -> None:
+        self._runtime = run
+        self._ranked = ranked
+        self._once = once
+        self._taken = False
+        self._lock = threading.Lock()
+        self._messages: deque[tuple[int, int, Payload]] = deque()
+        self._waiting: deque[Future[Any]] = deque()
+        self.number = run.open_port(self)
+
+    def recv(self) -> Future[R]:
+        """The next message. A future that timed out, or whose await was cancelled, loses none.
+
+        Raises:
+            RuntimeError: a once-port that has been read.
+        """
+        with self._lock:
+            if self._once and self._taken and not self._given_up():
+                raise RuntimeError("this port takes one message, and it has been read")
+            self._taken = True
+            future = self._given_up()
+            if future is not None:
+                future.given_up = False
+                return future
+            future = self._runtime.new_future()
+            if self._messages:
+                self._settle(future, *self._messages.popleft())
+            else:
+                self._waiting.append(future)
+            return future
+
+    def deliver(self, rank: int, status: int, payload: Payload) -> None:
+        """A message came. On the thread that receives."""
+        with self._lock:
+            if not self._waiting:
+                self._messages.append((rank, status, payload))
+                return
+            future = self._waiting.popleft()
+        self._settle(future, rank, status, payload)
+
+    def _given_up(self) -> Future[Any] | None:
+        return next((f for f in self._waiting if f.given_up), None)
+
+    def _settle(self, future: Future[Any], rank: int, status: int, payload: Payload) -> None:
+        ranked = self._ranked
+
+        def decode() -> Any:
+            value = decoded(status, payload)
+            return (rank, value) if ranked else value
+
+        future.settle(decode)
+
+
+def decoded(status: int, payload: Payload) -> Any:
+    """The value of a reply, or raise what it carries."""
+    if status == OK:
+        return unship(payload)
+    if status == THROWN:
+        raise rebuild(payload)
+    failure, exception = unpack(payload)
+    raise error_for(status, [failure], exception())
+
+
+class Channel(Generic[R]):
+    """Makes ports."""
+
+    @staticmethod
+    def open(once: bool = False) -> tuple[Port[R], PortReceiver[R]]:
+        """A port and its receiver; a once-port takes a single message."""
+        run = runtime()
+        receiver: PortReceiver[R] = PortReceiver(run, ranked=False, once=once)
+        return Port(run.name, run.node.address, receiver.number, once=once), receiver
+
+    @staticmethod
+    def open_ranked(once: bool = False) -> tuple[Port[R], PortReceiver[tuple[int, R]]]:
+        """The same, whose receiver gives (rank of the sender in the slice called, value)."""
+        run = runtime()
+        receiver = cast("PortReceiver[tuple[int, R]]", PortReceiver(run, ranked=True, once=once))
+        return Port(run.name, run.node.address, receiver.number, once=once), receiver
