@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from monarch._src.actor.calling import Endpoint, OneCall, Target
