@@ -96,6 +96,10 @@ class Kernel:
         assert "Traceback" not in shown.stderr, shown.stderr
         return shown
 
+    def hold_output(self, seconds: float) -> None:
+        """How long a line waits for its like from other ranks, unless its cell ends before."""
+        self.ok(f"import monarch_jupyter.output\nmonarch_jupyter.output.HOLD = {seconds}")
+
     def value(self, expression: str) -> str:
         """The repr of an expression in the notebook's namespace."""
         return self.ok(f"print(repr(({expression})))").stdout.strip()
@@ -149,6 +153,8 @@ def running_kernel(folder: Path) -> Iterator[Kernel]:
         client.wait_for_ready(timeout=PATIENCE)
         kernel = Kernel(manager, client)
         kernel.ok("%load_ext monarch_jupyter")
+        # How much is folded must not depend on how busy this machine is.
+        kernel.hold_output(PATIENCE)
         yield kernel
     finally:
         client.stop_channels()

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from tests.notebook.kernel import Kernel, Shown
+from tests.notebook.kernel import PATIENCE, Kernel, Shown
 
 TALKER = """
 import sys
@@ -116,6 +116,25 @@ def test_a_line_is_shown_while_the_cell_still_runs(kernel: Kernel, tmp_path: Pat
     gate.write_text("go")
     rest = [m["content"]["text"] for m in messages if m["msg_type"] == "stream"]
     assert "".join(rest) == "[gpus=0] done\n"
+
+
+def test_a_line_does_not_wait_long_for_ranks_that_never_write_it(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    kernel.ok("%monarch spawn workers gpus=2")
+    kernel.hold_output(0.01)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    try:
+        messages = kernel.watch(
+            f"%%monarch on workers[gpus=1]\nprint('alone')\nopen({str(gate)!r}).read();"
+        )
+        text = next(m["content"]["text"] for m in messages if m["msg_type"] == "stream")
+        assert text == "[gpus=1] alone\n"
+        gate.write_text("go")
+        assert [m for m in messages if m["msg_type"] == "stream"] == []
+    finally:
+        kernel.hold_output(PATIENCE)
 
 
 def test_the_last_line_before_a_crash_arrives(kernel: Kernel) -> None:

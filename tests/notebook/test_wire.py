@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import queue
+import threading
 from typing import Any
 
 import pytest
@@ -185,9 +187,25 @@ class TestPublisher:
         assert publisher._sinks == [page.take]
         assert len(page.received) == 1
 
-    def test_its_thread_serves_a_sink_until_it_is_closed(self) -> None:
-        import queue
+    def test_a_page_that_was_not_heard_gets_its_snapshot_again_a_few_times(self) -> None:
+        now = [0.0]
+        publisher, page = Publisher(lambda: [mesh([row(0)])], clock=lambda: now[0]), Page()
+        publisher._sinks = [page.take]
+        publisher._table.update([mesh([row(0)])])
+        publisher._unheard = {page.take: (0.3, 6)}
+        for _ in range(1000):
+            publisher.publish()
+            now[0] += INTERVAL
+        assert [message["type"] for message in page.received] == ["snapshot"] * 6
 
+    def test_a_page_that_was_heard_is_left_in_peace(self) -> None:
+        publisher, page = Publisher(lambda: [mesh([row(0)])]), Page()
+        publisher._thread = threading.current_thread()  # none is wanted here
+        publisher.connect(page.take, repeat=True)
+        publisher.sync(page.take)
+        assert publisher._unheard == {}
+
+    def test_its_thread_serves_a_sink_until_it_is_closed(self) -> None:
         received: queue.SimpleQueue[KernelMessage] = queue.SimpleQueue()
         meshes = [mesh([row(0)])]
         publisher = Publisher(lambda: list(meshes))
