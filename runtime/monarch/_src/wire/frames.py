@@ -93,11 +93,12 @@ def decode(frames: Sequence[Buffer]) -> tuple[AnyMessage, Payload]:
         message = _decode(view[HEAD:end])
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise FrameError(f"no message of this protocol: {error}") from None
-    if end == len(view) and len(frames) == 1:
+    apart = view[0] & _BODY_APART
+    if end == len(view) and len(frames) == 1 and not apart:
         return message, NO_PAYLOAD
     if not message.carries_payload:
         raise FrameError(f"{type(message).__name__} carries no payload, but one came with it")
-    if view[0] & _BODY_APART:
+    if apart:
         if len(frames) < 2 or end != len(view):
             raise FrameError("the body should be a frame of its own, and is not")
         return message, Payload(memoryview(frames[1]), frames[2:])
