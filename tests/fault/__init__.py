@@ -1,0 +1,1 @@
+"""What dies with what: real processes, ended in every way."""
