@@ -324,7 +324,7 @@ class Endpoint(Generic[P, R]):
         target.check_usable()
         self._method.check(target.class_name, args, kwargs)
         try:
-            return ship((args, kwargs))
+            return ship((args, kwargs), own=2)
         except Exception as error:
             raise self._unpicklable(args, kwargs, error) from error
 

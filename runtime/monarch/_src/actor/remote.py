@@ -39,9 +39,9 @@ def keep_sources(sources: Mapping[str, str]) -> None:
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
 
 
-def ship(value: object) -> Payload:
-    """Pickle for another process, the source of by-value code included."""
-    return dumps(value, source_of)
+def ship(value: object, own: int = 0) -> Payload:
+    """Pickle for another process, the source of by-value code included. `own`: see `dumps`."""
+    return dumps(value, source_of, own)
 
 
 def unship(payload: Payload) -> Any:

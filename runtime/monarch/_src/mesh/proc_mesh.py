@@ -120,7 +120,7 @@ class ProcMesh(MeshTrait):
         if failed:
             raise SupervisionError(failures=failed)
         try:
-            payload = ship((Class, args, kwargs))
+            payload = ship((Class, args, kwargs), own=2)
         except Exception as error:
             raise _unpicklable(Class, args, kwargs, error) from error
         uid = run.uids()

@@ -10,7 +10,8 @@ What is sent is what the value was at the call: memory that its owner may still 
 once, and only that of `bytes` and of read-only buffers is not.
 
 Body: a pickle; or, if sources travel along, `S`, a u32 (big endian) and that many bytes of pickled
-`{filename: source}`, then the pickle. Buffers of 4 KiB and more travel out of band.
+`{filename: source}`, then the pickle. Buffers of 4 KiB and more travel out of band; those that can
+be written to are copied first, since sending goes on after the call that sends has returned.
 """
 
 from __future__ import annotations
@@ -77,8 +78,13 @@ def _is_plain(value: object, depth: int = 3) -> bool:
     return False
 
 
-def dumps(value: object, source_of: SourceOf | None = None) -> Payload:
-    """Pickle for another process. `source_of(filename)` gives the text to send along, if any.
+def dumps(value: object, source_of: SourceOf | None = None, own: int = 0) -> Payload:
+    """Pickle for another process. What happens to `value` afterwards does not change the payload.
+
+    Args:
+        source_of: gives the text of a file to send along, if any.
+        own: how many levels of tuples and dicts, from the outside, are the caller's own: nothing
+            else refers to them, so that large `bytes` in them can be taken out of band.
 
     Raises whatever the objects' own reduction raises (`TypeError`, `pickle.PicklingError`, ...).
     """
@@ -87,7 +93,7 @@ def dumps(value: object, source_of: SourceOf | None = None) -> Payload:
     file = io.BytesIO()
     buffers: list[Buffer] = []
     pickler = _Pickler(file, buffers)
-    pickler.dump(_lifted(value))  # pyright: ignore[reportUnknownMemberType]
+    pickler.dump(_lifted(value, own, {}))  # pyright: ignore[reportUnknownMemberType]
     body = file.getvalue()
     if pickler.files and source_of is not None:
         found = {name: source_of(name) for name in sorted(pickler.files)}
@@ -156,13 +162,15 @@ def _as_bytes(buffer: Any) -> bytes:
     return buffer if type(buffer) is bytes else bytes(buffer)
 
 
-def _lifted(value: object) -> object:
+def _lifted(value: object, own: int, done: dict[int, _Lifted]) -> object:
     # pickle copies bytes into its stream; those that stand directly in the arguments need not be.
+    # No deeper: what the user can refer to must be pickled as the object that it is.
     kind = type(value)
     if kind is bytes and len(cast(bytes, value)) >= OUT_OF_BAND:
-        return _Lifted(cast(bytes, value))
-    if kind is tuple:
-        return tuple(_lifted(item) for item in cast("tuple[object, ...]", value))
-    if kind is dict:
-        return {k: _lifted(v) for k, v in cast("dict[object, object]", value).items()}
+        return done.setdefault(id(value), _Lifted(cast(bytes, value)))
+    if own and kind is tuple:
+        return tuple(_lifted(item, own - 1, done) for item in cast("tuple[object, ...]", value))
+    if own and kind is dict:
+        items = cast("dict[object, object]", value).items()
+        return {k: _lifted(v, own - 1, done) for k, v in items}
     return value

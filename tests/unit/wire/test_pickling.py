@@ -1,0 +1,341 @@
+"""Pickling: what travels by reference, by value, or beside the pickle; all of it arrives equal."""
+
+from __future__ import annotations
+
+import linecache
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monarch._src.wire import pickling
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.pickling import OUT_OF_BAND, dumps, loads
+
+LARGE = b"large" * OUT_OF_BAND
+
+
+def over_the_wire(payload: Payload) -> Payload:
+    """The same bytes in other memory, writable, as they come off a socket."""
+    return Payload(bytes(payload.body), [memoryview(bytearray(b)) for b in payload.buffers])
+
+
+def travelled(value: Any, **options: Any) -> Any:
+    return loads(over_the_wire(dumps(value, **options)))
+
+
+# --- two paths, one meaning -----------------------------------------------------------------------
+
+atoms = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
+    | st.binary(max_size=8) | st.complex_numbers(allow_nan=False)
+)  # fmt: skip
+keys = st.integers() | st.text(max_size=4) | st.booleans() | st.none()
+trees = st.recursive(
+    atoms,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(keys, inner, max_size=4)
+        | st.sets(st.integers(), max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def shape(value: Any) -> Any:
+    """Types all the way down, which `==` alone would not tell apart (1, 1.0 and True)."""
+    if isinstance(value, (list, tuple)):
+        return type(value), [shape(item) for item in value]
+    if isinstance(value, dict):
+        return dict, [(shape(k), shape(v)) for k, v in value.items()]
+    return type(value)
+
+
+@pytest.fixture
+def only_the_full_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickling, "_is_plain", lambda value: False)
+
+
+@given(trees)
+def test_builtin_values_arrive_equal_and_of_the_same_types(value: Any) -> None:
+    arrived = travelled(value)
+    assert arrived == value
+    assert shape(arrived) == shape(value)
+
+
+@given(trees)
+def test_the_short_path_and_the_full_one_give_the_same(value: Any) -> None:
+    short = travelled(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pickling, "_is_plain", lambda value: False)
+        full = travelled(value)
+    assert short == full
+    assert shape(short) == shape(full)
+
+
+@given(trees)
+def test_the_short_path_is_taken_for_nothing_that_pickle_could_not_carry(value: Any) -> None:
+    if pickling._is_plain(value):
+        assert pickle.loads(pickle.dumps(value, 5)) == value
+
+
+class SubInt(int):
+    def __reduce__(self) -> Any:
+        return str, ("not a number any more",)
+
+
+@pytest.mark.parametrize("value", [SubInt(1), [SubInt(1)], {"a": SubInt(1)}, {SubInt(1): 1}])
+def test_a_subclass_of_a_builtin_takes_the_full_path(value: Any) -> None:
+    assert not pickling._is_plain(value)
+
+
+def test_what_is_one_object_here_is_one_object_there() -> None:
+    shared: list[int] = []
+    a, b = travelled((shared, shared))
+    assert a is b
+    a, b = travelled((shared, {"deep": [shared]}))
+    assert a is b["deep"][0]
+
+
+def test_a_cycle_survives() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    arrived = travelled(loop)
+    assert arrived[0] is arrived
+
+
+# --- by reference and by value --------------------------------------------------------------------
+
+CELL = "<cell 1 of a notebook>"
+SOURCE = """\
+import math
+
+def area(radius):
+    return math.pi * checked(radius) ** 2
+
+def checked(radius):
+    if radius < 0:
+        raise ValueError(f"a radius of {radius}")
+    return radius
+
+class Disc:
+    def __init__(self, radius):
+        self.radius = radius
+
+    def area(self):
+        return area(self.radius)
+"""
+
+
+@pytest.fixture
+def cell() -> Iterator[dict[str, Any]]:
+    """The names that a notebook cell has defined, its text known to `linecache` as IPython does."""
+    linecache.cache[CELL] = len(SOURCE), None, SOURCE.splitlines(keepends=True), CELL  # type: ignore[assignment]
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(SOURCE, CELL, "exec"), names)
+    yield names
+    linecache.cache.pop(CELL, None)
+
+
+def source_of(filename: str) -> str | None:
+    return "".join(linecache.getlines(filename)) or None
+
+
+def test_what_can_be_imported_travels_as_its_name() -> None:
+    payload = dumps((traceback.format_exc, Path, over_the_wire), source_of)
+    assert len(payload.body) < 200
+    assert loads(payload) == (traceback.format_exc, Path, over_the_wire)
+
+
+def test_what_a_cell_defines_travels_whole(cell: dict[str, Any]) -> None:
+    area = travelled(cell["area"])
+    assert isinstance(area, FunctionType)
+    assert area is not cell["area"]
+    assert area(1) == pytest.approx(3.14159, abs=1e-4)
+    disc = travelled(cell["Disc"](2))
+    assert type(disc).__name__ == "Disc"
+    assert disc.area() == cell["Disc"](2).area()
+
+
+def test_lambdas_and_closures_travel() -> None:
+    offset = 3
+    assert travelled(lambda x: x + offset)(4) == 7
+
+
+def test_what_a_cell_defines_brings_its_source(cell: dict[str, Any]) -> None:
+    kept: dict[str, str] = {}
+    payload = dumps((cell["Disc"], (2,)), source_of)
+    loads(over_the_wire(payload), kept.update)
+    assert kept == {CELL: SOURCE}
+
+
+class Fails:
+    """Rebuilt by calling a function of the cell, which raises."""
+
+    def __init__(self, cell: dict[str, Any]) -> None:
+        self.rebuild = cell["checked"]
+
+    def __reduce__(self) -> Any:
+        return self.rebuild, (-1,)
+
+
+def test_sources_are_kept_before_anything_is_rebuilt(cell: dict[str, Any]) -> None:
+    kept: dict[str, str] = {}
+    with pytest.raises(ValueError, match="a radius of -1"):
+        loads(dumps(Fails(cell), source_of), kept.update)
+    assert CELL in kept
+
+
+def test_an_object_of_a_module_brings_no_source() -> None:
+    kept: dict[str, str] = {}
+    loads(dumps(over_the_wire, source_of), kept.update)
+    assert kept == {}
+
+
+def test_a_file_whose_text_nobody_has_is_left_out(cell: dict[str, Any]) -> None:
+    kept: dict[str, str] = {}
+    assert loads(dumps(cell["checked"], lambda _: None), kept.update)(3) == 3
+    assert kept == {}
+
+
+def test_a_payload_with_sources_can_be_read_without_keeping_them(cell: dict[str, Any]) -> None:
+    assert loads(dumps(cell["checked"], source_of))(3) == 3
+
+
+READ_AND_FAIL = """
+import sys, traceback
+from monarch._src.actor.remote import unship
+from monarch._src.wire.frames import Payload
+area = unship(Payload(open(sys.argv[1], "rb").read()))
+try:
+    area(-1)
+except ValueError:
+    print(traceback.format_exc())
+"""
+
+
+def test_a_traceback_in_another_process_shows_the_text_of_the_cell(
+    cell: dict[str, Any], tmp_path: Path, run_python: Callable[..., str]
+) -> None:
+    (tmp_path / "area").write_bytes(dumps(cell["area"], source_of).body)
+    shown = run_python(READ_AND_FAIL, str(tmp_path / "area"))
+    assert f'File "{CELL}", line 4, in area\n    return math.pi * checked(radius) ** 2' in shown
+    assert f'File "{CELL}", line 8, in checked\n    raise ValueError' in shown
+
+
+# --- beside the pickle ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, OUT_OF_BAND - 1, OUT_OF_BAND, 10 * OUT_OF_BAND])
+def test_bytes_of_any_size_arrive_as_bytes(size: int) -> None:
+    data = b"x" * size
+    for value in (data, (data,), {"a": data}, [data]):
+        for own in (0, 1, 2):
+            arrived = travelled(value, own=own)
+            assert arrived == value
+            assert shape(arrived) == shape(value)
+
+
+@pytest.mark.parametrize("value", [(LARGE,), ((LARGE, 1), {}), ((), {"data": LARGE})])
+def test_large_bytes_among_the_arguments_are_sent_as_they_stand(value: Any) -> None:
+    payload = dumps(value, own=2)
+    assert len(payload.body) < 200
+    (buffer,) = payload.buffers
+    assert isinstance(buffer, memoryview)
+    assert buffer.obj is LARGE
+
+
+def test_large_bytes_that_are_passed_twice_are_sent_once() -> None:
+    payload = dumps(((LARGE, LARGE), {"again": LARGE}), own=2)
+    assert len(payload.buffers) == 1
+    args, kwargs = loads(over_the_wire(payload))
+    assert args == (LARGE, LARGE)
+    assert kwargs == {"again": LARGE}
+
+
+def test_a_container_with_large_bytes_stays_one_object() -> None:
+    table = {"data": LARGE}
+    a, b = travelled((table, table))
+    assert a is b
+    args, _ = travelled(((table, [table]), {}), own=2)
+    assert args[0] is args[1][0]
+
+
+def test_a_container_with_large_bytes_may_contain_itself() -> None:
+    table: dict[str, Any] = {"data": LARGE}
+    table["self"] = table
+    arrived = travelled(table)
+    assert arrived["self"] is arrived
+    args, _ = travelled(((table,), {}), own=2)
+    assert args[0]["self"] is args[0]
+
+
+def test_small_arrays_travel_in_the_pickle_and_large_ones_beside_it() -> None:
+    small, large = np.zeros(OUT_OF_BAND - 1, np.uint8), np.zeros(OUT_OF_BAND, np.uint8)
+    assert len(dumps(small).buffers) == 0
+    assert len(dumps(large).buffers) == 1
+
+
+ARRAYS = {
+    "rows": np.arange(4096.0).reshape(64, 64),
+    "columns": np.asfortranarray(np.arange(4096.0).reshape(64, 64)),
+    "every other": np.arange(8192.0)[::2],
+    "backwards": np.arange(4096.0)[::-1],
+    "empty": np.zeros((0, 5)),
+    "small": np.arange(3),
+    "objects": np.array([{"a": 1}, None, "text"] * 1000, dtype=object),
+    "no dims": np.array(1.5),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_any_layout_arrive_equal_and_can_be_written_to(name: str) -> None:
+    array = ARRAYS[name]
+    arrived = travelled(array)
+    assert arrived.dtype == array.dtype
+    np.testing.assert_array_equal(arrived, array)
+    assert arrived.flags.writeable
+
+
+@pytest.mark.parametrize("size", [8, 1 << 16])
+def test_a_read_only_array_stays_read_only(size: int) -> None:
+    array = np.arange(size)
+    array.setflags(write=False)
+    arrived = travelled(array)
+    assert arrived.flags.writeable == array.flags.writeable
+    np.testing.assert_array_equal(arrived, array)
+
+
+@pytest.mark.parametrize("size", [8, 1 << 16])
+def test_what_is_changed_after_the_call_is_not_changed_in_the_message(size: int) -> None:
+    array = np.ones(size)
+    payload = dumps(((array,), {}), own=2)
+    array[:] = 0
+    (arrived,), _ = loads(payload)
+    assert arrived.sum() == size
+
+
+def test_an_array_that_goes_to_the_same_process_is_not_the_same_array() -> None:
+    array = np.zeros(1 << 16)
+    arrived = loads(dumps(array))
+    arrived[:] = 1
+    assert array.sum() == 0
+
+
+def test_an_array_that_cannot_change_is_sent_as_it_stands() -> None:
+    array = np.frombuffer(LARGE, np.uint8)
+    (buffer,) = dumps(array).buffers
+    assert np.shares_memory(np.frombuffer(buffer, np.uint8), array)
+
+
+def test_what_cannot_be_pickled_raises_what_pickle_raises() -> None:
+    with pytest.raises(TypeError, match="cannot pickle 'generator' object"):
+        dumps([(i for i in range(3))])
