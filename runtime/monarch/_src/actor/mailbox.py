@@ -46,7 +46,7 @@ class Mailbox(Waitable):
         try:
             item = self._items.popleft()
         except IndexError:
-            return None
+            item = None  # and yet it may say done: `put` says so after the item can be taken
         if not self._items:
             self.done = False
             if self._items:  # one came between the two lines above
