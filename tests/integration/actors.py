@@ -25,6 +25,12 @@ from monarch.actor import (
 from tests.integration.gates import Gate
 
 
+def append(path: str, line: str) -> None:
+    """A line at the end of a file."""
+    with open(path, "a") as file:
+        file.write(line + "\n")
+
+
 class Counter(Actor):
     """Counts."""
 
@@ -236,8 +242,7 @@ class Meeting(Actor):
             await asyncio.to_thread(gate.pass_through)
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            with open(path, "a") as file:
-                file.write("cancelled\n")
+            append(path, "cancelled")
             raise
 
     @endpoint
@@ -270,7 +275,7 @@ class Failing(Actor):
     @endpoint
     def raise_with_cause(self) -> None:
         try:
-            {}["absent"]  # noqa: B018
+            {}["absent"]
         except KeyError as error:
             raise RuntimeError("could not look it up") from error
 
@@ -441,19 +446,15 @@ class Tidy(Actor):
 
     @endpoint
     def note(self, text: str) -> None:
-        with open(self.path, "a") as file:
-            file.write(text + "\n")
+        append(self.path, text)
 
     @endpoint
     def note_at_gate(self, text: str, gate: Gate) -> None:
         gate.pass_through()
-        with open(self.path, "a") as file:
-            file.write(text + "\n")
+        append(self.path, text)
 
     def __cleanup__(self, exception: BaseException | None) -> None:
-        with open(self.path, "a") as file:
-            rank = context().actor_instance.rank.rank
-            file.write(f"cleaned up {rank} after {exception!r}\n")
+        append(self.path, f"cleaned up {context().actor_instance.rank.rank} after {exception!r}")
 
 
 class AsyncTidy(Actor):
@@ -468,8 +469,7 @@ class AsyncTidy(Actor):
 
     async def __cleanup__(self, exception: BaseException | None) -> None:
         await asyncio.sleep(0)
-        with open(self.path, "a") as file:
-            file.write(f"cleaned up after {exception!r}\n")
+        append(self.path, f"cleaned up after {exception!r}")
 
 
 class Printer(Actor):

@@ -1,7 +1,7 @@
 """Gate: lets a test know that a rank has come to a point, and holds it there, without sleeping.
 
-Runs in: the process of the test (`Gate`), and ranks (`pass_through`). Two named pipes: a rank writes
-a byte as it enters and reads one to leave, so any number of ranks may stand at one gate.
+Runs in: the process of the test (`GateKeeper`), and ranks (`Gate.pass_through`). Two named pipes: a
+rank writes a byte as it enters and reads one to leave, so any number may stand at one gate.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Programs in processes of their own: what a script, or its death, does to the rest.
 
-Runs in: the process of pytest. The file of a program exists while it runs, so that its source can be
-shown in tracebacks as for any script.
+Runs in: the process of pytest. The file of a program exists while it runs, so that its source can
+be shown in tracebacks as for any script.
 """
 
 from __future__ import annotations

@@ -1,0 +1,206 @@
+"""What spawn_procs and spawn make: dims, names, processes and their world."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from monarch.actor import ActorMesh, Extent, ProcMesh, this_host
+from monarch.config import configured
+from tests.integration.actors import Counter, Echo, Teller
+
+Spawn = Callable[..., ProcMesh]
+
+
+def test_procs_have_the_dims_they_were_asked_for(grid: ProcMesh) -> None:
+    assert grid.sizes == {"hosts": 2, "gpus": 3}
+    assert grid.extent == Extent(["hosts", "gpus"], [2, 3])
+    assert len(grid) == 6
+    assert grid.size() == 6
+    assert grid.size("gpus") == 3
+    assert grid.name == "grid"
+    assert repr(grid).startswith("<ProcMesh 'grid'[hosts=2, gpus=3] on ")
+
+
+def test_without_dims_there_is_one_proc(spawn_procs: Spawn) -> None:
+    one = spawn_procs()
+    assert one.sizes == {}
+    assert len(one) == 1
+    assert one.name == "procs"
+    teller = one.spawn("teller", Teller)
+    told = teller.places.call_one().get()
+    assert told["actor_rank"] == {}
+    assert told["message_rank_number"] == 0
+    assert teller.places.call().get().item()["pid"] == told["pid"]
+
+
+def test_this_host_has_no_dims_and_length_one() -> None:
+    assert this_host().sizes == {}
+    assert len(this_host()) == 1
+
+
+def test_every_rank_is_a_process_of_its_own_in_a_session_of_its_own(four: ProcMesh) -> None:
+    teller = four.spawn("teller", Teller)
+    pids = teller.pid.call().get().values()
+    assert len({*pids, os.getpid()}) == 5
+    sessions = [w["session"] for w in teller.process_world.call().get().values()]
+    assert sessions == pids
+
+
+@pytest.mark.parametrize(
+    ("dims", "error", "said"),
+    [
+        ({"gpus": 0}, ValueError, "gpus=0: a mesh needs at least one process in each dim"),
+        ({"gpus": -2}, ValueError, "gpus=-2"),
+        ({"gpus": 2.0}, TypeError, "gpus=2.0: give a whole number"),
+        ({"gpus": True}, TypeError, "gpus=True"),
+        ({"two words": 2}, ValueError, "'two words' is no name for a dim"),
+        ({"gpus": 1 << 20}, ValueError, "1048576 processes on one host"),
+    ],
+)
+def test_dims_that_cannot_be_are_refused_with_the_remedy(
+    dims: dict[str, int], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        this_host().spawn_procs(dims)
+
+
+def test_an_actor_mesh_has_the_dims_of_its_procs_and_its_own_name(four: ProcMesh) -> None:
+    counter = four.spawn("counter", Counter, 1)
+    assert isinstance(counter, ActorMesh)
+    assert counter.name == "counter"
+    assert counter.sizes == {"gpus": 4}
+    assert repr(counter) == "<ActorMesh 'counter': Counter[gpus=4] on 'workers'>"
+    assert repr(counter.slice(gpus=1)) == "<ActorMesh 'counter': Counter on 'workers'>"
+
+
+def test_arguments_of_spawn_reach_every_constructor(four: ProcMesh) -> None:
+    counter = four.spawn("counter", Counter, 5, step=3)
+    assert counter.add.call().get().values() == [8, 8, 8, 8]
+
+
+def test_arguments_that_do_not_fit_the_constructor_are_refused_at_spawn(four: ProcMesh) -> None:
+    with pytest.raises(TypeError, match=r"Counter\(start: .*missing|Counter.*unexpected.*pace"):
+        four.spawn("counter", Counter, pace=3)
+    with pytest.raises(TypeError, match=r"Counter.*too many positional"):
+        four.spawn("counter", Counter, 1, 2, 3)
+
+
+def test_initialized_is_done_when_every_proc_is_up(spawn_procs: Spawn) -> None:
+    procs = spawn_procs({"gpus": 2})
+    assert procs.initialized.get(timeout=60) is None
+    teller = procs.spawn("teller", Teller)
+    assert teller.initialized.get(timeout=60) is None
+
+
+def test_calls_may_be_made_before_any_process_exists(spawn_procs: Spawn) -> None:
+    procs = spawn_procs({"gpus": 2})
+    counter = procs.spawn("counter", Counter)
+    answers = [counter.add.call() for _ in range(5)]
+    assert [answer.get().values() for answer in answers] == [[n, n] for n in range(1, 6)]
+
+
+def test_a_second_mesh_is_another_set_of_processes(spawn_procs: Spawn) -> None:
+    meshes = [spawn_procs({"gpus": 2}, name=f"mesh{i}") for i in range(3)]
+    tellers = [mesh.spawn("teller", Teller) for mesh in meshes]
+    pids = [pid for teller in tellers for pid in teller.pid.call().get().values()]
+    assert len(set(pids)) == 6
+    assert len({mesh.uid for mesh in meshes}) == 3
+
+
+def test_a_mesh_can_be_stopped_and_spawned_again_under_its_name(spawn_procs: Spawn) -> None:
+    pids: set[int] = set()
+    for _ in range(3):
+        procs = spawn_procs({"gpus": 2}, name="again")
+        pids.update(procs.spawn("teller", Teller).pid.call().get().values())
+        procs.stop().get(timeout=60)
+    assert len(pids) == 6
+
+
+def test_sixty_four_procs_come_up_and_answer(spawn_procs: Spawn) -> None:
+    procs = spawn_procs({"hosts": 8, "gpus": 8})
+    echo = procs.spawn("echo", Echo)
+    assert echo.rank.call().get().values() == list(range(64))
+    assert echo.slice(hosts=3).rank.call().get().values() == list(range(8))
+    assert sum(answer.get() for answer in echo.rank.stream()) == sum(range(64))
+
+
+# --- the world of a proc --------------------------------------------------------------------------
+
+
+def test_procs_work_where_the_client_works_and_import_what_it_imports(
+    spawn_procs: Spawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("ANSWER = 42\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import only_here  # type: ignore[import-not-found]
+
+    procs = spawn_procs({"gpus": 2})
+    teller = procs.spawn("teller", Teller)
+    for world in teller.process_world.call().get().values():
+        assert world["cwd"] == str(tmp_path)
+        assert str(tmp_path) in world["path"]
+        assert world["executable"] == sys.executable
+    echo = procs.spawn("echo", Echo)
+    found = echo.apply.call(getattr, only_here, "ANSWER").get().values()
+    assert found == [only_here.ANSWER] * 2
+
+
+def test_env_is_added_to_that_of_the_client(
+    spawn_procs: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    procs = spawn_procs({"gpus": 2}, env={"MONARCH_TEST_COLOUR": "green"})
+    for world in procs.spawn("teller", Teller).process_world.call().get().values():
+        assert world["env"]["MONARCH_TEST_COLOUR"] == "green"
+        assert world["env"]["PATH"] == os.environ["PATH"]
+
+
+def test_env_of_one_mesh_is_not_seen_by_the_next(spawn_procs: Spawn) -> None:
+    spawn_procs(env={"MONARCH_TEST_COLOUR": "green"}).initialized.get(timeout=60)
+    teller = spawn_procs().spawn("teller", Teller)
+    assert "MONARCH_TEST_COLOUR" not in teller.process_world.call_one().get()["env"]
+
+
+def test_env_that_is_no_text_is_refused() -> None:
+    with pytest.raises(TypeError, match="env 'N'=1: names and values are text"):
+        this_host().spawn_procs({"gpus": 1}, env={"N": 1})  # type: ignore[dict-item]
+
+
+def test_every_rank_draws_random_numbers_of_its_own(four: ProcMesh) -> None:
+    drawn = four.spawn("teller", Teller).fresh_random.call().get().values()
+    assert len({number for number, _ in drawn}) == 4
+    assert len({data for _, data in drawn}) == 4
+
+
+def test_what_is_preloaded_is_there_before_the_first_actor(spawn_procs: Spawn) -> None:
+    bare = spawn_procs().spawn("teller", Teller).process_world.call_one().get()["modules"]
+    assert "xml.dom.minidom" not in bare
+    asked = spawn_procs(preload=["xml.dom.minidom"]).spawn("teller", Teller)
+    assert "xml.dom.minidom" in asked.process_world.call_one().get()["modules"]
+    with configured(preload=["wave"]):
+        configured_so = spawn_procs().spawn("teller", Teller)
+    assert "wave" in configured_so.process_world.call_one().get()["modules"]
+
+
+def test_another_interpreter_is_executed_and_works_alike(
+    spawn_procs: Spawn, tmp_path: Path
+) -> None:
+    python = tmp_path / "python-by-another-name"
+    python.symlink_to(os.path.realpath(sys.executable))
+    packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    host = this_host().with_python_executable(python)
+    procs = host.spawn_procs({"gpus": 2}, env={"PYTHONPATH": os.pathsep.join(packages)})
+    teller = procs.spawn("teller", Teller)
+    try:
+        worlds = teller.process_world.call().get(timeout=60).values()
+        assert [world["executable"] for world in worlds] == [str(python)] * 2
+        echo = procs.spawn("echo", Echo)
+        assert echo.apply.call(lambda x: x + 1, 1).get().values() == [2, 2]
+    finally:
+        procs.stop().get(timeout=60)
