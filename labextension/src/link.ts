@@ -22,13 +22,18 @@ export type CommKernel = Pick<
   | 'createComm'
   | 'disposed'
   | 'handleComms'
+  | 'info'
   | 'isDisposed'
   | 'registerCommTarget'
   | 'removeCommTarget'
   | 'requestCommInfo'
   | 'status'
   | 'statusChanged'
+  | 'supportsSubshells'
 >;
+
+/** A comm of JupyterLab; in a kernel with subshells it gets one, soon after it was made. */
+type SubshellComm = Kernel.IComm & { readonly subshellStarted?: Promise<void> };
 
 /**
  * - asking: the kernel has not said yet whether the extension is loaded;
@@ -159,8 +164,20 @@ export class KernelLink {
     this._move(this._view.seq === null ? 'opening' : 'live');
   }
 
+  /**
+   * Ask for a snapshot. On the comm's own subshell, where there is one: the kernel's main shell takes
+   * no message before the cells that wait in its queue have run.
+   */
   private _sync(): void {
-    this._comm?.send({ ...SYNC });
+    const comm: SubshellComm | null = this._comm;
+    const send = (): void => {
+      if (comm !== null && comm === this._comm && !comm.isDisposed && !this._kernel.isDisposed) {
+        comm.send({ ...SYNC });
+      }
+    };
+    this._kernel.info
+      .then(() => (this._kernel.supportsSubshells ? comm?.subshellStarted : undefined))
+      .then(send, send);
   }
 
   private readonly _onDisposed = (): void => {

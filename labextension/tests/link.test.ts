@@ -10,9 +10,16 @@ import { delta, mesh, snapshot } from './meshes.js';
 
 type OnOpen = Parameters<CommKernel['registerCommTarget']>[1];
 
+/** Ends when all has run that was due when it was called. */
+function settled(): Promise<void> {
+  return new Promise(done => setImmediate(done));
+}
+
 /** A comm whose kernel side is the test. */
 class TestComm {
   constructor(readonly commId: string) {}
+  readonly subshell = deferred<undefined>();
+  readonly subshellStarted: Promise<unknown> = this.subshell.promise;
   isDisposed = false;
   onMsg: (message: KernelMessage.ICommMsgMsg) => unknown = () => undefined;
   onClose: () => void = () => undefined;
@@ -31,6 +38,8 @@ class TestKernel {
   status: Kernel.Status = 'idle';
   handleComms = true;
   isDisposed = false;
+  supportsSubshells = false;
+  readonly info = Promise.resolve();
   readonly statusChanged = new Signal<this, Kernel.Status>(this);
   readonly connectionStatusChanged = new Signal<this, Kernel.ConnectionStatus>(this);
   readonly disposed = new Signal<this, void>(this);
@@ -111,6 +120,7 @@ describe('the link to a kernel', () => {
     await kernel.answer();
     const comm = kernel.load();
     assert.equal(link.state, 'opening');
+    await settled();
     assert.deepEqual(comm.sent, [{ type: 'sync' }]);
     comm.receive(snapshot(1, mesh('a')));
     comm.receive(delta(2, [mesh('b')]));
@@ -130,26 +140,51 @@ describe('the link to a kernel', () => {
     await kernel.answer('kept');
     const comm = kernel.taken.get('kept');
     assert.ok(comm);
+    await settled();
     assert.deepEqual(comm.sent, [{ type: 'sync' }]);
     comm.receive(snapshot(41, mesh('a')));
     assert.equal(link.state, 'live');
     assert.deepEqual(names(link), ['a']);
   });
 
-  test('asks for a snapshot when a number is missing', () => {
+  test('asks on the subshell of the comm, which answers while cells run', async () => {
+    kernel.supportsSubshells = true;
+    connect();
+    const comm = kernel.load();
+    await settled();
+    assert.deepEqual(comm.sent, []);
+    comm.subshell.resolve(undefined);
+    await settled();
+    assert.deepEqual(comm.sent, [{ type: 'sync' }]);
+  });
+
+  test('asks a kernel that has closed the comm meanwhile for nothing', async () => {
+    kernel.supportsSubshells = true;
+    connect();
+    const comm = kernel.load();
+    comm.onClose();
+    comm.subshell.resolve(undefined);
+    await settled();
+    assert.deepEqual(comm.sent, []);
+  });
+
+  test('asks for a snapshot when a number is missing', async () => {
     const link = connect();
     const comm = kernel.load(snapshot(1, mesh('a')));
     comm.receive(delta(3, [mesh('b')]));
+    await settled();
     assert.deepEqual(comm.sent, [{ type: 'sync' }]);
     assert.deepEqual(names(link), ['a']);
   });
 
-  test('asks for a snapshot when a lost connection is back', () => {
+  test('asks for a snapshot when a lost connection is back', async () => {
     connect();
     const comm = kernel.load(snapshot(1));
     kernel.connectionStatusChanged.emit('connecting');
+    await settled();
     assert.deepEqual(comm.sent, []);
     kernel.connectionStatusChanged.emit('connected');
+    await settled();
     assert.deepEqual(comm.sent, [{ type: 'sync' }]);
   });
 
