@@ -40,7 +40,7 @@ def test_each_put_is_told() -> None:
 
 
 class TakenAtOnce(deque[Item]):
-    """The actor's thread takes an item in the moment between its entry and the word that it came."""
+    """The actor's thread takes an item between its entry and the word that it came."""
 
     mailbox: Mailbox
     taken: Item | None = None

@@ -35,6 +35,7 @@ def parse_proc_node(node: str) -> tuple[int, int] | None:
     if not dot:
         return None
     try:
-        return int(mesh, 16), int(rank)
+        place = int(mesh, 16), int(rank)
     except ValueError:
         return None
+    return place if min(place) >= 0 and proc_node(*place) == node else None  # one way to write it
