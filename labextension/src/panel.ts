@@ -101,14 +101,17 @@ class MeshCard {
     this.node.setAttribute('aria-labelledby', this._name.id);
     this._state = element(document, 'span', 'jp-Monarch-state');
     this._sizes = element(document, 'span', 'jp-Monarch-sizes');
-    this._ranks = element(document, 'p', 'jp-Monarch-ranks');
+    this._ranks = element(document, 'span', 'jp-Monarch-ranks');
     this._place = element(document, 'p', 'jp-Monarch-place');
     this._failures = element(document, 'ul', 'jp-Monarch-failures');
     this._failures.setAttribute('role', 'list');
     this._failures.setAttribute('aria-label', 'Failures');
     const head = element(document, 'div', 'jp-Monarch-head');
-    head.append(this._name, this._sizes, this._state);
-    this.node.append(head, this._ranks, this._place, this._failures);
+    head.append(this._name, this._state);
+    const extent = element(document, 'p', 'jp-Monarch-extent');
+    // The space keeps the two apart for those who hear them.
+    extent.append(this._sizes, ' ', this._ranks);
+    this.node.append(head, extent, this._place, this._failures);
   }
 
   readonly node: HTMLElement;
