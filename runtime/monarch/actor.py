@@ -20,6 +20,7 @@ from monarch._src.errors import (
 from monarch._src.mesh import faults as _faults
 from monarch._src.mesh import session as _session
 from monarch._src.mesh.actor_mesh import ActorMesh
+from monarch._src.mesh.controllers import get_or_spawn_controller
 from monarch._src.mesh.host_mesh import HostMesh, this_host, this_proc
 from monarch._src.mesh.observe import anybody_listens as _anybody_listens
 from monarch._src.mesh.proc_mesh import ProcMesh
@@ -57,11 +58,10 @@ def unhandled_fault_hook(failure: MeshFailure) -> None:
     _faults.end_program(failure)
 
 
-def _on_start(started: object) -> None:
-    run = runtime()
-    run.on_proc_ready = _proc_ready
-    _faults.attach(run)
-    run.want_output(True)
+def _on_start(started: _session.Session) -> None:
+    started.runtime.on_proc_ready = _proc_ready
+    _faults.attach(started.runtime, started.actors)
+    started.runtime.want_output(True)
 
 
 _faults.set_hook_lookup(lambda: unhandled_fault_hook)
@@ -102,6 +102,7 @@ __all__ = [
     "current_rank",
     "current_size",
     "endpoint",
+    "get_or_spawn_controller",
     "send",
     "shutdown_context",
     "this_host",

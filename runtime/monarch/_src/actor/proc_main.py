@@ -9,20 +9,18 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import threading
 from collections import deque
 
-from monarch._src.actor.remote import pack
-from monarch._src.actor.runtime import ProcsRef, Runtime, set_runtime
+from monarch._src.actor.local import LocalActors
+from monarch._src.actor.runtime import ProcsRef, Runtime, client_ref, set_runtime
 from monarch._src.actor.worker import Worker
 from monarch._src.core.ids import AGENT, proc_node
-from monarch._src.errors import MeshFailure, RankFailure
+from monarch._src.errors import RankFailure
 from monarch._src.net.baton import Waitable
 from monarch._src.net.directory import address_of
 from monarch._src.proc.board import Slot
 from monarch._src.proc.spec import Boot
-from monarch._src.wire.frames import Payload
-from monarch._src.wire.messages import DIED, Call, Reply, SpawnActor, StopActor, StopProc
+from monarch._src.wire.messages import StopProc
 
 
 class Program:
@@ -38,13 +36,11 @@ class Program:
             spec.owner, runtime.host,
         )  # fmt: skip
         runtime.learn(runtime.proc_ref)
-        runtime.on_spawn = self._spawn
+        runtime.client_ref = client_ref(spec.client, spec.directory, runtime.host)
         runtime.on_stop_proc = self._stop
-        runtime.unknown_actor = self._unknown
         runtime.on_failure = self._failed
         self._runtime = runtime
-        self._workers: list[Worker] = []
-        self._threads: list[threading.Thread] = []
+        self._actors = LocalActors(runtime, self._take_main)
         self._for_main: deque[Worker] = deque()
         self._main_busy = False
         self._turn = Waitable()  # done: the main thread has something to do
@@ -61,7 +57,7 @@ class Program:
         """Run actors until told to end; the exit status."""
         while True:
             try:
-                if not self._turn.done and not self._runtime.node.wait(self._turn):
+                if not self._turn.done and not self._runtime.node.wait(self._turn, patient=True):
                     return 1
             except KeyboardInterrupt:
                 continue  # nothing of ours was running
@@ -72,49 +68,27 @@ class Program:
                 self._main_busy = False
             if self._ending:
                 break
-        for thread in self._threads:
-            thread.join()
+        self._actors.join()
         self._runtime.close(linger_s=1.0)
         return 0
 
     # --- from the thread that receives ----------------------------------------------------------
 
-    def _spawn(self, _peer: str, spec: SpawnActor, payload: Payload) -> None:
-        worker = Worker(self._runtime, spec, payload)
-        self._runtime.workers[spec.actor] = worker
-        self._workers.append(worker)
-        if not self._main_busy:
-            self._main_busy = True
-            self._for_main.append(worker)
-            self._turn.finish()
-            return
-        thread = threading.Thread(target=worker.run, name=f"actor-{spec.name}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+    def _take_main(self, worker: Worker) -> bool:
+        if self._main_busy:
+            return False
+        self._main_busy = True
+        self._for_main.append(worker)
+        self._turn.finish()
+        return True
 
     def _stop(self, message: StopProc) -> None:
         self._ending = True
-        for worker in self._workers:
-            if worker.dead is None:
-                worker.stop(message.reason)
+        self._actors.stop(message.reason)
         self._turn.finish()
 
-    def _unknown(self, peer: str, message: Call | StopActor) -> None:
-        if message.call:
-            runtime = self._runtime
-            assert runtime.proc_ref is not None
-            point = dict(runtime.proc_ref.extent.point_of_rank(runtime.rank))
-            failure = RankFailure(
-                runtime.proc_ref.name, runtime.rank, point, "an actor", None, runtime.host,
-                os.getpid(), "stopped", "", "there is no such actor on this proc (any more)",
-            )  # fmt: skip
-            runtime.node.send(peer, Reply(message.call, message.rank, DIED), pack(failure, None))
-
     def _failed(self, mesh: int, actor: int | None, failures: list[RankFailure]) -> None:
-        owner = self._runtime.owner_of(mesh, actor)
-        worker = self._runtime.workers.get(owner) if owner is not None else None
-        if worker is not None:
-            worker.supervise(MeshFailure(failures[0].mesh_name, tuple(failures)))
+        self._actors.supervise(mesh, actor, failures)
 
 
 def _host_is_gone() -> None:

@@ -55,6 +55,7 @@ from monarch._src.wire.messages import (
 )
 
 log = logging.getLogger("monarch.actor")
+CLIENT_MESH = 0  # no mesh that is spawned has this uid
 
 
 class ProcsRef(msgspec.Struct, frozen=True):
@@ -67,6 +68,7 @@ class ProcsRef(msgspec.Struct, frozen=True):
     directory: str
     owner: str
     host: str
+    nodes: tuple[str, ...] = ()  # where the procs are no procs of a mesh: the client itself
 
     @property
     def extent(self) -> Extent:
@@ -75,11 +77,18 @@ class ProcsRef(msgspec.Struct, frozen=True):
 
     def node(self, rank: int) -> str:
         """The node name of one proc."""
-        return proc_node(self.uid, rank)
+        return self.nodes[rank] if self.nodes else proc_node(self.uid, rank)
+
+
+def client_ref(client: str, directory: str, host: str) -> ProcsRef:
+    """The client's own process, as a proc mesh without dims: where controllers live."""
+    return ProcsRef(CLIENT_MESH, "client", (), (), directory, client, host, (client,))
 
 
 class Worker(Protocol):
-    """What runs one actor; see `monarch._src.actor.worker`."""
+    """What runs one actor; see `monarch._src.actor.worker`. `dead` says why it has ended."""
+
+    dead: RankFailure | None
 
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
         """Queue a message for it."""
@@ -114,6 +123,7 @@ class Runtime:
         self.slot = Slot(None, 0)
         self.workers: dict[int, Worker] = {}
         self.proc_ref: ProcsRef | None = None
+        self.client_ref: ProcsRef | None = None
         self.rank = rank
         self._known: dict[int, ProcsRef] = {}
         self._dead: dict[tuple[int, int], RankFailure] = {}

@@ -111,7 +111,7 @@ class Worker:
             item = mailbox.take()
             if item is None:
                 try:
-                    if not wait(mailbox):
+                    if not wait(mailbox, patient=True):
                         return  # the node is closed
                 except KeyboardInterrupt:
                     log.debug("interrupted while idle")

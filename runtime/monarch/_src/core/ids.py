@@ -1,6 +1,6 @@
 """How nodes, meshes and actors are named. No I/O.
 
-A mesh or actor uid is a positive 63-bit number: 31 random bits of the process that made it, then a
+A mesh or actor uid is a positive 62-bit number: 30 random bits of the process that made it, then a
 counter. Two processes, or two lives of one, can't make the same uid but by a 2^-31 accident.
 """
 
@@ -17,7 +17,7 @@ class UidSource:
 
     def __init__(self, seed: int | None = None) -> None:
         bits = int.from_bytes(os.urandom(4), "big") if seed is None else seed
-        self._base = ((bits & 0x7FFFFFFF) | 1) << 32
+        self._base = ((bits & 0x3FFFFFFF) | 1) << 32
         self._count = itertools.count(1)
 
     def __call__(self) -> int:

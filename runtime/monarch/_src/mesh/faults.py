@@ -13,6 +13,7 @@ from _thread import interrupt_main
 from collections.abc import Callable
 from types import TracebackType
 
+from monarch._src.actor.local import LocalActors
 from monarch._src.actor.runtime import Runtime
 from monarch._src.errors import MeshFailure, RankFailure
 from monarch._src.events import Output, bus
@@ -31,11 +32,13 @@ def set_hook_lookup(find: Callable[[], Hook]) -> None:
     _find_hook = find
 
 
-def attach(runtime: Runtime) -> None:
-    """Make this client hear of failures of what it owns."""
+def attach(runtime: Runtime, local: LocalActors) -> None:
+    """Make this client, and the actors that live in it, hear of failures of what they own."""
 
     def failed(mesh: int, actor: int | None, failures: list[RankFailure]) -> None:
         found, actors = note_failures(mesh, actor, failures)
+        if local.supervise(mesh, actor, failures):
+            return  # an actor that lives in the client owns it
         # A constructor's is told by the first call, the place that can do something about it.
         told = tuple(f for f in failures if f.kind != "constructor")
         if not told or found is None or found.stopped:

@@ -16,7 +16,7 @@ from monarch._src.config import settings
 from monarch._src.core.ids import AGENT
 from monarch._src.errors import RankFailure, SupervisionError
 from monarch._src.mesh.proc_mesh import ProcMesh, Procs, remember
-from monarch._src.mesh.session import current_session, session, shutdown_context
+from monarch._src.mesh.session import session_for_client, shutdown_context
 from monarch._src.shape import Extent, MeshTrait, NDSlice, Region
 from monarch._src.wire.messages import SpawnProcs
 
@@ -118,18 +118,11 @@ def this_host() -> HostMesh:
 
 
 def this_proc() -> ProcMesh:
-    """The process of the actor that asks, as a mesh of one without dims: spawns next to it.
-
-    Raises:
-        RuntimeError: asked outside an actor.
-    """
-    run = runtime()
-    if run.proc_ref is None:
-        raise RuntimeError(
-            "this_proc() is the process of an actor; in the client, spawn procs first: "
-            'this_host().spawn_procs({"gpus": 1})'
-        )
-    return _one_proc(run.proc_ref)
+    """The process that asks, as a mesh of one without dims: actors spawned on it live next door."""
+    run = _own_runtime()
+    ref = run.proc_ref or run.client_ref
+    assert ref is not None
+    return _one_proc(ref)
 
 
 def _one_proc(ref: ProcsRef) -> ProcMesh:
@@ -140,12 +133,8 @@ def _one_proc(ref: ProcsRef) -> ProcMesh:
 
 def _own_runtime() -> Runtime:
     """This process's runtime; in a client, one whose host agent lives."""
-    run = runtime_or_none()
-    if run is not None and run.proc_ref is not None:
-        return run
-    if run is not None and current_session() is None:
-        return run
-    return session().runtime
+    session_for_client()
+    return runtime()
 
 
 def _checked_dims(per_host: Mapping[str, int]) -> Extent:

@@ -113,7 +113,7 @@ class ProcMesh(MeshTrait):
         """
         self._check_usable()
         cls = actor_class(Class)
-        _check_constructor(Class, args, kwargs)
+        check_constructor(Class, args, kwargs)
         procs, run = self._procs, self._runtime
         failed = [f for rank in self._region.ranks() if (f := run.dead(procs.ref, rank))]
         failed += [f for a in procs.actors.values() for f in a.failures.values()]
@@ -122,7 +122,7 @@ class ProcMesh(MeshTrait):
         try:
             payload = ship((Class, args, kwargs), own=2)
         except Exception as error:
-            raise _unpicklable(Class, args, kwargs, error) from error
+            raise unpicklable(Class, args, kwargs, error) from error
         uid = run.uids()
         context = current.get()
         run.own(uid, 0 if context is None else context.actor_instance.actor_id.uid)
@@ -187,7 +187,8 @@ def _reference(ref: ProcsRef, base: Region, region: Region) -> ProcMesh:
     return ProcMesh(runtime(), Procs(ref, base, owned=False), region)
 
 
-def _check_constructor(cls: type[Actor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_constructor(cls: type[Actor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """TypeError if the constructor could not begin with these arguments."""
     try:
         signature = inspect.signature(cls)
     except ValueError:
@@ -198,9 +199,10 @@ def _check_constructor(cls: type[Actor], args: tuple[Any, ...], kwargs: dict[str
         raise TypeError(f"{cls.__name__}{signature}: {error}") from None
 
 
-def _unpicklable(
+def unpicklable(
     cls: type[Actor], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
 ) -> TypeError:
+    """The error that names what of a spawn cannot be pickled."""
     for name, value in [*((f"argument {i + 1}", a) for i, a in enumerate(args)), *kwargs.items()]:
         try:
             ship(value)

@@ -18,7 +18,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import monarch
-from monarch._src.actor.runtime import Runtime, runtime_or_none, set_runtime, set_starter
+from monarch._src.actor.local import LocalActors
+from monarch._src.actor.runtime import (
+    Runtime,
+    client_ref,
+    runtime_or_none,
+    set_runtime,
+    set_starter,
+)
 from monarch._src.config import settings
 from monarch._src.core.ids import AGENT
 from monarch._src.events import Output, bus
@@ -47,9 +54,11 @@ class Session:
         try:
             self._agent = self._launch(name)
             self.runtime = Runtime(name, "client", str(self.directory))
+            self.runtime.client_ref = client_ref(name, str(self.directory), self.runtime.host)
         except BaseException:
             sessions.remove(self.directory)
             raise
+        self.actors = LocalActors(self.runtime)
         node = self.runtime.node
         node.expect(AGENT)
         node.start()
@@ -111,6 +120,8 @@ class Session:
         runtime = self.runtime
         runtime.on_failure = None  # what ends from here on ends because we end it
         bound = settings().cleanup_s
+        self.actors.stop(reason)
+        self.actors.join(bound)
         if self.lost is None:
             try:
                 if bus.wanted(Output):
@@ -136,11 +147,11 @@ class Session:
 _session: Session | None = None
 _session_pid = 0
 _lock = threading.RLock()
-_on_start: list[Callable[[Runtime], None]] = []
+_on_start: list[Callable[[Session], None]] = []
 
 
-def on_start(hook: Callable[[Runtime], None]) -> None:
-    """Call `hook` with the runtime of every session that starts from now on."""
+def on_start(hook: Callable[[Session], None]) -> None:
+    """Call `hook` with every session that starts from now on."""
     _on_start.append(hook)
 
 
@@ -157,8 +168,15 @@ def session() -> Session:
         _session, _session_pid = started, os.getpid()
         set_runtime(started.runtime)
         for hook in _on_start:
-            hook(started.runtime)
+            hook(started)
         return started
+
+
+def session_for_client() -> None:
+    """In a client, have a session whose agent lives; elsewhere there is nothing to do."""
+    run = runtime_or_none()
+    if run is None or run.proc_ref is None:
+        session()
 
 
 def current_session() -> Session | None:

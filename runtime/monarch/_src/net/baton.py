@@ -8,6 +8,9 @@ The *baton* is the right to receive and to handle what was received; it is a pla
   handles every message that comes, whoever it is for, until its own wait is over.
 - If the baton is taken it *follows*: sleeps until the leader has done its thing or leaves, and
   leads if it still must wait.
+- A *patient* wait is that of an idle actor, which may last for ever. It leads if the baton is free
+  when it begins; once it has received for somebody else it gives the baton up, so that whoever is
+  busy receives without a hand-over, and sleeps until something comes for it.
 - The IO thread leads when nobody waits. It does not compete: threads that come and go leave the
   baton free for some microseconds each time, and an IO thread that jumped in would make every call
   a hand-over. It looks once a `TICK`; only if no turn was begun since the last look, and nobody
@@ -65,7 +68,9 @@ class Baton:
         self._router = router
         self._drain = drain
         self._lead = threading.Lock()
-        self._followers: deque[threading.Lock] = deque()
+        self._followers: deque[threading.Lock] = deque()  # those who would lead
+        self._asleep: set[threading.Lock] = set()  # all who sleep
+        self._served = 0  # how often somebody was woken by another's receiving
         self._poller = router.poller()
         self._watched: dict[int, Callable[[], None]] = {}
         self._turns = 0
@@ -94,7 +99,9 @@ class Baton:
         if self._watched.pop(fd, None) is not None:
             self._poller.unregister(fd)
 
-    def wait(self, what: Waitable, timeout_s: float | None = None) -> bool:
+    def wait(
+        self, what: Waitable, timeout_s: float | None = None, *, patient: bool = False
+    ) -> bool:
         """Block this thread until `what` is done, receiving meanwhile; False on time-out.
 
         A time-out or a KeyboardInterrupt consumes nothing.
@@ -111,17 +118,18 @@ class Baton:
             )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with guard_for_this_thread() as guard:
+            gave_up = False
             while not what.done and not self._closed:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     break
-                if self._lead.acquire(False):
+                if not gave_up and self._lead.acquire(False):
                     try:
-                        self._lead_until(what, deadline, guard)
+                        gave_up = self._lead_until(what, deadline, guard, patient)
                     finally:
                         self._pass_on()
                 else:
-                    self._follow(what, left, guard)
+                    self._follow(what, left, guard, patient)
         return what.done
 
     def receive_now(self) -> None:
@@ -135,7 +143,7 @@ class Baton:
         self._closed = True
         self._router.wake()
         _release(self._io_lock)
-        for lock in list(self._followers):
+        for lock in list(self._asleep):
             _release(lock)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
@@ -143,9 +151,11 @@ class Baton:
     # --- leading ------------------------------------------------------------------------------
 
     def _lead_until(
-        self, what: Waitable, deadline: float | None, guard: InterruptGuard | None
-    ) -> None:
+        self, what: Waitable, deadline: float | None, guard: InterruptGuard | None, patient: bool
+    ) -> bool:
+        """Receive until `what` is done; True if it is not, and the baton is given up for others."""
         self._turns += 1
+        served = self._served
         me = threading.get_ident()
         while True:
             self._leader_thread = me
@@ -154,10 +164,12 @@ class Baton:
             finally:
                 self._leader_thread = 0
             if what.done or self._closed:
-                return
+                return False
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                return
+                return False
+            if patient and self._served != served:
+                return True
             for fd, _ in self._router.wait(self._poller, left, guard):
                 self._fire(fd)
 
@@ -190,7 +202,9 @@ class Baton:
             self._io_sleeps = False
             _release(self._io_lock)
 
-    def _follow(self, what: Waitable, left: float | None, guard: InterruptGuard | None) -> None:
+    def _follow(
+        self, what: Waitable, left: float | None, guard: InterruptGuard | None, patient: bool
+    ) -> None:
         lock = threading.Lock()
         lock.acquire()
         with _registering:  # two first sleepers at once must not each make a list
@@ -198,11 +212,13 @@ class Baton:
                 what.sleepers = []
             sleepers = what.sleepers
             sleepers.append(lock)
-        self._followers.append(lock)
+        self._asleep.add(lock)
+        if not patient:
+            self._followers.append(lock)
         self._wanted = self._io_leads
         try:
             # Looked at again after registering: whoever finishes or leaves now sees the lock.
-            if what.done or self._closed or not self._lead.locked():
+            if what.done or self._closed or not (patient or self._lead.locked()):
                 return
             if guard is not None:
                 guard.open = True
@@ -213,7 +229,11 @@ class Baton:
             if guard is not None:
                 guard.open = False
             sleepers.remove(lock)
-            self._followers.remove(lock)
+            self._asleep.discard(lock)
+            if not patient:
+                self._followers.remove(lock)
+            if what.done:
+                self._served += 1
             # The wake-up may have been the baton, offered to us alone, and we may not need it.
             if not self._lead.locked():
                 self._offer()

@@ -218,9 +218,11 @@ class Node:
         """Start the IO thread."""
         self.baton.start()
 
-    def wait(self, what: Waitable, timeout_s: float | None = None) -> bool:
+    def wait(
+        self, what: Waitable, timeout_s: float | None = None, *, patient: bool = False
+    ) -> bool:
         """Block until `what` is done; see Baton.wait."""
-        return self.baton.wait(what, timeout_s)
+        return self.baton.wait(what, timeout_s, patient=patient)
 
     def close(self, linger_s: float = 0.0) -> None:
         """End the IO thread and close the socket. Idempotent."""

@@ -15,6 +15,7 @@ class MeshSpec(msgspec.Struct, tag="mesh"):
     labels: list[str]
     sizes: list[int]
     directory: str
+    client: str
     owner: str
     owner_address: str
     env: list[dict[str, str]]

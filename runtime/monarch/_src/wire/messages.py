@@ -188,7 +188,8 @@ class SpawnActor(Message, tag=30):
     rank: int
     labels: list[str]
     sizes: list[int]
-    creator: str
+    creator: str  # is told of its failure; "" for a controller, which belongs to nobody
+    if_absent: bool = False  # ignore this if there is a living actor of that uid
 
 
 class StopActor(Message, tag=31):

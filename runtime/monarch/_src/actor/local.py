@@ -1,0 +1,84 @@
+"""The actors that live in this process, and the thread that each runs on.
+
+Runs in: every proc, and a client that hosts controllers. Called on the thread that receives.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from monarch._src.actor.remote import pack
+from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.worker import Worker
+from monarch._src.errors import MeshFailure, RankFailure
+from monarch._src.wire.frames import NO_PAYLOAD, Payload
+from monarch._src.wire.messages import DIED, OK, Call, Reply, SpawnActor, StopActor
+
+
+class LocalActors:
+    """All actors of this process.
+
+    `take_main(worker)` may claim an actor for the main thread by returning True; it then has to run
+    it. Every other actor gets a thread of its own.
+    """
+
+    def __init__(self, runtime: Runtime, take_main: Callable[[Worker], bool] | None = None) -> None:
+        self._runtime = runtime
+        self._take_main = take_main
+        self._workers: list[Worker] = []
+        self._threads: list[threading.Thread] = []
+        runtime.on_spawn = self.spawn
+        runtime.unknown_actor = self._unknown
+
+    def spawn(self, _peer: str, spec: SpawnActor, payload: Payload) -> None:
+        """Make an actor; its constructor runs on its own thread."""
+        known = self._runtime.workers.get(spec.actor)
+        if spec.if_absent and known is not None and known.dead is None:
+            return
+        worker = Worker(self._runtime, spec, payload)
+        self._runtime.workers[spec.actor] = worker
+        self._workers.append(worker)
+        if self._take_main is not None and self._take_main(worker):
+            return
+        thread = threading.Thread(target=worker.run, name=f"actor-{spec.name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def stop(self, reason: str) -> None:
+        """Stop every actor after the messages it has."""
+        for worker in self._workers:
+            if worker.dead is None:
+                worker.stop(reason)
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until the threads have ended."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def supervise(self, mesh: int, actor: int | None, failures: list[RankFailure]) -> bool:
+        """Tell the actor that owns what has failed; False if none here does."""
+        owner = self._runtime.owner_of(mesh, actor)
+        worker = self._runtime.workers.get(owner) if owner else None
+        if worker is None:
+            return False
+        worker.supervise(MeshFailure(failures[0].mesh_name, tuple(failures)))
+        return True
+
+    def _unknown(self, peer: str, message: Call | StopActor) -> None:
+        runtime = self._runtime
+        if isinstance(message, StopActor):  # it has ended before: that is what was wanted
+            runtime.node.send(peer, Reply(message.call, message.rank, OK), NO_PAYLOAD)
+            return
+        if not message.call:
+            return
+        ref = runtime.proc_ref
+        point = dict(ref.extent.point_of_rank(max(runtime.rank, 0))) if ref is not None else {}
+        failure = RankFailure(
+            ref.name if ref is not None else "client", runtime.rank, point, "an actor", None,
+            runtime.host, os.getpid(), "stopped", "",
+            "there is no such actor on this proc (any more)",
+        )  # fmt: skip
+        peer = message.reply_to or peer
+        runtime.node.send(peer, Reply(message.call, message.rank, DIED), pack(failure, None))

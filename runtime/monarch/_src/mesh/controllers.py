@@ -1,0 +1,70 @@
+"""Controllers: actors of which a client tree has one a name, living in the client's process.
+
+Runs in: any process; the actors themselves in the client, each on a thread of its own.
+Whoever wants one derives its uid from the name and asks the client to spawn it; the client
+ignores what it has already. So the first wins, and all hold the same reference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, TypeVar, cast
+
+from monarch._src.actor.endpoint import Actor, actor_class
+from monarch._src.actor.future import Future
+from monarch._src.actor.remote import ship
+from monarch._src.actor.runtime import runtime
+from monarch._src.mesh.actor_mesh import ActorMesh, Actors
+from monarch._src.mesh.proc_mesh import check_constructor, unpicklable
+from monarch._src.mesh.session import session_for_client
+from monarch._src.shape import Extent, Region
+from monarch._src.wire.messages import SpawnActor
+
+A = TypeVar("A", bound=Actor)
+
+
+def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any) -> Future[A]:
+    """The controller of that name, made with these arguments if there is none yet.
+
+    The future is done when its constructor has run; one that raises fails the future of whoever
+    asked, and the next to ask makes it anew.
+
+    Raises:
+        TypeError: the arguments do not fit `__init__`, or one cannot be pickled.
+        ValueError: `Class` breaks a rule of actor classes, or the name is empty.
+    """
+    if not name:
+        raise ValueError("a controller needs a name")
+    cls = actor_class(Class)
+    check_constructor(Class, args, kwargs)
+    session_for_client()
+    run = runtime()
+    ref = run.client_ref
+    assert ref is not None
+    try:
+        payload = ship((Class, args, kwargs))
+    except Exception as error:
+        raise unpicklable(Class, args, kwargs, error) from error
+    uid = controller_uid(name)
+    spec = SpawnActor(uid, name, cls.name, ref.uid, ref.name, 0, [], [], "", if_absent=True)
+    run.node.send(run.reach(ref, 0), spec, payload)
+    region = Region.of_extent(Extent((), ()))
+    mesh = ActorMesh(run, Actors(uid, name, cls, ref, region, owned=False), region)
+    found: Future[A] = run.new_future()
+    ready = mesh.initialized
+
+    def settle() -> None:
+        def value() -> A:
+            ready.get()
+            return cast(A, mesh)
+
+        found.settle(value)
+
+    ready.on_done(settle)
+    return found
+
+
+def controller_uid(name: str) -> int:
+    """The uid of a controller: 61 bits of a digest below a bit that no counted uid has."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return (1 << 62) | (int.from_bytes(digest, "big") >> 3)
