@@ -60,7 +60,7 @@ check: $(VENV)/.test $(LAB)/node_modules/.yarn-state.yml ## lint, format, types,
 
 .PHONY: lab
 lab: $(VENV)/.test $(VENV)/.labextension ## JupyterLab on the tutorials
-	@$(PY) -m jupyterlab --notebook-dir=notebooks $(ARGS)
+	@$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) --notebook-dir=notebooks $(ARGS)
 
 .PHONY: wheel
 wheel: $(VENV)/.test ## the wheel, panel included, in dist/
