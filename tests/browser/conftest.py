@@ -13,11 +13,15 @@ from playwright.sync_api import Browser
 from tests.browser.lab import Lab, running_browser, running_lab
 
 REPOSITORY = Path(__file__).parents[2]
+LABEXTENSION = REPOSITORY / "labextension" / "dist"
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with tempfile.TemporaryDirectory() as folder, running_lab(Path(folder)) as running:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_lab(Path(folder), LABEXTENSION) as running,
+    ):
         yield running
 
 

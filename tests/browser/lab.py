@@ -44,8 +44,12 @@ class Lab:
 
 
 @contextmanager
-def running_lab(folder: Path) -> Iterator[Lab]:
-    """JupyterLab in a process group of its own, which is ended whole on the way out."""
+def running_lab(folder: Path, labextension: Path) -> Iterator[Lab]:
+    """JupyterLab with this build of the labextension, in a process group that is ended whole."""
+    assert (labextension / "package.json").exists(), f"{labextension}: build it first, `make test`"
+    extensions = folder / "labextensions"
+    extensions.mkdir()
+    (extensions / "monarch-jupyter").symlink_to(labextension)
     home = folder / "home"
     settings = home / "settings"
     for name, content in SETTINGS.items():
@@ -66,6 +70,7 @@ def running_lab(folder: Path) -> Iterator[Lab]:
         *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"),
         *("--ip=127.0.0.1", "--ServerApp.port=0", "--IdentityProvider.token="),
         *("--expose-app-in-browser", f"--ServerApp.root_dir={work}"),
+        f"--LabApp.extra_labextensions_path={extensions}",
     ]
     server = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
@@ -122,6 +127,8 @@ def open_notebook(browser: Browser, lab: Lab, name: str) -> Iterator[Page]:
         workspace = name.removesuffix(".ipynb")
         page.goto(f"{lab.url}lab/workspaces/{workspace}/tree/{name}")
         page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
+        # Before this JupyterLab may still move what a test has just opened.
+        page.evaluate("window.jupyterapp.restored.then(() => true)")
         page.wait_for_function(
             "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
             "?.status === 'idle'"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
@@ -12,20 +9,20 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import REPOSITORY
+from tests.browser.gate import WAIT_AT_GATE, shut_gate
 from tests.browser.lab import Lab, open_notebook, run_all
 
 pytestmark = pytest.mark.browser
 
 TUTORIAL = REPOSITORY / "notebooks" / "01_hello_mesh.ipynb"
-TRAINER = """
-import fcntl, os
+TRAINER = f"""{WAIT_AT_GATE}
+import os
 from monarch.actor import Actor, endpoint
 
 class Trainer(Actor):
     @endpoint
     def step(self, gate):
-        with open(gate) as opened:
-            fcntl.flock(opened, fcntl.LOCK_SH)
+        wait_at_gate(gate)
 
     @endpoint
     def crash(self):
@@ -42,14 +39,6 @@ def first_cells_of_the_tutorial(ranks: int) -> list[str]:
     assert "gpus=4" in cells[1]
     assert cells[2] == "%monarch show workers"
     return [cell.replace("gpus=4", f"gpus={ranks}") for cell in cells]
-
-
-@contextmanager
-def shut_gate(path: Path) -> Iterator[None]:
-    """Whoever asks for the lock of this file waits until the block ends."""
-    with path.open("w") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
 
 
 def expect_rank(page: Page, name: str) -> None:
