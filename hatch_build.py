@@ -7,6 +7,7 @@ with a warning that says what is missing.
 """
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ def build_labextension(target_name: str, version: str, **_: Any) -> None:
     from hatch_jupyter_builder import npm_builder  # only there when a build runs
 
     if not is_current():
+        # jlpm is installed beside the Python that builds, which need not be on PATH.
+        beside = str(Path(sys.executable).parent)
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), beside])
         npm_builder(target_name, version, path=str(SOURCE), build_cmd="build:prod", npm=["jlpm"])
         (BUILT / "package.json").touch()
 

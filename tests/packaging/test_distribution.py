@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
@@ -79,7 +80,8 @@ def test_the_panel_has_the_version_of_the_distribution(wheel: Path) -> None:
 
 
 def test_what_is_installed_here_is_this_checkout() -> None:
-    origins = run("python", "-c", "import monarch, monarch_jupyter; print(monarch.__file__)")
+    code = "import monarch, monarch_jupyter; print(monarch.__file__)"
+    origins = run(sys.executable, "-c", code)
     assert checked(origins).strip().startswith(str(ROOT / "runtime" / "monarch"))
     assert (
         version("monarch-jupyter")
