@@ -33,7 +33,8 @@ SETTLE = 0.4
 QUIET = 0.06
 """Seconds without another failure after which it waits no longer."""
 
-_RED, _PLAIN = "\x1b[31;1m", "\x1b[0m"
+# Not red: on the red ground of an error, in a dark theme, that is hard to read.
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 def _folder(package: Any) -> str:
@@ -109,9 +110,9 @@ def error_lines(
     for group in fold_failures(error.failures):
         head, *rest = entry_lines(group, cell_names)
         title = "" if blocks else f"{type(error).__name__}: "
-        blocks.append("\n".join([f"{_RED}{title}{head}{_PLAIN}", *rest, ""]))
+        blocks.append("\n".join([f"{_BOLD}{title}{head}{_PLAIN}", *rest, ""]))
     if not blocks:
-        blocks.append(f"{_RED}{type(error).__name__}: {error}{_PLAIN}")
+        blocks.append(f"{_BOLD}{type(error).__name__}: {error}{_PLAIN}")
     caller = [] if _from_cell(error) else list(_calling_places(trace))
     if caller:
         lines = [line for place in caller for line in place_lines(place, cell_names)]

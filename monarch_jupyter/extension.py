@@ -16,6 +16,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 import monarch.actor
+from monarch import observe
 from monarch_jupyter.cell_errors import CellErrors, cell_names_of
 from monarch_jupyter.comms import PanelLink
 from monarch_jupyter.faults import FaultNotices
@@ -116,4 +117,5 @@ class Extension:
         publisher = shared_publisher()
         self._on("pre_run_cell", publisher.wake, undo)
         self._on("post_run_cell", publisher.wake, undo)
+        undo.callback(observe.on_change(lambda _: publisher.wake()))
         undo.callback(PanelLink(publisher).close)

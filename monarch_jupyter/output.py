@@ -22,7 +22,7 @@ from monarch_jupyter.folding import Fold, OutputFolder
 from monarch_jupyter.rank_names import name_ranks
 
 HOLD = 0.15
-"""Seconds that a line waits for its like from other ranks; longer folds more, and shows it later."""
+"""Seconds that a line waits for its like from other ranks; longer folds more, but shows later."""
 FLUSH_TIMEOUT = 5.0
 
 

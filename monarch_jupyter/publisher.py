@@ -68,6 +68,7 @@ class Publisher:
         self._unheard: dict[Sink, tuple[float, int]] = {}
         self._closed = False
         self._hurry = False
+        self._blind = False
         self._thread: threading.Thread | None = None
 
     def connect(self, sink: Sink, *, repeat: bool = False) -> None:
@@ -121,7 +122,16 @@ class Publisher:
 
     def publish(self) -> bool:
         """Look once and send what follows from it; returns whether anything had changed."""
-        delta = self._table.update(self._look())
+        try:
+            meshes = self._look()
+        except Exception:
+            # The runtime is ending, or its agent is slow; the next look may find it well again.
+            if not self._blind:
+                logger.warning("mesh views stand still: the meshes can't be seen", exc_info=True)
+            self._blind = True
+            return False
+        self._blind = False
+        delta = self._table.update(meshes)
         with self._wanted:
             self._remember_unheard()
             behind, self._behind = self._behind, []

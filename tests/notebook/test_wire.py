@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from monarch.observe import MeshSnapshot
 from monarch_jupyter.publisher import INTERVAL, SLOWEST, Pace, Publisher
 from monarch_jupyter.wire import KernelMessage, MeshTable, parse_page_message
 from tests.notebook.samples import mesh, row
@@ -186,6 +187,21 @@ class TestPublisher:
         publisher.publish()
         assert publisher._sinks == [page.take]
         assert len(page.received) == 1
+
+    def test_a_look_that_fails_is_no_change_and_the_next_one_counts(self) -> None:
+        answers: list[Exception | list[MeshSnapshot]] = [TimeoutError("slow"), [mesh([row(0)])]]
+
+        def look() -> list[MeshSnapshot]:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        publisher, page = Publisher(look), Page()
+        publisher._sinks = publisher._behind = [page.take]
+        assert not publisher.publish()
+        assert publisher.publish()
+        assert [message["type"] for message in page.received] == ["snapshot"]
 
     def test_a_page_that_was_not_heard_gets_its_snapshot_again_a_few_times(self) -> None:
         now = [0.0]
