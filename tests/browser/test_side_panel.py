@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from tests.browser.gate import shut_gate
 from tests.browser.lab import Lab, open_notebook, run_all
-from tests.browser.test_explorer import TRAINER, shut_gate
+from tests.browser.test_explorer import TRAINER
 
 pytestmark = pytest.mark.browser
 
@@ -54,7 +55,7 @@ def test_the_panel_says_how_to_begin_and_lists_each_mesh_as_it_changes(
             readers = panel.get_by_role("listitem", name="readers")
             expect(readers).to_contain_text("2 ranks: 2 idle")
             expect(panel.get_by_role("status")).to_have_text("2 meshes, failed: workers")
-            panel.screenshot(path=screenshot_path / "side-panel.png")
+            page.screenshot(path=screenshot_path / "side-panel.png")
         expect(panel.get_by_role("status")).to_have_text("1 mesh, failed: workers")
         expect(readers).to_have_count(0)
 
@@ -65,6 +66,8 @@ def test_a_page_that_is_loaded_again_lists_the_meshes_again(browser: Browser, la
         run_all(page)
         expect(side_panel(page).get_by_role("listitem", name="workers")).to_be_visible()
         page.reload()
+        page.wait_for_function("window.jupyterapp !== undefined")
+        page.evaluate("window.jupyterapp.restored.then(() => true)")
         workers = side_panel(page).get_by_role("listitem", name="workers")
         expect(workers).to_contain_text("2 ranks: 2 idle")
         page.evaluate(
