@@ -55,7 +55,10 @@ def test_the_panel_says_how_to_begin_and_lists_each_mesh_as_it_changes(
             readers = panel.get_by_role("listitem", name="readers")
             expect(readers).to_contain_text("2 ranks: 2 idle")
             expect(panel.get_by_role("status")).to_have_text("2 meshes, failed: workers")
-            page.screenshot(path=screenshot_path / "side-panel.png")
+            page.screenshot(
+                path=screenshot_path / "side-panel.png",
+                clip={"x": 0, "y": 0, "width": 1280, "height": 420},
+            )
         expect(panel.get_by_role("status")).to_have_text("1 mesh, failed: workers")
         expect(readers).to_have_count(0)
 
