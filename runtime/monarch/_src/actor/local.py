@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from monarch._src.actor.remote import pack
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.worker import Worker
+from monarch._src.config import settings
 from monarch._src.errors import MeshFailure, RankFailure
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import DIED, OK, Call, Reply, SpawnActor, StopActor
@@ -29,6 +31,8 @@ class LocalActors:
         self._take_main = take_main
         self._workers: list[Worker] = []
         self._threads: list[threading.Thread] = []
+        self._early: dict[int, _Early] = {}
+        self._lock = threading.Lock()
         runtime.on_spawn = self.spawn
         runtime.unknown_actor = self._unknown
 
@@ -40,6 +44,8 @@ class LocalActors:
         worker = Worker(self._runtime, spec, payload)
         self._runtime.workers[spec.actor] = worker
         self._workers.append(worker)
+        for message in self._take_early(spec.actor):
+            worker.post(*message)
         if self._take_main is not None and self._take_main(worker):
             return
         thread = threading.Thread(target=worker.run, name=f"actor-{spec.name}", daemon=True)
@@ -66,19 +72,54 @@ class LocalActors:
         worker.supervise(MeshFailure(failures[0].mesh_name, tuple(failures)))
         return True
 
-    def _unknown(self, peer: str, message: Call | StopActor) -> None:
-        runtime = self._runtime
+    # --- messages without an actor ----------------------------------------------------------------
+
+    def _unknown(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
+        """Hold a call that has overtaken the message that makes its actor.
+
+        A mesh can be given away before its actors exist, and messages of different senders keep no
+        order. One whose actor is not made within the liveness bound is refused.
+        """
         if isinstance(message, StopActor):  # it has ended before: that is what was wanted
-            runtime.node.send(peer, Reply(message.call, message.rank, OK), NO_PAYLOAD)
+            self._runtime.node.send(peer, Reply(message.call, message.rank, OK), NO_PAYLOAD)
             return
-        if not message.call:
-            return
+        with self._lock:
+            early = self._early.get(message.actor)
+            if early is None:
+                early = self._early[message.actor] = _Early(
+                    threading.Timer(settings().liveness, self._refuse_early, (message.actor,))
+                )
+                early.timer.daemon = True
+                early.timer.start()
+            early.messages.append((peer, message, payload))
+
+    def _take_early(self, actor: int) -> list[tuple[str, Call, Payload]]:
+        with self._lock:
+            early = self._early.pop(actor, None)
+        if early is None:
+            return []
+        early.timer.cancel()
+        return early.messages
+
+    def _refuse_early(self, actor: int) -> None:
+        runtime = self._runtime
         ref = runtime.proc_ref
         point = dict(ref.extent.point_of_rank(max(runtime.rank, 0))) if ref is not None else {}
         failure = RankFailure(
             ref.name if ref is not None else "client", runtime.rank, point, "an actor", None,
-            runtime.host, os.getpid(), "stopped", "",
-            "there is no such actor on this proc (any more)",
+            runtime.host, os.getpid(), "stopped", "", "there is no such actor on this proc",
         )  # fmt: skip
-        peer = message.reply_to or peer
-        runtime.node.send(peer, Reply(message.call, message.rank, DIED), pack(failure, None))
+        for peer, message, _ in self._take_early(actor):
+            if message.call:
+                reply = Reply(message.call, message.rank, DIED)
+                runtime.node.send(message.reply_to or peer, reply, pack(failure, None))
+
+
+@dataclass
+class _Early:
+    """Calls for an actor that does not exist yet, in order; the timer refuses them."""
+
+    timer: threading.Timer
+    messages: list[tuple[str, Call, Payload]] = field(
+        default_factory=list[tuple[str, Call, Payload]]
+    )

@@ -135,7 +135,7 @@ class Runtime:
         self._asked: dict[int, Future[Any]] = {}
         self._stopping: dict[int, Future[None]] = {}
         # In a proc: how its main program takes these messages.
-        self.unknown_actor: Callable[[str, Call | StopActor], None] | None = None
+        self.unknown_actor: Callable[[str, Call | StopActor, Payload], None] | None = None
         self.on_spawn: Callable[[str, SpawnActor, Payload], None] | None = None
         self.on_stop_proc: Callable[[StopProc], None] | None = None
         self.on_proc_ready: Callable[[int, int], None] | None = None
@@ -268,7 +268,7 @@ class Runtime:
         if worker is not None:
             worker.post(peer, message, payload)
         elif self.unknown_actor is not None:
-            self.unknown_actor(peer, message)
+            self.unknown_actor(peer, message, payload)
 
     def _on_spawn(self, peer: str, message: SpawnActor, payload: Payload) -> None:
         if self.on_spawn is not None:
