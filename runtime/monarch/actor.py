@@ -10,6 +10,7 @@ from monarch._src.actor.sending import Accumulator, as_endpoint, send
 from monarch._src.config import settings as _settings
 from monarch._src.errors import (
     ActorError,
+    DeadlockError,
     Death,
     Frame,
     MeshFailure,
@@ -77,6 +78,7 @@ __all__ = [
     "ActorMesh",
     "Channel",
     "Context",
+    "DeadlockError",
     "Death",
     "Endpoint",
     "Extent",

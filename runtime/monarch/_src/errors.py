@@ -2,6 +2,7 @@
 
     Exception
     ├── ActorError            an endpoint raised; the actor lives
+    ├── DeadlockError         (RuntimeError) actors wait for each other in a cycle
     ├── MeshStoppedError      (RuntimeError) a mesh was used after `stop`
     └── SupervisionError      (RuntimeError) what you called has died, or never lived
 
@@ -223,6 +224,24 @@ class SupervisionError(_FailureReport, RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._message, self.failures)
+
+
+class DeadlockError(RuntimeError):
+    """Actors wait for each other in a cycle, so none of them could ever go on.
+
+    Raised where one of them waits; `cycle` says who waits for whom, one actor an entry.
+    """
+
+    def __init__(self, cycle: Sequence[str]) -> None:
+        self.cycle = tuple(cycle)
+        chain = ", which waits for ".join([*self.cycle[1:], *self.cycle[:1]])
+        super().__init__(
+            f"{' '.join(self.cycle[:1])} waits for {chain}: none can go on. Don't wait for the "
+            "answer there, or make the endpoint that is called back a concurrent_endpoint"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.cycle,)
 
 
 class MeshStoppedError(RuntimeError):

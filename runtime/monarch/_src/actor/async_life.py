@@ -97,8 +97,11 @@ class _AsyncLife:
         worker.drain()
 
     async def _call(self, peer: str, call: Call, payload: Payload) -> None:
+        instance = self._worker.instance
         if not self._worker.is_concurrent(call.endpoint):
+            instance.endpoint, instance.task = call.endpoint, asyncio.current_task()
             await self._run(peer, call, payload)
+            instance.task = None
             return
         task = self._loop.create_task(self._run(peer, call, payload))
         self._overlapping.add(task)

@@ -249,7 +249,8 @@ class Endpoint(Generic[P, R]):
             )
         payload = self._pack(args, kwargs)
         future: Future[R] = self._runtime.new_future()
-        self._send(region, payload, OneCall(self._target, region, future))
+        pending = future.pending = OneCall(self._target, region, future)
+        self._send(region, payload, pending)
         return future
 
     def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -257,7 +258,8 @@ class Endpoint(Generic[P, R]):
         payload = self._pack(args, kwargs)
         region = self._drawn()
         future: Future[R] = self._runtime.new_future()
-        self._send(region, payload, OneCall(self._target, region, future))
+        pending = future.pending = OneCall(self._target, region, future)
+        self._send(region, payload, pending)
         return future
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
@@ -265,7 +267,10 @@ class Endpoint(Generic[P, R]):
         payload = self._pack(args, kwargs)
         region = self._target.region
         futures: list[Future[R]] = [self._runtime.new_future() for _ in range(len(region))]
-        self._send(region, payload, StreamCall(self._target, region, futures))
+        pending = StreamCall(self._target, region, futures)
+        for future in futures:
+            future.pending = pending
+        self._send(region, payload, pending)
         return iter(futures)
 
     def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -289,7 +294,8 @@ class Endpoint(Generic[P, R]):
         payload = self._pack(args, kwargs)
         future = self._runtime.new_future()
         region = self._target.region
-        self._send(region, payload, make(self._target, region, future))
+        pending = future.pending = make(self._target, region, future)
+        self._send(region, payload, pending)
         return future
 
     def send(

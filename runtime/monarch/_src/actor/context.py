@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from monarch._src.core.waiting import Waiting
 from monarch._src.shape import Extent, Point
 
 
@@ -29,8 +30,13 @@ class ActorInstance(msgspec.Struct, eq=False):
     rank: Point
     class_name: str
     creator: str
+    waiting: Waiting
     proc_ref: Any = None
     stopper: Callable[[str], None] | None = None
+    # What it runs now; the task that runs it, if calls of it do not overlap; what it waits for.
+    endpoint: str = ""
+    task: Any = None
+    waits_for: Any = None
 
     @property
     def name(self) -> str:

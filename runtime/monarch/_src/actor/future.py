@@ -10,8 +10,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
+from monarch._src.actor.context import ActorInstance, current
 from monarch._src.net.baton import Baton, Waitable
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 OTHERS_S = 0.05
+PROBE_S = 0.25
+Prober: TypeAlias = "Callable[[ActorInstance, Future[Any]], None]"
 _decoding = threading.RLock()
 _observing = threading.Lock()
 
@@ -26,11 +29,23 @@ _observing = threading.Lock()
 class Future(Waitable, Generic[R]):
     """The answer to come. Dropping it does not unsend the message."""
 
-    __slots__ = ("_baton", "_callbacks", "_decode", "_error", "_value", "given_up", "rest")
+    __slots__ = (
+        "_baton",
+        "_callbacks",
+        "_decode",
+        "_error",
+        "_prober",
+        "_value",
+        "given_up",
+        "pending",
+        "rest",
+    )
 
-    def __init__(self, baton: Baton) -> None:
+    def __init__(self, baton: Baton, prober: Prober | None = None) -> None:
+        """`prober(actor, future)` is asked whether a long wait of an actor can ever end."""
         super().__init__()
         self._baton = baton
+        self._prober = prober
         self._decode: Callable[[], R] | None = None
         self._value: R | None = None
         self._error: BaseException | None = None
@@ -39,6 +54,8 @@ class Future(Waitable, Generic[R]):
         self.rest: Waitable | None = None
         # Whoever waited has stopped waiting: a receiver may hand this future out again.
         self.given_up = False
+        # The call that it answers, as far as there is one.
+        self.pending: Any = None
 
     # --- for the runtime ----------------------------------------------------------------------
 
@@ -95,7 +112,7 @@ class Future(Waitable, Generic[R]):
             raise ValueError(f"timeout={timeout}: give seconds of at least 0, or None")
         if not self.done:
             _warn_under_a_loop()
-            if not self._baton.wait(self, timeout):
+            if not self._wait(timeout):
                 if timeout is None:
                     raise RuntimeError("the runtime was shut down before the answer came")
                 self.given_up = True
@@ -105,6 +122,29 @@ class Future(Waitable, Generic[R]):
             rest, self.rest = self.rest, None
             self._baton.wait(rest, OTHERS_S)
         return self._result()
+
+    def _wait(self, timeout: float | None) -> bool:
+        context = current.get() if timeout is None and self.pending is not None else None
+        if context is None or context.actor_instance.task is not None:
+            return self._baton.wait(self, timeout)
+        instance = context.actor_instance
+        self._begin_wait(instance)
+        try:
+            if self._baton.wait(self, PROBE_S):
+                return True
+            if self._prober is not None:
+                self._prober(instance, self)
+            return self._baton.wait(self, None)
+        finally:
+            self._end_wait(instance)
+
+    def _begin_wait(self, instance: ActorInstance) -> None:
+        instance.waits_for = self
+        instance.waiting.begin(self.pending.number)
+
+    def _end_wait(self, instance: ActorInstance) -> None:
+        instance.waits_for = None
+        instance.waiting.end()
 
     def result(self, timeout: float | None = None) -> R:
         """The same as `get`."""
@@ -122,12 +162,35 @@ class Future(Waitable, Generic[R]):
 
     def __await__(self) -> Generator[Any, None, R]:
         if not self.done:
+            instance = self._waiting_actor()
             try:
                 yield from self._when_done().__await__()
             except BaseException:
                 self.given_up = True
                 raise
+            finally:
+                if instance is not None:
+                    self._end_wait(instance)
         return self._result()
+
+    def _waiting_actor(self) -> ActorInstance | None:
+        """The actor that can take no message until this is done, if that is who awaits it."""
+        context = current.get() if self.pending is not None else None
+        if context is None or context.actor_instance.task is None:
+            return None
+        import asyncio
+
+        instance = context.actor_instance
+        if asyncio.current_task() is not instance.task:
+            return None  # one of several things that its endpoint does at once
+        self._begin_wait(instance)
+
+        def look() -> None:
+            if not self.done and instance.waits_for is self and self._prober is not None:
+                self._prober(instance, self)
+
+        asyncio.get_running_loop().call_later(PROBE_S, look)
+        return instance
 
     def as_asyncio(self) -> asyncio.Future[R]:
         """An asyncio future of the running loop with the same outcome; cancelling it is local."""

@@ -49,8 +49,8 @@ class LocalActors:
         if self._take_main is not None and self._take_main(worker):
             return
         thread = threading.Thread(target=worker.run, name=f"actor-{spec.name}", daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def stop(self, reason: str) -> None:
         """Stop every actor after the messages it has."""

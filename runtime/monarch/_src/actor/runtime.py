@@ -22,9 +22,10 @@ import msgspec
 
 from monarch._src.actor.context import ActorId, ActorInstance, Context
 from monarch._src.actor.future import Future
-from monarch._src.core.calls import CallTable
+from monarch._src.core.calls import CallTable, PendingCall
 from monarch._src.core.ids import AGENT, UidSource, parse_proc_node, proc_node
-from monarch._src.errors import Death, MeshFailure, RankFailure
+from monarch._src.core.waiting import Waiting
+from monarch._src.errors import DeadlockError, Death, MeshFailure, RankFailure, at_text
 from monarch._src.events import MeshStopped as MeshStoppedEvent
 from monarch._src.events import Output, OutputLine, ProcReady, RankFailed, bus
 from monarch._src.net.directory import address_of
@@ -42,6 +43,7 @@ from monarch._src.wire.messages import (
     MeshStopped,
     OutputFlushed,
     OutputLines,
+    Probe,
     ProcEnded,
     Refused,
     Reply,
@@ -89,6 +91,7 @@ class Worker(Protocol):
     """What runs one actor; see `monarch._src.actor.worker`. `dead` says why it has ended."""
 
     dead: RankFailure | None
+    instance: ActorInstance
 
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
         """Queue a message for it."""
@@ -156,14 +159,16 @@ class Runtime:
             Snapshotted: self._on_snapshotted,
             OutputLines: self._on_output,
             OutputFlushed: self._on_flushed,
+            Probe: self._on_probe,
         }
         self.node = Node(
             name, kind, address_of(directory, name), self._handle,
             mesh=mesh, rank=rank, after_drain=self._after_drain,
         )  # fmt: skip
         client = ActorInstance(
-            ActorId(name, 0, "client"), Extent((), ()).point_of_rank(0), "client", ""
-        )
+            ActorId(name, 0, "client"), Extent((), ()).point_of_rank(0), "client", "",
+            Waiting(name, 0),
+        )  # fmt: skip
         self.root = Context(client, 0, [], [])
 
     # --- sending ------------------------------------------------------------------------------
@@ -214,7 +219,7 @@ class Runtime:
 
     def new_future(self) -> Future[Any]:
         """A future that threads of this process can wait for."""
-        return Future(self.node.baton)
+        return Future(self.node.baton, self.probe)
 
     # --- the host agent -----------------------------------------------------------------------
 
@@ -320,6 +325,38 @@ class Runtime:
             for stream, text in message.lines
         )
         bus.emit(Output(lines))
+
+    # --- cycles -------------------------------------------------------------------------------
+
+    def probe(self, instance: ActorInstance, waits_for: Future[Any]) -> None:
+        """An actor has waited for a while: find out whether that can ever end."""
+        begun = instance.waiting.probe()
+        if begun is not None:
+            self._send_probe(waits_for.pending, Probe(0, *begun, [self._described(instance)]))
+
+    def _on_probe(self, _peer: str, message: Probe, _payload: Payload) -> None:
+        worker = self.workers.get(message.actor)
+        waits_for = worker.instance.waits_for if worker is not None else None
+        if worker is None or waits_for is None:
+            return
+        verdict = worker.instance.waiting.probed((message.node, message.initiator, message.call))
+        if verdict == "cycle":
+            waits_for.fail(DeadlockError(message.path))
+        elif verdict == "forward":
+            message.path.append(self._described(worker.instance))
+            self._send_probe(waits_for.pending, message)
+
+    def _send_probe(self, pending: PendingCall, probe: Probe) -> None:
+        target: Any = pending.actor_mesh
+        probe.actor = target.uid
+        for position in list(pending.waiting):
+            rank = pending.region.global_rank(position)
+            self.node.send(self.reach(target.procs, rank), probe)
+
+    def _described(self, instance: ActorInstance) -> str:
+        where = self.proc_ref.name if self.proc_ref is not None else "client"
+        at = at_text(dict(instance.rank))
+        return f"{instance.class_name}.{instance.endpoint} on {where}{at}"
 
     # --- failures -----------------------------------------------------------------------------
 

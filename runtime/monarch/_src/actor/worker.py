@@ -19,6 +19,7 @@ from monarch._src.actor.mailbox import Mailbox, StopNow
 from monarch._src.actor.ports import Port
 from monarch._src.actor.remote import describe, pack, ship, unship
 from monarch._src.actor.runtime import Runtime
+from monarch._src.core.waiting import Waiting
 from monarch._src.errors import FailureKind, MeshFailure, RankFailure
 from monarch._src.shape import Extent
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
@@ -52,7 +53,7 @@ class Worker:
         point = Extent(spec.labels, spec.sizes).point_of_rank(spec.rank)
         self.instance = ActorInstance(
             ActorId(runtime.name, spec.actor, spec.name), point, spec.class_name, spec.creator,
-            runtime.proc_ref, self._stop_from_inside,
+            Waiting(runtime.name, spec.actor), runtime.proc_ref, self._stop_from_inside,
         )  # fmt: skip
         self.board_name = spec.class_name.encode()[:32]
         self.at_home = Context(self.instance, spec.rank, spec.labels, spec.sizes)
@@ -135,6 +136,7 @@ class Worker:
         """Run a sync endpoint; its value, or what it raised."""
         runtime = self.runtime
         current.set(Context(self.instance, call.rank, call.labels, call.sizes))
+        self.instance.endpoint = call.endpoint
         runtime.slot.begin(self.board_name, call.endpoint.encode())
         try:
             method = self.method(call.endpoint)

@@ -23,9 +23,10 @@ class PendingCall(ABC):
     `waiting`: all and only the positions that owe an answer.
     """
 
-    __slots__ = ("actor_mesh", "mesh", "region", "waiting")
+    __slots__ = ("actor_mesh", "mesh", "number", "region", "waiting")
 
     def __init__(self, mesh: int, actor_mesh: object, region: Region) -> None:
+        self.number = 0  # its id in the table, once it is open
         self.mesh = mesh
         self.actor_mesh = actor_mesh
         self.region = region
@@ -56,7 +57,7 @@ class CallTable:
 
     def open(self, call: PendingCall) -> int:
         """Register a call that is about to be sent; its id, never 0."""
-        number = next(self._ids)
+        number = call.number = next(self._ids)
         self._open[number] = call
         return number
 

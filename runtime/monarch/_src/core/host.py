@@ -114,11 +114,17 @@ class Host:
         self.meshes: dict[int, Mesh] = {}
         self._watchers: dict[str, set[str]] = {}
         self._gone: dict[str, ProcEnded] = {}  # ends of procs of meshes that still exist
+        self._lost: set[str] = set()  # nodes that are no procs of ours, and are gone
+        self._freed: dict[str, set[int]] = {}  # by owner that lives: its meshes that are gone
+        self._early: dict[str, list[tuple[str, str]]] = {}  # by owner: (proc to come, watcher)
 
     # --- events -------------------------------------------------------------------------------
 
     def spawn_requested(self, spec: SpawnProcs, now: float) -> list[Action]:
-        """An owner asks for a mesh. A uid that exists is refused with ValueError."""
+        """An owner asks for a mesh. A uid that exists is refused with ValueError.
+
+        An owner whose end was noticed before what it had asked for gets a mesh that ends at once.
+        """
         if spec.mesh in self.meshes:
             raise ValueError(f"mesh {spec.mesh:x} exists already")
         count = 1
@@ -132,15 +138,21 @@ class Host:
             proc.story.append((now, ProcState.STARTING))
             self._watchers[proc.node] = {spec.owner}
         self.meshes[spec.mesh] = Mesh(spec.mesh, spec, now, procs)
-        return [StartProc(proc.node, spec, proc.rank) for proc in procs]
+        for node, watcher in self._early.pop(spec.owner, ()):
+            self.watch_requested(node, watcher, spec.owner)
+        starts: list[Action] = [StartProc(proc.node, spec, proc.rank) for proc in procs]
+        return starts + self.node_lost(spec.owner, now) if self._is_gone(spec.owner) else starts
 
     def forked(self, node: str, pid: int, now: float) -> list[Action]:
         """The process exists. One that nobody wants any more is killed at once."""
         proc = self._proc(node)
-        if proc is None:
+        if proc is None or proc.state is ProcState.ENDED:
             return [Kill(node, pid)]
         proc.pid = pid
-        return [Kill(node, pid)] if proc.killed_for else []
+        if proc.killed_for is None:
+            return []
+        proc.deadline = None
+        return [Kill(node, pid)]
 
     def start_failed(self, node: str, reason: str, now: float) -> list[Action]:
         """There will be no process."""
@@ -185,6 +197,8 @@ class Host:
 
     def node_lost(self, node: str, now: float) -> list[Action]:
         """A process that may own meshes is gone: what it owned is stopped and cleaned up."""
+        if parse_proc_node(node) is None:
+            self._lost.add(node)
         actions: list[Action] = []
         for mesh in list(self.meshes.values()):
             if mesh.spec.owner != node or mesh.stopping:
@@ -202,10 +216,19 @@ class Host:
             actions += self._free_if_ended(mesh)
         for watchers in self._watchers.values():
             watchers.discard(node)
+        for watched, watcher in self._early.pop(node, ()):  # it will not ask for that mesh any more
+            actions += self.watch_requested(watched, watcher, node)
+        for owner, early in self._early.items():
+            self._early[owner] = [(proc, watcher) for proc, watcher in early if watcher != node]
+        self._freed.pop(node, None)
         return actions
 
-    def watch_requested(self, node: str, watcher: str) -> list[Action]:
-        """Somebody wants to know when that process ends; if it already has, now."""
+    def watch_requested(self, node: str, watcher: str, owner: str = "") -> list[Action]:
+        """Somebody wants to know when that process ends; if it already has, now.
+
+        `owner` made its mesh, as far as the watcher knows: what the owner asked for may arrive
+        after the question of one that it has told of it.
+        """
         ended = self._gone.get(node)
         if ended is not None:
             return [Send(watcher, ended)]
@@ -215,11 +238,14 @@ class Host:
         place = parse_proc_node(node)
         if place is None:
             return []
+        if owner and not self._is_gone(owner) and place[0] not in self._freed.get(owner, ()):
+            self._early.setdefault(owner, []).append((node, watcher))
+            return []
         gone = Death(None, None, (), None, 0.0, "its mesh has been stopped")
         return [Send(watcher, ProcEnded(node, *place, 0, True, "stopped", gone))]
 
     def time_passed(self, now: float) -> list[Action]:
-        """Kill what has outlived its deadline."""
+        """Kill what has outlived its deadline; what was not even made by then has ended."""
         actions: list[Action] = []
         for mesh in list(self.meshes.values()):
             for proc in mesh.procs:
@@ -230,7 +256,11 @@ class Host:
                     why = f"it did not answer within {waited:.1f} s of being started"
                 else:
                     why = "it did not end within the time for clean-up"
-                actions += self._kill(proc, why)
+                if proc.pid is None:  # a zygote that hangs must not keep anyone waiting
+                    death = Death(None, None, (), None, waited, why)
+                    actions += self._end(proc, death, "never started", now)
+                else:
+                    actions += self._kill(proc, why)
         return actions
 
     # --- questions ----------------------------------------------------------------------------
@@ -257,6 +287,7 @@ class Host:
                 assert (proc.node in self._watchers) == (proc.state is not ProcState.ENDED)
                 assert proc.state is not ProcState.READY or proc.said_hello
                 assert proc.state is not ProcState.ENDED or proc.deadline is None
+                assert proc.deadline is None or proc.pid is None or proc.killed_for is None
                 for (_, before), (_, after) in zip(proc.story, proc.story[1:], strict=False):
                     assert after in TRANSITIONS[before], f"{before} -> {after}"
             assert not (mesh.stopping and mesh.ended), "an ended mesh that was stopped is freed"
@@ -270,6 +301,12 @@ class Host:
             return None
         return mesh.procs[place[1]]
 
+    def _is_gone(self, node: str) -> bool:
+        if parse_proc_node(node) is None:
+            return node in self._lost
+        proc = self._proc(node)
+        return proc is None or proc.state is ProcState.ENDED
+
     def _move(self, proc: Proc, state: ProcState, now: float) -> None:
         assert state in TRANSITIONS[proc.state], f"{proc.node}: {proc.state} -> {state}"
         proc.state = state
@@ -281,14 +318,17 @@ class Host:
             if proc.state in (ProcState.STARTING, ProcState.READY):
                 self._move(proc, ProcState.STOPPING, now)
                 proc.expected = True
-                proc.deadline = now + grace_s
+                if proc.killed_for is None:
+                    proc.deadline = now + grace_s
 
     def _kill(self, proc: Proc, why: str) -> list[Action]:
         if proc.state is ProcState.ENDED or proc.killed_for is not None:
             return []
         proc.killed_for = why
+        if proc.pid is None:
+            return []  # it is killed when it is made, or has ended at its deadline
         proc.deadline = None
-        return [] if proc.pid is None else [Kill(proc.node, proc.pid)]
+        return [Kill(proc.node, proc.pid)]
 
     def _end(self, proc: Proc, death: Death, kind: FailureKind, now: float) -> list[Action]:
         if proc.killed_for is not None:
@@ -312,6 +352,8 @@ class Host:
         if not (mesh.stopping and mesh.ended):
             return []
         del self.meshes[mesh.uid]
+        if not self._is_gone(mesh.spec.owner):
+            self._freed.setdefault(mesh.spec.owner, set()).add(mesh.uid)
         for proc in mesh.procs:
             self._gone.pop(proc.node, None)
         free: Callable[[str], Action] = lambda asker: Send(asker, MeshStopped(mesh.uid))  # noqa: E731

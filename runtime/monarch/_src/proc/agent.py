@@ -168,7 +168,8 @@ class Agent:
         self._tell_zygote(
             MeshSpec(
                 message.mesh, message.name, message.labels, message.sizes, str(self._directory),
-                self._client, message.owner, message.owner_address, message.env, message.cwd, message.path,
+                self._client, message.owner, message.owner_address, message.env, message.cwd,
+                message.path,
                 message.preload, message.python, ENTRY, str(board.path), message.affinity,
             )
         )  # fmt: skip

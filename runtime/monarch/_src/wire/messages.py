@@ -247,11 +247,21 @@ class ActorFailed(Message, tag=35):
     failure: RankFailure
 
 
+class Probe(Message, tag=36):
+    """Passed along from actor to actor that each wait for the next; see `core.waiting`."""
+
+    actor: int  # to which it is addressed
+    node: str
+    initiator: int
+    call: int
+    path: list[str]  # who waits for the next, in words
+
+
 OK, RAISED, DIED, THROWN = 0, 1, 2, 3
 
 # All and only the messages that may arrive as the head of a frame.
 AnyMessage = (
     Hello | Refused | SpawnProcs | StopMesh | Watch | Snapshot | WantOutput | FlushOutput | Shutdown
     | ProcEnded | MeshStopped | Snapshotted | OutputLines | OutputFlushed | SpawnActor | StopActor
-    | StopProc | Call | Reply | ActorFailed
+    | StopProc | Call | Reply | ActorFailed | Probe
 )  # fmt: skip
