@@ -194,7 +194,7 @@ class Runtime:
                 self.node.expect(node)
             else:
                 self.node.link(node, address_of(ref.directory, node))
-            self.node.send(AGENT, Watch(node))
+            self.node.send(AGENT, Watch(node, ref.owner))
         return node
 
     def reach_node(self, node: str, address: str) -> None:

@@ -101,6 +101,11 @@ class Router:
             self.wake()
         return True
 
+    def readable(self) -> bool:
+        """Whether a message can be received now; for who waits on `fd` without `wait`."""
+        with self._lock:
+            return not self.closed and bool(self._get(_EVENTS) & _POLLIN)
+
     def receive(self) -> list[Any] | None:
         """The next message as [routing id, frame, ...], or None when there is none now."""
         with self._lock:

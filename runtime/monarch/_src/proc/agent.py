@@ -112,7 +112,9 @@ class Agent:
             self._start_more()
             if self._ending and not self._host.meshes:
                 break
-            for key, _ in self._selector.select(self._patience()):
+            # Sending may have swallowed the edge on the socket's descriptor: look before waiting.
+            patience = 0.0 if self._node.router.readable() else self._patience()
+            for key, _ in self._selector.select(patience):
                 key.data()
         self._selector.close()
         self._node.close(linger_s=0.2)
@@ -180,17 +182,16 @@ class Agent:
         while self._starts and self._in_flight < SPAWN_WINDOW:
             start = self._starts.popleft()
             proc = self._host.proc(start.node)
-            if proc is None:
+            if proc is None or proc.state is ProcState.ENDED:
                 continue
             if proc.state is ProcState.STOPPING:
                 self._not_started(start.node, "its mesh was stopped before it began")
                 continue
             try:
-                pipes = [*os.pipe(), *os.pipe()]
+                out_r, out_w, err_r, err_w = _two_pipes()
             except OSError as error:
                 self._not_started(start.node, _fd_reason(error))
                 continue
-            out_r, out_w, err_r, err_w = pipes
             os.set_blocking(out_r, False)
             os.set_blocking(err_r, False)
             capture = Capture(out_r, err_r)
@@ -347,7 +348,7 @@ class Agent:
             self._do(self._host.hello(peer, time.monotonic()))
 
     def _on_watch(self, peer: str, message: Watch) -> None:
-        self._do(self._host.watch_requested(message.node, peer))
+        self._do(self._host.watch_requested(message.node, peer, message.owner))
 
     def _on_snapshot(self, peer: str, message: Snapshot) -> None:
         wanted = message.meshes or list(self._host.meshes)
@@ -396,6 +397,17 @@ class Agent:
 
 ENTRY = "monarch._src.actor.proc_main:main"
 SPARE_TIME = ("monarch._src.actor.async_life",)
+
+
+def _two_pipes() -> tuple[int, int, int, int]:
+    """Both or none: (read, write, read, write)."""
+    first = os.pipe()
+    try:
+        return (*first, *os.pipe())
+    except OSError:
+        for fd in first:
+            os.close(fd)
+        raise
 
 
 def _kill_group(pid: int) -> None:

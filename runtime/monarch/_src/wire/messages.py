@@ -81,6 +81,7 @@ class Watch(Message, tag=12):
     """Tell me when that node's process ends; answered at once if it already has."""
 
     node: str
+    owner: str = ""  # whose mesh it is of, as far as the sender knows
 
 
 class Snapshot(Message, tag=13):
