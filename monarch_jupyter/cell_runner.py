@@ -15,17 +15,21 @@ import linecache
 import pickle
 import sys
 import types
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
-from monarch.actor import Actor, context, endpoint
+from monarch.actor import Actor, Extent, context, endpoint
 
 _dumps = cast("Callable[..., bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
 
 # Values of these types always travel; asking pickle about each would cost more than the call.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+# What tells a `__main__` that an earlier cell runner of this proc has made.
+_MARK, _OURS = "__monarch_cells__", object()
 
 
 class StaysOnRank:
@@ -48,11 +52,14 @@ class StaysOnRank:
 class Cell(Actor):
     """Runs cells one after another; names they bind stay for the next one."""
 
-    def __init__(self) -> None:
-        main = types.ModuleType("__main__")
-        point = context().actor_instance.rank
-        main.__dict__.update(rank=point.rank, point=point)
-        sys.modules["__main__"] = main
+    def __init__(self, extent: Extent, ranks: Sequence[int]) -> None:
+        """`ranks` are the places in the mesh, of this extent, that these actors have in order."""
+        rank = ranks[context().actor_instance.rank.rank]
+        main = sys.modules["__main__"]
+        if main.__dict__.get(_MARK) is not _OURS:
+            main = types.ModuleType("__main__")
+            main.__dict__.update({_MARK: _OURS, "rank": rank, "point": extent.point_of_rank(rank)})
+            sys.modules["__main__"] = main
         self._namespace = main.__dict__
         self._loop: asyncio.AbstractEventLoop | None = None
 

@@ -100,3 +100,30 @@ def test_ranks_live_on_after_an_error_and_after_exit(kernel: Kernel) -> None:
     assert "the cell asked its rank to exit (3); `%monarch stop` ends a mesh" in left.traceback
     kernel.ok("%%monarch on workers\nkept")
     assert kernel.value("_.values()") == "[0, 1]"
+
+
+def test_survivors_can_be_asked_when_a_rank_died_before_the_first_cell(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=4")
+    kernel.ok(
+        "from monarch.actor import Actor, endpoint\nclass Frail(Actor):\n"
+        "    @endpoint\n    def die(self):\n        import os; os._exit(1)\n"
+        "frail = workers.spawn('frail', Frail)"
+    )
+    assert kernel.run("frail.slice(gpus=0).die.call().get()").error_name == "SupervisionError"
+    whole = kernel.run("%%monarch on workers\nrank")
+    assert whole.error_name == "SupervisionError"
+    assert "gpus=0" in whole.traceback
+    kernel.ok("%%monarch on workers[gpus=1:3]\nkept = rank\nrank, point['gpus']")
+    assert kernel.value("_.values()") == "[(1, 1), (2, 2)]"
+    kernel.ok("%%monarch on workers[gpus=2:4]\nglobals().get('kept')")
+    assert kernel.value("_.values()") == "[2, None]"
+
+
+def test_a_slice_held_in_a_variable_is_refused_with_the_ranks_to_write(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=4")
+    kernel.ok("half = workers.slice(gpus=slice(0, 2))")
+    assert kernel.refused("%%monarch on half\nrank") == (
+        "half is a slice of workers; name the ranks instead, as in `%%monarch on workers[gpus=0:2]`"
+    )
+    kernel.ok("%%monarch on workers\nrank")
+    assert kernel.value("_.values()") == "[0, 1, 2, 3]"
