@@ -184,6 +184,10 @@ class Recorder(Actor):
         return item
 
     @endpoint
+    def count(self) -> int:
+        return len(self.seen)
+
+    @endpoint
     def take(self) -> list[Any]:
         seen, self.seen = self.seen, []
         return seen
@@ -369,6 +373,7 @@ class Ring(Actor):
     def broadcast_many(self, to: Recorder, count: int) -> None:
         for number in range(count):
             to.note.broadcast((context().actor_instance.rank.rank, number))
+        to.count.call().get()  # answered when all that came before it has been handled
 
     @endpoint
     def stream_of(self, others: Echo) -> list[int]:

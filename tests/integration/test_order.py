@@ -79,17 +79,23 @@ def test_each_of_several_threads_keeps_its_order(four: ProcMesh) -> None:
             assert [n for t, n in seen if t == thread_number] == list(range(300))
 
 
+def test_messages_that_overtake_the_making_of_their_actor_are_kept_in_order(
+    spawn_procs: Any,
+) -> None:
+    # Rank 0 is up and is given a mesh whose actors on new procs are still to be made.
+    ring = spawn_procs().spawn("ring", Ring)
+    ring.who.call_one().get()
+    for _ in range(5):
+        recorder = spawn_procs({"gpus": 4}).spawn("recorder", Recorder)
+        ring.broadcast_many.call_one(recorder, 50).get(timeout=60)
+        assert recorder.take.call().get().values() == [[(0, n) for n in range(50)]] * 4
+
+
 def test_each_of_several_sending_actors_keeps_its_order(four: ProcMesh) -> None:
     recorder = four.spawn("recorder", Recorder)
     ring = four.spawn("ring", Ring)
     ring.broadcast_many.call(recorder, 200).get()
-    # What one rank sent may still be on its way to another when its own call is answered; but it
-    # is there before whatever the same rank sends next.
-    ring.broadcast_many.call(recorder, 0).get()
-    total: list[list[tuple[int, int]]] = [[], [], [], []]
-    while any(len(seen) < 800 for seen in total):
-        for seen, more in zip(total, recorder.take.call().get().values(), strict=True):
-            seen += more
-    for seen in total:
+    for seen in recorder.take.call().get().values():
+        assert len(seen) == 800
         for sender in range(4):
             assert [n for s, n in seen if s == sender] == list(range(200))
