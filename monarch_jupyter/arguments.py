@@ -52,8 +52,7 @@ def split_words(line: str) -> list[str]:
 
 
 def parse_arguments(command: str, words: Sequence[str], known: Sequence[Option]) -> Arguments:
-    """Sort `words` into positionals and the `known` options; `--name=value` and `--name value`
-    both do.
+    """Sort `words` into positionals and `known` options, as `--name=value` or `--name value`.
 
     Raises:
         CommandError: an unknown option, a value that is missing or not wanted, a switch given

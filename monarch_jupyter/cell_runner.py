@@ -65,8 +65,7 @@ class Cell(Actor):
 
     @endpoint
     def run(self, source: str, filename: str) -> object:
-        """Run `source`; the value of its last line, if that is an expression and doesn't end in
-        `;`.
+        """Run `source`; the value of its last line, if that is an expression without a `;`.
 
         `filename` is what tracebacks call it. Raises whatever the cell raises; a cell that asks
         the interpreter to exit is a RuntimeError, because the rank serves other cells too.

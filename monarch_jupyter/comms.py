@@ -36,8 +36,7 @@ class PageComm(Protocol):
 
 
 def answer_while_busy(page_comm: object) -> None:
-    """Have messages on this comm handled on the subshell that the page sent them to, also while a
-    cell runs.
+    """Have messages on this comm handled where the page sent them to, also while a cell runs.
 
     ipykernel sends a page's message to the shell that last sent on the comm, usually the one that
     is busy; it asks the comm itself which, by `_reply_subshell_for`. Where there is no such method

@@ -60,8 +60,7 @@ class OutputFolder:
         self._newest[rank] = number
 
     def take_complete(self, ranks_of: Callable[[str], int | None]) -> list[Fold]:
-        """Folds at the front that every rank of their mesh has joined, so that waiting gains
-        nothing.
+        """Folds at the front that every rank of their mesh has joined: waiting gains nothing.
 
         `ranks_of` gives the number of ranks of a mesh by its uid, or None where that is not known.
         """

@@ -30,8 +30,9 @@ def run_line(
     number: int = 0,
     say: Callable[[str], object] = print,
 ) -> object:
-    """Do what a line after `%monarch` (or, with its cell, after `%%monarch`) asks; help goes to
-    `say`.
+    """Do what a line after `%monarch`, or with its cell after `%%monarch`, asks.
+
+    Help goes to `say`.
 
     Raises:
         CommandError: it can't be done; its text is one line with the remedy.
