@@ -84,8 +84,12 @@ class EndpointMethod(Generic[P, R]):
 
     def parameter(self, position: int) -> str:
         """The name under which that positional argument arrives."""
-        names = list(self.signature.parameters)
-        return names[position] if position < len(names) else f"argument {position + 1}"
+        for at, parameter in enumerate(self.signature.parameters.values()):
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                return f"{parameter.name}[{position - at}]"
+            if at == position:
+                return parameter.name
+        return f"argument {position + 1}"
 
     # A mesh of actors has the type of the actor class, so this is what its endpoints look like.
     @overload
