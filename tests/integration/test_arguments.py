@@ -1,0 +1,236 @@
+"""What can be sent: by value as it was at the call, or an error that names the argument."""
+
+from __future__ import annotations
+
+import threading
+from collections import namedtuple
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy
+import pytest
+
+from monarch.actor import ActorError, Extent, ProcMesh, ValueMesh
+from tests.integration.actors import Arrays, Echo
+
+
+@dataclass
+class Pair:
+    left: Any
+    right: Any
+
+
+Spot = namedtuple("Spot", ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        -(10**40),
+        1.5,
+        3 + 4j,
+        "text with \N{SNOWMAN} and \x00",
+        b"",
+        b"x" * 5000,
+        b"x" * 100_000,
+        bytearray(b"y" * 100_000),
+        [],
+        [1, [2, [3, [4, [5, [6]]]]]],
+        {"a": {"b": (1, 2)}, 3: {4}},
+        {"many": list(range(1000))},
+        Fraction(1, 3),
+        Pair(Pair(1, 2), [Spot(3, 4)]),
+        Extent(["a"], [2]),
+        ValueError("an exception is a value too"),
+        int,
+        len,
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_a_value_comes_back_as_it_went(four: ProcMesh, value: Any) -> None:
+    echo = four.slice(gpus=0).spawn("echo", Echo)
+    back = echo.same.call_one(value).get()
+    assert type(back) is type(value)
+    assert repr(back) == repr(value)
+    args, kwargs = echo.all.call_one(value, key=value).get()
+    assert repr((args, kwargs)) == repr(((value,), {"key": value}))
+
+
+def test_a_value_mesh_can_be_sent_and_comes_back(four: ProcMesh) -> None:
+    echo = four.spawn("echo", Echo)
+    ranks = echo.rank.call().get()
+    back = echo.slice(gpus=0).same.call_one(ranks.slice(gpus=slice(1, 3))).get()
+    assert isinstance(back, ValueMesh)
+    assert back.values() == [1, 2]
+    assert back.sizes == {"gpus": 2}
+
+
+def test_positional_keyword_and_default_arguments_arrive_where_they_belong(four: ProcMesh) -> None:
+    echo = four.slice(gpus=0).spawn("echo", Echo)
+    assert echo.named.call_one(1).get() == (1, 2, 3)
+    assert echo.named.call_one(1, 5).get() == (1, 5, 3)
+    assert echo.named.call_one(second=6, first=1).get() == (1, 6, 3)
+    assert echo.named.call_one(1, third=7).get() == (1, 2, 7)
+    assert echo.all.call_one(*range(50), **{f"k{n}": n for n in range(50)}).get() == (
+        tuple(range(50)), {f"k{n}": n for n in range(50)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "said"),
+    [
+        ((), {}, "Echo.named.*missing a required argument: 'first'"),
+        ((1, 2, 3), {}, "Echo.named.*too many positional arguments"),
+        ((1,), {"fourth": 4}, "Echo.named.*unexpected keyword argument 'fourth'"),
+        ((1,), {"first": 1}, "Echo.named.*multiple values for argument 'first'"),
+    ],
+)
+@pytest.mark.parametrize("adverb", ["call", "choose", "stream", "broadcast"])
+def test_arguments_that_do_not_fit_are_a_type_error_at_the_call(
+    four: ProcMesh, adverb: str, args: Any, kwargs: Any, said: str
+) -> None:
+    echo = four.spawn("echo", Echo)
+    with pytest.raises(TypeError, match=said):
+        getattr(echo.named, adverb)(*args, **kwargs)
+
+
+def test_what_cannot_be_pickled_is_named_by_its_parameter(four: ProcMesh) -> None:
+    echo = four.spawn("echo", Echo)
+    lock = threading.Lock()
+    said = "Echo.named: argument {!r} of type lock cannot be sent to another process"
+    with pytest.raises(TypeError, match=said.format("second")):
+        echo.named.call(1, lock)
+    with pytest.raises(TypeError, match=said.format("third")):
+        echo.named.broadcast(1, third=lock)
+    with pytest.raises(TypeError, match="argument 'first' of type list cannot be sent"):
+        echo.named.choose([1, [lock]])
+    with pytest.raises(TypeError, match=r"argument 'args\[1\]' of type lock cannot be sent"):
+        echo.all.call(1, lock)
+    assert echo.rank.call().get().values() == [0, 1, 2, 3]
+
+
+class Refuses:
+    def __reduce__(self) -> Any:
+        raise RuntimeError("I stay here")
+
+
+def test_an_object_that_refuses_to_be_pickled_is_named_with_its_reason(four: ProcMesh) -> None:
+    echo = four.spawn("echo", Echo)
+    with pytest.raises(TypeError, match=r"'value' of type Refuses .*I stay here") as caught:
+        echo.same.call(Refuses())
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+class RefusesToBeRebuilt:
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise LookupError("not on this side")
+
+
+def test_an_argument_that_cannot_be_rebuilt_is_an_error_of_that_call(four: ProcMesh) -> None:
+    echo = four.spawn("echo", Echo)
+    with pytest.raises(ActorError, match="LookupError: not on this side"):
+        echo.same.call(RefusesToBeRebuilt()).get()
+    assert echo.rank.call().get().values() == [0, 1, 2, 3]
+
+
+def test_a_value_that_cannot_be_pickled_on_the_way_back_is_an_error_of_that_call(
+    four: ProcMesh,
+) -> None:
+    echo = four.spawn("echo", Echo)
+    with pytest.raises(ActorError, match="value that it returned, a lock, cannot be sent"):
+        echo.unpicklable.call().get()
+    assert echo.rank.call().get().values() == [0, 1, 2, 3]
+
+
+def test_lambdas_and_closures_travel_by_value(four: ProcMesh) -> None:
+    echo = four.spawn("echo", Echo)
+    added = 40
+
+    def add(number: int) -> int:
+        return number + added
+
+    assert echo.apply.call(add, 2).get().values() == [42] * 4
+    assert echo.apply.call(lambda *numbers: sum(numbers), 1, 2, 3).get().values() == [6] * 4
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 100, 5_000, 1_000_000])
+def test_arrays_arrive_whole_and_writable_and_stay_as_they_were_here(
+    four: ProcMesh, count: int
+) -> None:
+    arrays = four.spawn("arrays", Arrays)
+    array = numpy.arange(count, dtype=float)
+    expected = float(array.sum()) + count
+    for total, writable in arrays.add_one_in_place.call(array).get().values():
+        assert (total, writable) == (expected, True)
+    assert array.sum() == expected - count
+
+
+@pytest.mark.parametrize("count", [100, 5_000, 1_000_000])
+def test_a_call_sends_what_the_array_was_at_the_call(four: ProcMesh, count: int) -> None:
+    arrays = four.spawn("arrays", Arrays)
+    array = numpy.zeros(count)
+    answers = []
+    for _ in range(10):
+        answers.append(arrays.total.call(array))
+        array += 1
+    for number, answer in enumerate(answers):
+        assert answer.get().values() == [number * count] * 4
+
+
+def test_so_does_a_call_to_procs_that_are_not_up_yet(spawn_procs: Any) -> None:
+    arrays = spawn_procs({"gpus": 2}).spawn("arrays", Arrays)
+    array = numpy.zeros(5_000)
+    answer = arrays.total.call(array)
+    array += 1
+    assert answer.get().values() == [0.0, 0.0]
+
+
+def test_an_answer_is_what_the_array_was_when_it_was_returned(four: ProcMesh) -> None:
+    arrays = four.slice(gpus=0).spawn("arrays", Arrays)
+    answers = [arrays.grown.call_one() for _ in range(20)]
+    for number, answer in enumerate(answers, start=1):
+        found = answer.get()
+        assert found.min() == found.max() == number
+
+
+@pytest.mark.parametrize("count", [3, 5_000])
+def test_answers_of_ranks_are_arrays_of_their_own(four: ProcMesh, count: int) -> None:
+    total, *others = four.spawn("arrays", Arrays).ones.call(count).get().values()
+    for other in others:
+        total += other
+    assert total.tolist() == [4.0] * count
+    assert others[0].tolist() == [1.0] * count
+
+
+def test_equal_lists_from_several_ranks_are_lists_of_their_own(four: ProcMesh) -> None:
+    values = four.spawn("echo", Echo).same.call([1]).get().values()
+    values[0].append(2)
+    assert values == [[1, 2], [1], [1], [1]]
+
+
+def test_two_hundred_mebibytes_go_and_come_back(four: ProcMesh) -> None:
+    echo = four.slice(gpus=0).spawn("echo", Echo)
+    payload = bytes(range(256)) * (200 * 4096)
+    assert echo.length.call_one(payload).get(timeout=60) == 200 << 20
+    back = echo.same.call_one(payload).get(timeout=60)
+    assert back == payload
+
+
+def test_strided_and_empty_and_zero_dimensional_arrays_arrive(four: ProcMesh) -> None:
+    echo = four.slice(gpus=0).spawn("echo", Echo)
+    base = numpy.arange(200_000).reshape(400, 500)
+    for array in (base[::2, ::3], base.T, base[:0], numpy.array(7), numpy.asfortranarray(base)):
+        back = echo.same.call_one(array).get()
+        assert back.shape == array.shape
+        assert (back == array).all()
+        assert back.flags.writeable

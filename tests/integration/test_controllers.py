@@ -1,0 +1,110 @@
+"""Controllers, and actors that live in the client or next to another actor."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from monarch.actor import (
+    Actor,
+    ProcMesh,
+    SupervisionError,
+    endpoint,
+    get_or_spawn_controller,
+    this_host,
+    this_proc,
+)
+
+
+class Registry(Actor):
+    """Keeps names."""
+
+    def __init__(self, first: str = "") -> None:
+        self.names = [first] if first else []
+
+    @endpoint
+    def add(self, name: str) -> list[str]:
+        self.names.append(name)
+        return self.names
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    def spawn_and_call(self) -> int:
+        procs = this_host().spawn_procs({"gpus": 2})
+        pids = procs.spawn("inner", Registry).pid.call().get(timeout=60).values()
+        procs.stop().get(timeout=60)
+        return len(set(pids))
+
+
+class User(Actor):
+    """Uses a controller from a proc."""
+
+    @endpoint
+    def register(self, controller: str, name: str) -> list[str]:
+        return (
+            get_or_spawn_controller(controller, Registry).get(timeout=60).add.call_one(name).get()
+        )
+
+    @endpoint
+    def neighbour_is_here(self) -> bool:
+        neighbour = this_proc().spawn("neighbour", Registry)
+        return neighbour.pid.call_one().get(timeout=60) == os.getpid()
+
+
+class Refusing(Actor):
+    """Can't be made unless told so."""
+
+    def __init__(self, fine: bool) -> None:
+        if not fine:
+            raise ValueError("not today")
+
+    @endpoint
+    def fine(self) -> bool:
+        return True
+
+
+def test_a_controller_lives_in_the_client_and_the_first_to_ask_makes_it() -> None:
+    made = get_or_spawn_controller("first wins", Registry, "one").get(timeout=60)
+    again = get_or_spawn_controller("first wins", Registry, "two").get(timeout=60)
+    assert made.pid.call_one().get(timeout=60) == os.getpid()
+    assert again.add.call_one("three").get(timeout=60) == ["one", "three"]
+
+
+def test_actors_on_procs_share_the_controller(four: ProcMesh) -> None:
+    users = four.spawn("users", User)
+    users.register.call("shared", "proc").get(timeout=60)
+    mine = get_or_spawn_controller("shared", Registry).get(timeout=60)
+    assert mine.add.call_one("client").get(timeout=60) == [*["proc"] * 4, "client"]
+
+
+def test_a_controller_that_cannot_be_made_fails_who_asked_and_no_one_else(faults: Any) -> None:
+    with pytest.raises(SupervisionError, match="not today"):
+        get_or_spawn_controller("moody", Refusing, False).get(timeout=60)
+    better = get_or_spawn_controller("moody", Refusing, True).get(timeout=60)
+    assert better.fine.call_one().get(timeout=60)
+
+
+def test_a_controller_may_own_meshes() -> None:
+    keeper = get_or_spawn_controller("owner", Registry).get(timeout=60)
+    assert keeper.spawn_and_call.call_one().get(timeout=60) == 2
+
+
+def test_a_controller_needs_a_name() -> None:
+    with pytest.raises(ValueError, match="needs a name"):
+        get_or_spawn_controller("", Registry)
+
+
+def test_this_proc_in_an_actor_is_its_own_process(four: ProcMesh) -> None:
+    users = four.spawn("users", User)
+    assert users.neighbour_is_here.call().get(timeout=60).values() == [True] * 4
+
+
+def test_this_proc_in_the_client_is_the_client() -> None:
+    here = this_proc().spawn("here", Registry)
+    assert here.pid.call_one().get(timeout=60) == os.getpid()
+    assert dict(this_proc().extent) == {}
