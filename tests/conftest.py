@@ -42,7 +42,7 @@ _baseline = _Baseline()
 
 
 @contextmanager
-def _adopted(*, for_good: bool) -> Iterator[None]:
+def _adopted(*, for_good: bool) -> Generator[None]:
     before = Holdings.now()
     yield
     after = Holdings.now()

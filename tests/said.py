@@ -7,12 +7,11 @@ test would pass beside it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from monarch._src.actor.runtime import Runtime
 from monarch._src.mesh import session
 
 
@@ -45,16 +44,16 @@ class RuntimeErrors(logging.Handler):
 
 
 @contextmanager
-def watched_agents(folder: Path) -> Iterator[Callable[[], list[str]]]:
+def watched_agents(folder: Path) -> Generator[Callable[[], list[str]]]:
     """Yield a function: the errors in the logs of all agents that were started since, each once.
 
     `folder` keeps their logs, as second names: the agent removes the first ones when it ends.
     """
     read: dict[Path, int] = {}
 
-    def began(runtime: Runtime) -> None:
-        log = folder / f"log-of-{Path(runtime.directory).name}"
-        log.hardlink_to(Path(runtime.directory) / "agent.log")
+    def began(started: session.Session) -> None:
+        log = folder / f"log-of-{started.directory.name}"
+        log.hardlink_to(started.directory / "agent.log")
         read[log] = 0
 
     def taken() -> list[str]:

@@ -104,8 +104,8 @@ def test_a_field_with_a_default_may_be_missing_at_the_end() -> None:
 
 
 def test_a_head_is_a_bare_array_of_tag_and_fields() -> None:
-    watch = messages.Watch("5.0")
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(watch)) == [tag_of(messages.Watch), "5.0"]
+    stopped = messages.MeshStopped(5)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(stopped)) == [21, 5]
 
 
 def test_only_what_users_pass_travels_as_a_payload() -> None:

@@ -40,10 +40,23 @@ def make() -> Path:
 
 
 def hold(directory: Path) -> int:
-    """Take the lock that says the session lives; returns its descriptor, held until closed."""
+    """Take the lock that says the session lives; returns its descriptor, held until closed.
+
+    Raises:
+        PermissionError: others could enter the directory. FileExistsError: it was held before.
+    """
     check_private(directory)
-    fd = os.open(directory / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # Locked before it gets its name: a lock by that name that nobody holds tells of a dead session.
+    nameless = directory / f"{LOCK}-{os.getpid()}"
+    fd = os.open(nameless, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.link(nameless, directory / LOCK)
+    except BaseException:
+        os.close(fd)
+        raise
+    finally:
+        os.unlink(nameless)
     return fd
 
 
