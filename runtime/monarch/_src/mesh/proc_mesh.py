@@ -109,14 +109,22 @@ class ProcMesh(MeshTrait):
         Raises:
             TypeError: the arguments do not fit `__init__`, or one cannot be pickled.
             ValueError: `Class` breaks a rule of actor classes.
-            SupervisionError: a proc of this mesh has failed.
+            SupervisionError: a proc of this mesh, or an actor on it that is not stopped, has died.
         """
         self._check_usable()
         cls = actor_class(Class)
         check_constructor(Class, args, kwargs)
         procs, run = self._procs, self._runtime
         failed = [f for rank in self._region.ranks() if (f := run.dead(procs.ref, rank))]
-        failed += [f for a in procs.actors.values() for f in a.failures.values()]
+        # One that never lived, or that its owner has stopped, is nobody's trouble any more: in a
+        # notebook the next spawn is the corrected class.
+        failed += [
+            failure
+            for actors in procs.actors.values()
+            if actors.stopped is None
+            for failure in actors.failures.values()
+            if failure.kind != "constructor"
+        ]
         if failed:
             raise SupervisionError(failures=failed)
         try:
