@@ -232,6 +232,7 @@ class Future(Waitable, Generic[R]):
         return waiter
 
     def _result(self) -> R:
+        self.given_up = False
         if self._decode is not None:
             with _decoding:
                 decode = self._decode

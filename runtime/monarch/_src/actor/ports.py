@@ -114,6 +114,7 @@ class PortReceiver(Generic[R]):
         self._lock = threading.Lock()
         self._messages: deque[tuple[int, int, Payload]] = deque()
         self._waiting: deque[Future[Any]] = deque()
+        self._unread: deque[Future[Any]] = deque()  # settled when nobody waited for them any more
         self.number = run.open_port(self)
 
     def recv(self) -> Future[R]:
@@ -123,13 +124,13 @@ class PortReceiver(Generic[R]):
             RuntimeError: a once-port that has been read.
         """
         with self._lock:
-            if self._once and self._taken and not self._given_up():
-                raise RuntimeError("this port takes one message, and it has been read")
-            self._taken = True
             future = self._given_up()
             if future is not None:
                 future.given_up = False
                 return future
+            if self._once and self._taken:
+                raise RuntimeError("this port takes one message, and it has been read")
+            self._taken = True
             future = self._runtime.new_future()
             if self._messages:
                 self._settle(future, *self._messages.popleft())
@@ -144,9 +145,16 @@ class PortReceiver(Generic[R]):
                 self._messages.append((rank, status, payload))
                 return
             future = self._waiting.popleft()
-        self._settle(future, rank, status, payload)
+            self._settle(future, rank, status, payload)
+            if future.given_up:
+                self._unread.append(future)
 
     def _given_up(self) -> Future[Any] | None:
+        """A future that somebody stopped waiting for: what it gets is the next message."""
+        while self._unread:
+            future = self._unread.popleft()
+            if future.given_up:  # not looked at since
+                return future
         return next((f for f in self._waiting if f.given_up), None)
 
     def _settle(self, future: Future[Any], rank: int, status: int, payload: Payload) -> None:
