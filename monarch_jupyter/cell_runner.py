@@ -70,6 +70,7 @@ class Cell(Actor):
         `filename` is what tracebacks call it. Raises whatever the cell raises; a cell that asks
         the interpreter to exit is a RuntimeError, because the rank serves other cells too.
         """
+        __tracebackhide__ = True
         # With no modification time linecache keeps an entry, though there is no such file.
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
         body, last = split_cell(source, filename)
@@ -84,6 +85,7 @@ class Cell(Actor):
         return _travelling(value)
 
     def _execute(self, code: types.CodeType) -> object:
+        __tracebackhide__ = True
         value: object = eval(code, self._namespace)
         if not code.co_flags & inspect.CO_COROUTINE:
             return value

@@ -50,10 +50,16 @@ def unship(payload: Payload) -> Any:
 
 
 def frames_of(tb: TracebackType | None) -> tuple[Frame, ...]:
-    """The frames of a traceback, outermost first."""
+    """The frames of a traceback, outermost first.
+
+    Not the user's are those of the runtime, and those of a function that says so of itself with a
+    local `__tracebackhide__ = True`, as pytest and IPython know it.
+    """
+    walked = list(traceback.walk_tb(tb))
+    hidden = [frame.f_locals.get("__tracebackhide__") is True for frame, _ in walked]
     found: list[Frame] = []
-    for summary in traceback.extract_tb(tb):
-        user = not summary.filename.startswith(_RUNTIME)
+    for summary, hide in zip(traceback.StackSummary.extract(iter(walked)), hidden, strict=True):
+        user = not hide and not summary.filename.startswith(_RUNTIME)
         found.append(
             Frame(summary.filename, summary.lineno or 0, summary.name, summary.line or "", user)
         )
