@@ -184,7 +184,8 @@ class Agent:
             proc = self._host.proc(start.node)
             if proc is None or proc.state is ProcState.ENDED:
                 continue
-            if proc.state is ProcState.STOPPING:
+            # One that is to stop still starts: its owner may have sent it something before.
+            if proc.killed_for is not None:
                 self._not_started(start.node, "its mesh was stopped before it began")
                 continue
             try:
