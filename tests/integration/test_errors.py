@@ -1,0 +1,303 @@
+"""What a caller is told: who, where and what; whose fault decides who lives on."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.actor import ActorError, ProcMesh, SupervisionError
+from tests.conftest import Faults
+from tests.integration import actors
+from tests.integration.actors import BadConstructor, Echo, Failing, Picky
+from tests.integration.gates import GateKeeper
+from tests.integration.programs import run
+
+Spawn = Callable[..., ProcMesh]
+
+
+def line_of(function: Any, text: str) -> int:
+    """The line of the actors' file where that text stands in that function."""
+    lines, start = inspect.getsourcelines(function)
+    return start + next(n for n, line in enumerate(lines) if text in line)
+
+
+def test_an_error_says_who_raised_what_where_and_then_shows_the_users_frames(
+    four: ProcMesh,
+) -> None:
+    failing = four.spawn("failing", Failing)
+    with pytest.raises(ActorError) as caught:
+        failing.slice(gpus=2).raise_value_error.call_one("too large").get()
+    line = line_of(Failing.raise_value_error.function, "raise ValueError")
+    assert str(caught.value) == (
+        "Failing.raise_value_error on workers[gpus=2] raised ValueError: too large\n"
+        f'  File "{actors.__file__}", line {line}, in raise_value_error\n'
+        "    raise ValueError(text)"
+    )
+    assert caught.value.message == str(caught.value)
+
+
+def test_an_error_carries_the_facts_as_data(four: ProcMesh) -> None:
+    failing = four.spawn("failing", Failing)
+    echo = four.spawn("echo", Echo)
+    error = failing.slice(gpus=2).raise_value_error.call_one().exception()
+    assert isinstance(error, ActorError)
+    (failure,) = error.failures
+    assert failure.mesh_name == "workers"
+    assert failure.rank == 2
+    assert failure.point == {"gpus": 2}
+    assert failure.actor_class == "Failing"
+    assert failure.endpoint == "raise_value_error"
+    assert failure.kind == "endpoint"
+    assert failure.exception_type == "ValueError"
+    assert failure.message == "a bad value"
+    assert failure.pid == echo.slice(gpus=2).apply.call_one(__import__("os").getpid).get()
+    assert failure.death is None
+    assert [frame.name for frame in failure.frames if frame.user] == ["raise_value_error"]
+    assert not failure.frames[0].user
+
+
+def test_the_remote_exception_itself_comes_along(four: ProcMesh) -> None:
+    error = four.spawn("failing", Failing).raise_value_error.call("x").exception()
+    assert isinstance(error, ActorError)
+    assert type(error.exception) is ValueError
+    assert error.exception.args == ("x",)
+    assert error.__cause__ is error.exception
+
+
+def test_ranks_that_fail_alike_are_told_as_one(four: ProcMesh) -> None:
+    failing = four.spawn("failing", Failing)
+    with pytest.raises(ActorError) as caught:
+        failing.raise_value_error.call().get()
+    failures = caught.value.failures
+    assert sorted(failure.rank for failure in failures) == [0, 1, 2, 3]
+    text = str(caught.value)
+    assert text.count("raised ValueError: a bad value") == 1
+    assert text.startswith(f"Failing.raise_value_error on workers[gpus={failures[0].rank}] raised")
+    assert "and on 3 more ranks: gpus=" in text
+
+
+def test_only_the_ranks_that_failed_are_named(four: ProcMesh) -> None:
+    failing = four.spawn("failing", Failing)
+    with pytest.raises(ActorError) as caught:
+        failing.raise_on.call([1, 2]).get()
+    assert sorted(failure.rank for failure in caught.value.failures) == [1, 2]
+
+
+def test_the_first_error_is_raised_while_others_still_work(
+    four: ProcMesh, gate: GateKeeper
+) -> None:
+    failing = four.spawn("failing", Failing)
+    answer = failing.raise_at_gate.call([3], gate.gate)
+    with pytest.raises(ActorError, match=r"gpus=3.* raised ValueError: at once"):
+        answer.get()
+    gate.wait_entered(3)
+    gate.open(3)
+    assert failing.fine.call().get().values() == ["fine"] * 4
+
+
+def test_the_rank_in_an_error_is_that_in_the_mesh_not_that_in_the_slice(grid: ProcMesh) -> None:
+    failing = grid.spawn("failing", Failing)
+    error = failing.slice(hosts=1, gpus=slice(1, 3)).raise_on.call([1]).exception()
+    assert isinstance(error, ActorError)
+    assert [(f.rank, f.point) for f in error.failures] == [(5, {"hosts": 1, "gpus": 2})]
+    assert "on grid[hosts=1, gpus=2] raised" in str(error)
+
+
+def test_a_stream_raises_in_the_future_of_the_rank_that_failed(four: ProcMesh) -> None:
+    failing = four.spawn("failing", Failing)
+    outcomes = [answer.exception() for answer in failing.raise_on.stream([0, 2])]
+    failed = [outcome for outcome in outcomes if isinstance(outcome, ActorError)]
+    assert sorted(error.failures[0].rank for error in failed) == [0, 2]
+    assert outcomes.count(None) == 2
+
+
+def test_the_remote_traceback_shows_the_causes(four: ProcMesh) -> None:
+    error = four.spawn("failing", Failing).slice(gpus=0).raise_with_cause.call_one().exception()
+    assert isinstance(error, ActorError)
+    told = error.failures[0].traceback
+    assert "KeyError: 'absent'" in told
+    assert "The above exception was the direct cause" in told
+    assert told.index("KeyError") < told.index("RuntimeError: could not look it up")
+
+
+def test_an_exception_that_cannot_be_pickled_arrives_as_its_text(four: ProcMesh) -> None:
+    failing = four.spawn("failing", Failing).slice(gpus=0)
+    error = failing.raise_unpicklable.call_one().exception()
+    assert isinstance(error, ActorError)
+    assert error.exception is None
+    assert "raised HoldsALock: has a lock" in str(error)
+
+
+def test_an_exception_that_cannot_be_rebuilt_arrives_as_its_text(four: ProcMesh) -> None:
+    with pytest.raises(TypeError):
+        pickle.loads(pickle.dumps(Picky("one", "two")))
+    failing = four.spawn("failing", Failing).slice(gpus=0)
+    error = failing.raise_picky.call_one().exception()
+    assert isinstance(error, ActorError)
+    assert error.exception is None
+    assert "raised Picky: one and two" in str(error)
+
+
+def test_an_exception_that_cannot_say_what_it_is_is_told_by_its_type(four: ProcMesh) -> None:
+    failing = four.spawn("failing", Failing).slice(gpus=0)
+    error = failing.raise_mute.call_one().exception()
+    assert "raised Mute: <its text could not be made: ZeroDivisionError>" in str(error)
+    assert failing.fine.call_one().get() == "fine"
+
+
+def test_an_error_can_be_pickled_and_keeps_its_story(four: ProcMesh) -> None:
+    error = four.spawn("failing", Failing).raise_value_error.call().exception()
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is ActorError
+    assert str(again) == str(error)
+    assert again.failures == error.failures
+    assert again.exception.args == ("a bad value",)
+
+
+def test_an_actor_lives_on_after_an_exception(four: ProcMesh) -> None:
+    failing = four.spawn("failing", Failing)
+    for _ in range(3):
+        assert failing.raise_value_error.call().exception() is not None
+    assert failing.fine.call().get().values() == ["fine"] * 4
+
+
+# --- what ends an actor ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "said"), [("raise_base", "died of KeyboardInterrupt"), ("leave", "SystemExit: 3")]
+)
+def test_a_base_exception_ends_the_actor_and_not_its_process(
+    spawn_procs: Spawn, faults: Faults, method: str, said: str
+) -> None:
+    procs = spawn_procs({"gpus": 2}, name="doomed")
+    failing, echo = procs.spawn("failing", Failing), procs.spawn("echo", Echo)
+    with pytest.raises(SupervisionError, match=said) as caught:
+        getattr(failing.slice(gpus=1), method).call_one().get()
+    (failure,) = caught.value.failures
+    assert (failure.kind, failure.rank, failure.endpoint) == ("actor died", 1, method)
+    assert said in str(faults.take())
+    with pytest.raises(SupervisionError, match=said):
+        failing.fine.call().get()
+    assert failing.slice(gpus=0).fine.call_one().get() == "fine"
+    assert echo.rank.call().get().values() == [0, 1]
+    with pytest.raises(SupervisionError, match=said):
+        procs.spawn("another", Echo)
+
+
+def test_an_exception_that_nobody_waits_for_ends_the_actor_and_is_told_to_its_owner(
+    spawn_procs: Spawn, faults: Faults
+) -> None:
+    procs = spawn_procs({"gpus": 2}, name="doomed")
+    failing = procs.spawn("failing", Failing)
+    failing.slice(gpus=0).raise_value_error.broadcast("nobody looks")
+    fault = faults.take()
+    assert fault.mesh_name == "failing"
+    assert "on doomed[gpus=0] died of ValueError: nobody looks" in str(fault)
+    assert fault.mesh is procs or fault.mesh == procs
+    with pytest.raises(SupervisionError, match="nobody looks"):
+        failing.slice(gpus=0).fine.call_one().get()
+    with pytest.raises(SupervisionError, match="nobody looks"):
+        failing.fine.broadcast()
+    assert failing.slice(gpus=1).fine.call_one().get() == "fine"
+
+
+def test_messages_queued_behind_the_end_of_an_actor_are_answered_with_its_cause(
+    spawn_procs: Spawn, faults: Faults, gate: GateKeeper
+) -> None:
+    failing = spawn_procs().spawn("failing", Failing)
+    held = failing.raise_at_gate.call_one([], gate.gate)
+    gate.wait_entered()
+    ended = failing.raise_base.call_one()
+    queued = [failing.fine.call_one() for _ in range(10)]
+    gate.open()
+    assert held.get() == 0
+    assert isinstance(ended.exception(), SupervisionError)
+    for answer in queued:
+        assert "died of KeyboardInterrupt" in str(answer.exception(timeout=60))
+    faults.take()
+
+
+# --- constructors ---------------------------------------------------------------------------------
+
+
+def test_the_error_of_a_constructor_is_raised_at_first_use_and_at_every_later_one(
+    four: ProcMesh,
+) -> None:
+    bad = four.spawn("bad", BadConstructor)
+    for _ in range(2):
+        with pytest.raises(SupervisionError) as caught:
+            bad.rank.call().get()
+        assert sorted(failure.rank for failure in caught.value.failures) == [0, 1, 2, 3]
+    (failure,) = [f for f in caught.value.failures if f.rank == 1]
+    line = line_of(BadConstructor.__init__, "raise LookupError")
+    assert failure.kind == "constructor"
+    assert failure.text() == (
+        "BadConstructor.__init__ on workers[gpus=1] raised LookupError: no data for rank 1\n"
+        f'  File "{actors.__file__}", line {line}, in __init__\n'
+        '    raise LookupError(f"no data for rank {rank}")'
+    )
+
+
+def test_ranks_whose_constructor_was_fine_work_without_the_others(four: ProcMesh) -> None:
+    bad = four.spawn("bad", BadConstructor, [1, 2])
+    assert bad.slice(gpus=0).rank.call_one().get() == 0
+    assert bad.slice(gpus=3).rank.call_one().get() == 3
+    with pytest.raises(SupervisionError, match=r"gpus=1\].*no data for rank 1"):
+        bad.slice(gpus=slice(0, 2)).rank.call().get()
+
+
+def test_initialized_raises_the_error_of_a_constructor(four: ProcMesh) -> None:
+    with pytest.raises(SupervisionError, match="no data for rank 2"):
+        four.spawn("bad", BadConstructor, [2]).initialized.get()
+
+
+# --- classes that travel by value -----------------------------------------------------------------
+
+
+def test_the_source_of_a_script_is_shown_in_the_tracebacks_of_its_actors(tmp_path: Path) -> None:
+    status, out, err = run(
+        tmp_path,
+        """
+        import os, sys
+        from monarch.actor import Actor, ActorError, endpoint, this_host
+
+        class Own(Exception):
+            def __init__(self, text, number):
+                super().__init__(text, number)
+                self.number = number
+
+        class Worker(Actor):
+            @endpoint
+            def divide(self, over):
+                os.chdir("/")
+                return helper(1, over)  # in the endpoint
+
+            @endpoint
+            def own(self):
+                raise Own("mine", 7)
+
+        def helper(a, b):
+            return a // b  # in the helper
+
+        worker = this_host().spawn_procs({"gpus": 2}).spawn("worker", Worker)
+        os.rename(__file__, __file__ + ".moved")
+        error = worker.divide.call(0).exception()
+        print(error)
+        own = worker.own.call().exception().exception
+        print(type(own) is Own, own.args, own.number)
+        """,
+    )
+    assert err == ""
+    assert status == 0
+    script = tmp_path / "program.py"
+    assert f'File "{script}"' in out
+    assert "in divide\n    return helper(1, over)  # in the endpoint\n" in out
+    assert "in helper\n    return a // b  # in the helper\n" in out
+    assert "raised ZeroDivisionError: integer division or modulo by zero" in out
+    assert "True ('mine', 7) 7" in out
