@@ -282,3 +282,8 @@ def portable(exception: BaseException | None) -> BaseException | None:
 def moved(failure: RankFailure, mesh_name: str, rank: int, point: dict[str, int]) -> RankFailure:
     """The same failure, told of another mesh that stands on the same process."""
     return replace(failure, mesh_name=mesh_name, rank=rank, point=point)
+
+
+# Tracebacks show where a user imports these from.
+for _public in (ActorError, DeadlockError, MeshStoppedError, SupervisionError):
+    _public.__module__ = "monarch.actor"
