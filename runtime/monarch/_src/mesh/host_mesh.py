@@ -5,6 +5,7 @@ Runs in: the client and procs; both ask the host agent of their host.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,14 @@ from monarch._src.actor.runtime import ProcsRef, Runtime, runtime, runtime_or_no
 from monarch._src.config import settings
 from monarch._src.core.ids import AGENT
 from monarch._src.errors import RankFailure, SupervisionError
-from monarch._src.mesh.proc_mesh import ProcMesh, Procs, remember
+from monarch._src.mesh.proc_mesh import ProcMesh, Procs, procs_to_come, remember
 from monarch._src.mesh.session import session_for_client, shutdown_context
+from monarch._src.proc.system import free_descriptors, raise_fd_limit
 from monarch._src.shape import Extent, MeshTrait, NDSlice, Region
 from monarch._src.wire.messages import SpawnProcs
 
 MOST_PROCS = 1 << 16
+SPARE_FDS = 16
 
 
 class HostMesh(MeshTrait):
@@ -59,10 +62,12 @@ class HostMesh(MeshTrait):
 
         Raises:
             ValueError: a dim that is no identifier, or a size below 1.
+            OSError: this process has too few file descriptors left; its soft limit is raised first.
             SupervisionError: the host agent is gone.
         """
         region = Region.of_extent(_checked_dims(per_host or {}))
         run = _own_runtime()
+        _make_room_for(len(region))
         current_settings = settings()
         ref = ProcsRef(
             run.uids(), name or "procs", tuple(region.labels), tuple(region.extent.sizes),
@@ -135,6 +140,21 @@ def _own_runtime() -> Runtime:
     """This process's runtime; in a client, one whose host agent lives."""
     session_for_client()
     return runtime()
+
+
+def _make_room_for(count: int) -> None:
+    # Each process connects to this one. ZeroMQ ends a process that has no descriptor for that.
+    needed = count + procs_to_come() + SPARE_FDS
+    if free_descriptors() < needed:
+        limit = raise_fd_limit()
+        free = free_descriptors()
+        if free < needed:
+            raise OSError(
+                errno.EMFILE,
+                f"out of file descriptors: {count} new processes need one each here, and "
+                f"{free} are free (its limit is {limit}); raise the hard limit "
+                "(`ulimit -Hn`) or spawn fewer",
+            )
 
 
 def _checked_dims(per_host: Mapping[str, int]) -> Extent:

@@ -243,6 +243,18 @@ def owned_meshes() -> list[ProcMesh]:
     return list(_owned.values())
 
 
+def procs_to_come() -> int:
+    """How many procs of these meshes are neither up nor known to be dead."""
+    found = 0
+    for mesh in owned_meshes():
+        procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
+        run = mesh._runtime  # pyright: ignore[reportPrivateUsage]
+        if len(procs.ready) < len(procs.region):
+            missing = (rank for rank in procs.region.ranks() if rank not in procs.ready)
+            found += sum(run.dead(procs.ref, rank) is None for rank in missing)
+    return found
+
+
 def proc_ready(mesh: int, rank: int) -> None:
     """A proc of ours has said hello. On the thread that receives."""
     found = _owned.get(mesh)

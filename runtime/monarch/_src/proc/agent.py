@@ -9,9 +9,11 @@ when it is told to, or when the client that it is tied to is gone.
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -42,7 +44,14 @@ from monarch._src.net.node import Node
 from monarch._src.proc import spec as wire
 from monarch._src.proc.board import BUSY, Board
 from monarch._src.proc.spec import DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
-from monarch._src.proc.system import die_with_parent, pidfd, raise_fd_limit, rss_bytes, signal_name
+from monarch._src.proc.system import (
+    die_with_parent,
+    free_descriptors,
+    pidfd,
+    raise_fd_limit,
+    rss_bytes,
+    signal_name,
+)
 from monarch._src.proc.zygote import LARGEST, Zygote, seqpacket_pair
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import (
@@ -65,6 +74,8 @@ from monarch._src.wire.messages import (
 log = logging.getLogger("monarch.agent")
 PARENT_CHECK_S = 0.5
 SPAWN_WINDOW = 64
+FDS_A_PROC = 3
+SPARE_FDS = 16
 
 
 class Agent:
@@ -82,6 +93,7 @@ class Agent:
         self._want_output: set[str] = set()
         self._starts: deque[StartProc] = deque()
         self._in_flight = 0
+        self._room = 0  # descriptors known to be free, at least; counted again when used up
         self._ending = False
         self._zygote = zygote
         zygote.setblocking(False)
@@ -166,6 +178,7 @@ class Agent:
         if message.owner != self._client:
             self._node.link(message.owner, message.owner_address)
         board = Board(self._directory / f"{message.mesh:x}.board", len(actions))
+        self._room -= 2  # the board's, and a new owner's
         self._boards[message.mesh] = board
         self._tell_zygote(
             MeshSpec(
@@ -188,6 +201,9 @@ class Agent:
             if proc.killed_for is not None:
                 self._not_started(start.node, "its mesh was stopped before it began")
                 continue
+            if not self._fits():
+                self._not_started(start.node, _no_descriptors())
+                continue
             try:
                 out_r, out_w, err_r, err_w = _two_pipes()
             except OSError as error:
@@ -207,6 +223,18 @@ class Agent:
             finally:
                 os.close(out_w)
                 os.close(err_w)
+
+    def _fits(self) -> bool:
+        """Whether there are descriptors for one more proc: two pipes, and its connection.
+
+        ZeroMQ ends the process when a connection comes and there is no descriptor for it.
+        """
+        if self._room < FDS_A_PROC:
+            waiting = [self._host.proc(node) for node in self._captures]
+            coming = sum(proc is not None and not proc.said_hello for proc in waiting)
+            self._room = free_descriptors() - coming - SPARE_FDS
+        self._room -= FDS_A_PROC
+        return self._room >= 0
 
     def _tell_zygote(self, message: wire.ToZygote, fds: list[int] | None = None) -> None:
         # The window above bounds what can be queued, so blocking here is short or the end.
@@ -420,16 +448,17 @@ def _kill_group(pid: int) -> None:
 
 
 def _fd_reason(error: OSError) -> str:
-    import errno
-    import resource
-
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS):
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return (
-            f"the host agent is out of file descriptors (its limit is {limit}, each proc takes 3); "
-            "raise the hard limit (`ulimit -Hn`) or spawn fewer procs"
-        )
+        return _no_descriptors()
     return f"{error.strerror}"
+
+
+def _no_descriptors() -> str:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (
+        f"the host agent is out of file descriptors (its limit is {limit}, each proc takes "
+        f"{FDS_A_PROC}); raise the hard limit (`ulimit -Hn`) or spawn fewer procs"
+    )
 
 
 def _unlink(path: Path) -> None:
@@ -452,7 +481,8 @@ def main() -> None:
     ours, theirs = seqpacket_pair()
     lifeline_r, lifeline_w = os.pipe()
     agent_pid = os.getpid()
-    if os.fork() == 0:
+    zygote_pid = os.fork()
+    if zygote_pid == 0:
         os.close(lock)
         os.close(lifeline_w)
         ours.close()
@@ -464,6 +494,8 @@ def main() -> None:
     try:
         Agent(directory, client, client_pid, ours).run()
     finally:
+        os.kill(zygote_pid, signal.SIGKILL)  # a child of ours until it is waited for
+        os.waitpid(zygote_pid, 0)
         sessions.remove(directory)
 
 
