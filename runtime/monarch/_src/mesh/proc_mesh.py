@@ -243,6 +243,17 @@ def owned_meshes() -> list[ProcMesh]:
     return list(_owned.values())
 
 
+def end_meshes_of(run: Runtime, reason: str | None) -> None:
+    """The session of that runtime has ended: its meshes are stopped, or (None) were lost before."""
+    for mesh in owned_meshes():
+        procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
+        if mesh._runtime is run:  # pyright: ignore[reportPrivateUsage]
+            procs.stopped = procs.stopped or reason
+            for actors in procs.actors.values():
+                actors.stopped = actors.stopped or reason
+            forget(procs)
+
+
 def procs_to_come() -> int:
     """How many procs of these meshes are neither up nor known to be dead."""
     found = 0

@@ -29,6 +29,7 @@ from monarch._src.actor.runtime import (
 from monarch._src.config import settings
 from monarch._src.core.ids import AGENT
 from monarch._src.events import Output, bus
+from monarch._src.mesh.proc_mesh import end_meshes_of
 from monarch._src.net import directory as sessions
 from monarch._src.proc.system import pidfd
 from monarch._src.wire.messages import Shutdown
@@ -117,6 +118,7 @@ class Session:
         if self._closed:
             return
         self._closed = True
+        lost = self.lost is not None
         runtime = self.runtime
         runtime.on_failure = None  # what ends from here on ends because we end it
         bound = settings().cleanup_s
@@ -141,6 +143,8 @@ class Session:
                 self._agent.wait()
         self._drop_agent_fd()
         runtime.close()
+        runtime.host_lost(reason, expected=True)  # the news of it may not have come before the end
+        end_meshes_of(runtime, None if lost else reason)
         sessions.remove(self.directory)
 
 
