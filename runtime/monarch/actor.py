@@ -1,5 +1,6 @@
 """Actors, meshes and calls: the public API. See `docs/` and the tutorials in `notebooks/`."""
 
+from monarch._src.actor.background import returns_future
 from monarch._src.actor.calling import Endpoint
 from monarch._src.actor.context import ActorId, ActorInstance, Context, current
 from monarch._src.actor.endpoint import Actor, concurrent_endpoint, endpoint
@@ -105,6 +106,7 @@ __all__ = [
     "current_size",
     "endpoint",
     "get_or_spawn_controller",
+    "returns_future",
     "send",
     "shutdown_context",
     "this_host",

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import monarch
+from monarch._src.actor.background import background
 from monarch._src.actor.local import LocalActors
 from monarch._src.actor.runtime import (
     Runtime,
@@ -142,6 +143,7 @@ class Session:
             finally:
                 self._agent.wait()
         self._drop_agent_fd()
+        background.close()
         runtime.close()
         runtime.host_lost(reason, expected=True)  # the news of it may not have come before the end
         end_meshes_of(runtime, None if lost else reason)
