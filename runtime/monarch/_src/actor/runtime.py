@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -24,6 +25,7 @@ from monarch._src.actor.context import ActorId, ActorInstance, Context
 from monarch._src.actor.future import Future
 from monarch._src.core.calls import CallTable, PendingCall
 from monarch._src.core.ids import AGENT, UidSource, parse_proc_node, proc_node
+from monarch._src.core.notices import Notices
 from monarch._src.core.waiting import Waiting
 from monarch._src.errors import DeadlockError, Death, MeshFailure, RankFailure, at_text
 from monarch._src.events import MeshStopped as MeshStoppedEvent
@@ -36,6 +38,8 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import (
     ActorFailed,
     AnyMessage,
+    Bootstrap,
+    Bootstrapped,
     Call,
     FlushOutput,
     Hello,
@@ -57,6 +61,7 @@ from monarch._src.wire.messages import (
 )
 
 log = logging.getLogger("monarch.actor")
+LOOK_AGAIN_S = 0.001
 CLIENT_MESH = 0  # no mesh that is spawned has this uid
 
 
@@ -130,7 +135,7 @@ class Runtime:
         self.rank = rank
         self._known: dict[int, ProcsRef] = {}
         self._dead: dict[tuple[int, int], RankFailure] = {}
-        self._deaths: list[tuple[ProcsRef | None, ProcEnded]] = []
+        self._notices: Notices[ProcEnded | MeshStopped] = Notices()
         self._ports: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
         self._owners: dict[int, int] = {}
         self._faults: dict[tuple[int, int | None], list[RankFailure]] = {}
@@ -140,8 +145,12 @@ class Runtime:
         # In a proc: how its main program takes these messages.
         self.unknown_actor: Callable[[str, Call | StopActor, Payload], None] | None = None
         self.on_spawn: Callable[[str, SpawnActor, Payload], None] | None = None
+        self.on_bootstrap: Callable[[Payload], None] | None = None
+        # Whether this proc runs what comes before any actor.
+        self.bootstrapping = False
         self.on_stop_proc: Callable[[StopProc], None] | None = None
         self.on_proc_ready: Callable[[int, int], None] | None = None
+        self.on_bootstrapped: Callable[[int, int, RankFailure | None], None] | None = None
         # Told of failures of what this process owns, those of one mesh and moment together:
         # the proc mesh's uid or 0, the actor mesh's uid or None, the failures.
         self.on_failure: Callable[[int, int | None, list[RankFailure]], None] | None = None
@@ -150,6 +159,8 @@ class Runtime:
             Call: self._on_call,
             StopActor: self._on_call,
             SpawnActor: self._on_spawn,
+            Bootstrap: self._on_bootstrap,
+            Bootstrapped: self._on_bootstrapped,
             StopProc: self._on_stop_proc,
             Hello: self._on_hello,
             Refused: self._on_refused,
@@ -279,6 +290,18 @@ class Runtime:
         if self.on_spawn is not None:
             self.on_spawn(peer, message, payload)
 
+    def _on_bootstrap(self, _peer: str, _message: Bootstrap, payload: Payload) -> None:
+        if self.on_bootstrap is not None:
+            self.on_bootstrap(payload)
+
+    def _on_bootstrapped(self, _peer: str, message: Bootstrapped, _payload: Payload) -> None:
+        failure = message.failure
+        if self.on_bootstrapped is not None:
+            self.on_bootstrapped(message.mesh, message.rank, failure)
+        if failure is not None:
+            bus.emit(RankFailed(failure))
+            self._faults.setdefault((message.mesh, None), []).append(failure)
+
     def _on_stop_proc(self, _peer: str, message: StopProc, _payload: Payload) -> None:
         if self.on_stop_proc is not None:
             self.on_stop_proc(message)
@@ -292,9 +315,12 @@ class Runtime:
         log.error("%s refused to talk: %s", peer, message.why)
 
     def _on_mesh_stopped(self, _peer: str, message: MeshStopped, _payload: Payload) -> None:
-        future = self._stopping.pop(message.mesh, None)
-        ref = self._known.pop(message.mesh, None)
-        self._owners.pop(message.mesh, None)
+        self._notices.add(message, "", time.monotonic())
+
+    def _mesh_gone(self, mesh: int) -> None:
+        future = self._stopping.pop(mesh, None)
+        ref = self._known.pop(mesh, None)
+        self._owners.pop(mesh, None)
         if ref is not None:
             for rank in range(ref.extent.nelements):
                 self.node.drop(ref.node(rank))
@@ -361,21 +387,34 @@ class Runtime:
     # --- failures -----------------------------------------------------------------------------
 
     def _on_proc_ended(self, _peer: str, message: ProcEnded, _payload: Payload) -> None:
-        # An answer that the proc sent before it died may still be on its way: look at it first.
-        self._deaths.append((self._known.get(message.mesh), message))
+        self._notices.add(message, message.node, time.monotonic())
 
-    def _after_drain(self) -> None:
-        while self._deaths:
-            ref, ended = self._deaths.pop(0)
-            if ref is not None:
-                self._proc_lost(ref, ended)
-            else:
-                self.node.forget(ended.node)
+    def _after_drain(self) -> bool:
+        """Tell what is due; True if the socket should be looked at once more at once."""
+        if self._notices:
+            for notice in self._notices.due():
+                self._tell(notice)
+            again = self._notices.look(self.node.has_said_all)
+            # A pipe's end comes from another thread, within a millisecond or so.
+            self.node.baton.look_again_s = LOOK_AGAIN_S if self._notices else None
+        else:
+            again = False
         if self._faults:
             faults, self._faults = self._faults, {}
             for (mesh, actor), failures in faults.items():
                 if self.on_failure is not None:
                     self.on_failure(mesh, actor, failures)
+        return again
+
+    def _tell(self, notice: ProcEnded | MeshStopped) -> None:
+        if isinstance(notice, MeshStopped):
+            self._mesh_gone(notice.mesh)
+            return
+        ref = self._known.get(notice.mesh)
+        if ref is not None:
+            self._proc_lost(ref, notice)
+        else:
+            self.node.forget(notice.node)
 
     def _proc_lost(self, ref: ProcsRef, ended: ProcEnded) -> None:
         failure = RankFailure(
@@ -419,7 +458,9 @@ class Runtime:
                 kind = "stopped" if stopping else "host lost"
                 node = ref.node(rank)
                 ended = ProcEnded(node, ref.uid, rank, 0, stopping, kind, death)
-                self._deaths.append((ref, ended))
+                self._notices.add(ended, node, 0.0)
+        for notice in self._notices.all():
+            self._tell(notice)
         self._after_drain()
         for mesh, future in list(self._stopping.items()):
             self._stopping.pop(mesh, None)

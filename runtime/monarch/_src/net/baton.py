@@ -82,6 +82,8 @@ class Baton:
         self._io_lock = threading.Lock()
         self._io_lock.acquire()
         self._leader_thread = 0
+        # Seconds after which to call `drain` again though nothing has come; None: no need to.
+        self.look_again_s: float | None = None
         self._thread = threading.Thread(target=self._io, name=f"monarch-io-{name}", daemon=True)
 
     def start(self) -> None:
@@ -170,6 +172,9 @@ class Baton:
                 return False
             if patient and self._served != served:
                 return True
+            soon = self.look_again_s
+            if soon is not None and (left is None or soon < left):
+                left = soon
             for fd, _ in self._router.wait(self._poller, left, guard):
                 self._fire(fd)
 
@@ -221,7 +226,7 @@ class Baton:
             if what.done or self._closed or not (patient or self._lead.locked()):
                 return
             if guard is not None:
-                guard.open = True
+                guard.let_through()
             lock.acquire(timeout=-1 if left is None else left)
             if guard is not None:
                 guard.open = False
@@ -269,7 +274,7 @@ class Baton:
                     self._leader_thread = 0
                 if self._wanted or self._closed:
                     break
-                for fd, _ in self._router.wait(self._poller, None):
+                for fd, _ in self._router.wait(self._poller, self.look_again_s):
                     self._fire(fd)
         except Exception:
             log.exception("the IO thread failed while handling messages")

@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import cast
@@ -20,12 +21,15 @@ from typing import cast
 import msgspec
 
 from monarch._src.net.baton import Baton, Waitable
+from monarch._src.net.interrupt import uninterrupted
 from monarch._src.net.router import Router
 from monarch._src.version import VERSION
 from monarch._src.wire.frames import NO_PAYLOAD, Buffer, FrameError, Payload, decode, encode
 from monarch._src.wire.messages import PROTOCOL, AnyMessage, Hello, Message, Refused
 
 log = logging.getLogger("monarch.net")
+
+FAREWELL_S, FAREWELL_LIMIT_S = 0.05, 2.0
 
 Handler = Callable[[str, AnyMessage, Payload], None]
 
@@ -60,8 +64,9 @@ class Node:
         *,
         mesh: int = 0,
         rank: int = -1,
-        after_drain: Callable[[], None] | None = None,
+        after_drain: Callable[[], bool] | None = None,
     ) -> None:
+        """`after_drain` is called when all was read; True from it asks for another look."""
         self.name = name
         self.address = address
         self._handle = handle
@@ -86,7 +91,7 @@ class Node:
         """Connect to a node, unless there is a route to it already."""
         with self._lock:
             peer = self._peers.setdefault(name, Peer(name))
-        with peer.lock:
+        with uninterrupted(), peer.lock:
             if peer.route is not None or peer.gone:
                 return
             route = b">" + name.encode()
@@ -123,6 +128,19 @@ class Node:
         if route is not None and route.startswith(b">"):
             self.router.disconnect(peer.address)
 
+    def has_said_all(self, name: str, died_at: float) -> bool:
+        """Whether everything that a node sent before it died can be received by now.
+
+        `died_at`: when we heard of its death (seconds, `time.monotonic`). Exact for a peer that
+        connected to us; the pipes that we opened don't tell, and get `FAREWELL_S`.
+        """
+        peer = self._peers.get(name)
+        route = None if peer is None else peer.route
+        waited = time.monotonic() - died_at
+        if route is None or waited > FAREWELL_LIMIT_S:
+            return True
+        return waited > FAREWELL_S if route.startswith(b">") else not self.router.reachable(route)
+
     def drop(self, name: str) -> None:
         """Forget that a node ever was, so that its name costs nothing."""
         self.forget(name)
@@ -158,6 +176,11 @@ class Node:
 
     def drain(self) -> None:
         """Handle every message that can be read now. Only for the holder of the baton."""
+        self._drain_once()
+        while self._after_drain is not None and self._after_drain():
+            self._drain_once()
+
+    def _drain_once(self) -> None:
         receive = self.router.receive
         while True:
             while self._to_self:
@@ -180,8 +203,6 @@ class Node:
                 log.warning("dropped a %s from %r, which said no hello", kind.__name__, parts[0])
                 continue
             self._deliver(peer.name, message, payload)
-        if self._after_drain is not None:
-            self._after_drain()
 
     def _deliver(self, sender: str, message: AnyMessage, payload: Payload) -> None:
         try:

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import zmq
 
-from monarch._src.net.interrupt import InterruptGuard
+from monarch._src.net.interrupt import InterruptGuard, uninterrupted
 from monarch._src.wire.frames import Buffer
 
 _EVENTS = int(zmq.EVENTS)
@@ -80,7 +80,7 @@ class Router:
 
     def send(self, routing_id: bytes, frames: Sequence[Buffer]) -> bool:
         """Queue a message; False if the peer is unknown or its pipe is gone. Never blocks."""
-        with self._lock:
+        with uninterrupted(), self._lock:
             if self.closed:
                 return False
             try:
@@ -105,6 +105,24 @@ class Router:
         """Whether a message can be received now; for who waits on `fd` without `wait`."""
         with self._lock:
             return not self.closed and bool(self._get(_EVENTS) & _POLLIN)
+
+    def reachable(self, routing_id: bytes) -> bool:
+        """Whether the pipe of a peer that connected to us is still open. Only for a dead peer.
+
+        The socket learns of a pipe's end behind the last message that came through it: once this
+        is False, whatever the peer ever sent can be received.
+        """
+        with uninterrupted(), self._lock:
+            if self.closed:
+                return False
+            try:
+                self._send(routing_id, _SNDMORE_NOBLOCK)
+            except zmq.ZMQError as error:
+                if error.errno in _UNREACHABLE:
+                    return False
+                raise
+            self._send(b"", _NOBLOCK)
+            return True
 
     def receive(self) -> list[Any] | None:
         """The next message as [routing id, frame, ...], or None when there is none now."""
@@ -136,7 +154,7 @@ class Router:
             if guard is None:
                 found = poller.poll(timeout_ms)
             else:
-                guard.open = True
+                guard.let_through()
                 found = poller.poll(timeout_ms)
                 guard.open = False
         finally:
