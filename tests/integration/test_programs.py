@@ -151,7 +151,7 @@ def test_shutdown_and_a_new_start_in_one_script(tmp_path: Path) -> None:
     status, out, err = run(tmp_path, program)
     assert (status, err) == (0, "")
     assert out.splitlines()[:3] == ["[1, 1]"] * 3
-    assert out.splitlines()[3] in ("MeshStoppedError", "SupervisionError")
+    assert out.splitlines()[3] == "MeshStoppedError"
 
 
 def test_threads_of_the_client_do_not_matter(tmp_path: Path) -> None:
