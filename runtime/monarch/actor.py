@@ -26,7 +26,7 @@ from monarch._src.mesh.controllers import get_or_spawn_controller
 from monarch._src.mesh.host_mesh import HostMesh, this_host, this_proc
 from monarch._src.mesh.observe import anybody_listens as _anybody_listens
 from monarch._src.mesh.proc_mesh import ProcMesh
-from monarch._src.mesh.proc_mesh import proc_ready as _proc_ready
+from monarch._src.mesh.process_options import BootstrapCommand, default_bootstrap_cmd
 from monarch._src.mesh.session import shutdown_context
 from monarch._src.shape import Extent, NDSlice, Point, Region, Shape, ValueMesh
 
@@ -61,7 +61,6 @@ def unhandled_fault_hook(failure: MeshFailure) -> None:
 
 
 def _on_start(started: _session.Session) -> None:
-    started.runtime.on_proc_ready = _proc_ready
     _faults.attach(started.runtime, started.actors)
     started.runtime.want_output(True)
 
@@ -77,6 +76,7 @@ __all__ = [
     "ActorId",
     "ActorInstance",
     "ActorMesh",
+    "BootstrapCommand",
     "Channel",
     "Context",
     "DeadlockError",
@@ -104,6 +104,7 @@ __all__ = [
     "current_actor_name",
     "current_rank",
     "current_size",
+    "default_bootstrap_cmd",
     "endpoint",
     "get_or_spawn_controller",
     "returns_future",

@@ -87,6 +87,8 @@ class RankFailure:
             case "endpoint":
                 return f"{actor} on {self.where} raised {said}"
             case "constructor":
+                if not self.actor_class:  # what its proc has to run before any actor
+                    return f"{self.endpoint} on {self.where} raised {said}"
                 return f"{self.actor_class}.__init__ on {self.where} raised {said}"
             case "actor died":
                 return f"{actor} on {self.where} died of {said}"

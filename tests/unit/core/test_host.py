@@ -33,7 +33,7 @@ EXIT = Death(0, None, (), None, 3.0, "exited with status 0")
 def spec(mesh: int, ranks: int, owner: str = "client") -> SpawnProcs:
     return SpawnProcs(
         mesh=mesh, name=f"mesh{mesh}", labels=["gpus"], sizes=[ranks], owner=owner,
-        owner_address="ipc:///owner", env=[], cwd="/", path=[], preload=[], python="",
+        owner_address="ipc:///owner", env=[], cwd="/", path=[], preload=[],
         startup_s=STARTUP_S, cleanup_s=CLEANUP_S,
     )  # fmt: skip
 

@@ -151,6 +151,27 @@ class _AsyncLife:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def run_awaitable(awaitable: Awaitable[Any]) -> BaseException | None:
+    """Run it to its end on a loop of its own: what it raised, or None."""
+
+    async def run() -> BaseException | None:
+        try:
+            await awaitable
+        except BaseException as error:
+            return error
+        return None
+
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        failed = loop.run_until_complete(run())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        return failed
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
 async def _outcome(hook: Awaitable[Any]) -> Any:
     """What a hook of the user answered, or what it raised."""
     try:

@@ -24,6 +24,8 @@ class LocalActors:
 
     `take_main(worker)` may claim an actor for the main thread by returning True; it then has to run
     it. Every other actor gets a thread of its own.
+
+    From `hold` to `release` actors are made and queue what they are sent, but do not begin.
     """
 
     def __init__(self, runtime: Runtime, take_main: Callable[[Worker], bool] | None = None) -> None:
@@ -33,6 +35,10 @@ class LocalActors:
         self._threads: list[threading.Thread] = []
         self._early: dict[int, _Early] = {}
         self._lock = threading.Lock()
+        self._held: list[Worker] | None = None
+        self._refused: RankFailure | None = None
+        # Actors begin one at a time, in the order in which they came.
+        self._beginning = threading.Lock()
         runtime.on_spawn = self.spawn
         runtime.unknown_actor = self._unknown
 
@@ -46,11 +52,34 @@ class LocalActors:
         self._workers.append(worker)
         for message in self._take_early(spec.actor):
             worker.post(*message)
+        with self._beginning:
+            if self._held is not None:
+                self._held.append(worker)
+            else:
+                self._begin(worker)
+
+    def _begin(self, worker: Worker) -> None:
+        if self._refused is not None:
+            worker.refuse(self._refused)
+            return
         if self._take_main is not None and self._take_main(worker):
             return
-        thread = threading.Thread(target=worker.run, name=f"actor-{spec.name}", daemon=True)
+        name = f"actor-{worker.spec.name}"
+        thread = threading.Thread(target=worker.run, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
+
+    def hold(self) -> None:
+        """Let no actor begin before `release`. Called before the first message."""
+        self._held = []
+
+    def release(self, failure: RankFailure | None) -> None:
+        """Let actors begin; or, if what came before them has failed, let none ever begin."""
+        with self._beginning:
+            held, self._held = self._held or [], None
+            self._refused = failure
+            for worker in held:
+                self._begin(worker)
 
     def stop(self, reason: str) -> None:
         """Stop every actor after the messages it has."""

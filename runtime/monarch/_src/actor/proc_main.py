@@ -1,7 +1,8 @@
 """The main program of a proc: connect, run actors, end.
 
-Runs in: a proc, forked from the zygote. The main thread runs the first actor, so that a signal can
-interrupt what it does (Python runs signal handlers nowhere else); further actors get threads.
+Runs in: a proc, forked from the zygote. The main thread runs the bootstrap function, if there is
+one, and then the first actor, so that a signal can interrupt what it does (Python runs signal
+handlers nowhere else); further actors get threads.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import os
 from collections import deque
 
+from monarch._src.actor.bootstrap import BootstrapRun
 from monarch._src.actor.local import LocalActors
 from monarch._src.actor.runtime import ProcsRef, Runtime, client_ref, set_runtime
 from monarch._src.actor.worker import Worker
@@ -19,7 +21,9 @@ from monarch._src.errors import RankFailure
 from monarch._src.net.baton import Waitable
 from monarch._src.net.directory import address_of
 from monarch._src.proc.board import Slot
+from monarch._src.proc.execute import NO_LIFELINE
 from monarch._src.proc.spec import Boot
+from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import StopProc
 
 
@@ -41,14 +45,19 @@ class Program:
         runtime.on_failure = self._failed
         self._runtime = runtime
         self._actors = LocalActors(runtime, self._take_main)
-        self._for_main: deque[Worker] = deque()
+        self._for_main: deque[Worker | BootstrapRun] = deque()
         self._main_busy = False
         self._turn = Waitable()  # done: the main thread has something to do
         self._ending = False
+        if spec.bootstrap:
+            self._actors.hold()
+            runtime.bootstrapping = True
+            runtime.on_bootstrap = self._bootstrap
         set_runtime(runtime)
         node = runtime.node
         node.start()
-        node.baton.watch(lifeline, _host_is_gone)
+        if lifeline != NO_LIFELINE:
+            node.baton.watch(lifeline, _host_is_gone)
         node.link(AGENT, address_of(spec.directory, AGENT))
         node.link(spec.owner, spec.owner_address)
         runtime.slot.idle()
@@ -63,9 +72,13 @@ class Program:
                 continue  # nothing of ours was running
             self._turn.done = False
             while self._for_main:
-                worker = self._for_main.popleft()
-                worker.run()
+                item = self._for_main.popleft()
+                item.run()
                 self._main_busy = False
+                if isinstance(item, BootstrapRun):
+                    self._runtime.bootstrapping = False
+                    self._actors.release(item.failure)
+                    item.tell_owner()
             if self._ending:
                 break
         self._actors.join()
@@ -81,6 +94,11 @@ class Program:
         self._for_main.append(worker)
         self._turn.finish()
         return True
+
+    def _bootstrap(self, payload: Payload) -> None:
+        self._main_busy = True
+        self._for_main.append(BootstrapRun(self._runtime, payload))
+        self._turn.finish()
 
     def _stop(self, message: StopProc) -> None:
         self._ending = True

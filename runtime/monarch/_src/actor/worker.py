@@ -20,7 +20,7 @@ from monarch._src.actor.ports import Port
 from monarch._src.actor.remote import describe, pack, ship, unship
 from monarch._src.actor.runtime import Runtime
 from monarch._src.core.waiting import Waiting
-from monarch._src.errors import FailureKind, MeshFailure, RankFailure
+from monarch._src.errors import FailureKind, MeshFailure, RankFailure, moved
 from monarch._src.shape import Extent
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import (
@@ -70,6 +70,15 @@ class Worker:
             self.mailbox.put((peer, message, payload))
         if self.dead is not None:
             self.drain()  # it ended between the look and the put
+
+    def refuse(self, failure: RankFailure) -> None:
+        """Never live, because what its proc runs before any actor has failed."""
+        spec = self.spec
+        point = dict(self.instance.rank) or failure.point
+        self.dead = moved(failure, spec.mesh_name, spec.rank, point)
+        self._payload = None
+        self.tell_owner(self.dead)
+        self.drain()
 
     def supervise(self, failure: MeshFailure) -> None:
         """Queue the failure of a mesh that this actor owns."""

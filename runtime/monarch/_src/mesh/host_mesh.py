@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import site
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,11 +17,28 @@ from monarch._src.actor.runtime import ProcsRef, Runtime, runtime, runtime_or_no
 from monarch._src.config import settings
 from monarch._src.core.ids import AGENT
 from monarch._src.errors import RankFailure, SupervisionError
-from monarch._src.mesh.proc_mesh import ProcMesh, Procs, procs_to_come, remember
+from monarch._src.mesh.process_options import (
+    BootstrapCommand,
+    BootstrapFunction,
+    PerRank,
+    bootstrap_payload,
+    commands_for,
+    env_for,
+    is_this_python,
+    proc_bind_for,
+)
+from monarch._src.mesh.proc_mesh import (
+    ProcMesh,
+    Procs,
+    proc_bootstrapped,
+    proc_ready,
+    procs_to_come,
+    remember,
+)
 from monarch._src.mesh.session import session_for_client, shutdown_context
 from monarch._src.proc.system import free_descriptors, raise_fd_limit
 from monarch._src.shape import Extent, MeshTrait, NDSlice, Region
-from monarch._src.wire.messages import SpawnProcs
+from monarch._src.wire.messages import Bootstrap, SpawnProcs
 
 MOST_PROCS = 1 << 16
 SPARE_FDS = 16
@@ -47,25 +65,48 @@ class HostMesh(MeshTrait):
     def spawn_procs(
         self,
         per_host: Mapping[str, int] | None = None,
+        bootstrap: BootstrapFunction | None = None,
         name: str | None = None,
+        proc_bind: Sequence[Mapping[str, str]] | None = None,
+        bootstrap_command: PerRank[BootstrapCommand] | None = None,
         *,
-        env: Mapping[str, str] | None = None,
+        env: PerRank[Mapping[str, str]] | None = None,
         preload: Sequence[str] | None = None,
     ) -> ProcMesh:
         """Start processes; returns at once, and calls wait until they are up.
 
         Args:
             per_host: dims and sizes, as in `{"gpus": 8}`; one process without dims if None.
+            bootstrap: a function without arguments, `def` or `async def`, that each process runs
+                before any actor; `current_rank()` in it is the process's place. One that raises is
+                told as a constructor's error is, and its process takes no actors.
             name: shown in errors and front ends; `procs` if None.
-            env: added to the environment of each process.
+            proc_bind: a dict for each process of a host. `cpus` is text such as `"0-3,8"`, the only
+                cpus that it may run on; `cpunodebind`, `membind` and `physcpubind` are given to
+                `numactl`, which then has to be installed. `cpus` is applied last. `{}`: unbound.
+            bootstrap_command: what is executed for a process, or a function of its `Point` that
+                says so. It has to end in what `default_bootstrap_cmd()` runs.
+            env: added to the environment of each process, or a function of its `Point` that gives
+                that. What Python or the loader reads as it begins (`PYTHON...`, `LD_...`) works
+                too, at the price of a start of Python; what a preloaded module has read does not.
+                A mesh whose only dim is `gpus`, on a host with at least as many NVIDIA devices,
+                gives each process its own by `CUDA_VISIBLE_DEVICES`, unless that is set here, in
+                the command or in this process.
             preload: modules to have imported before a process exists; default is the setting.
 
         Raises:
-            ValueError: a dim that is no identifier, or a size below 1.
+            ValueError: a dim that is no identifier, or a size below 1; a `proc_bind` that this host
+                cannot carry out; a program that is not there.
+            TypeError: an option of the wrong type, or a `bootstrap` that cannot be pickled.
             OSError: this process has too few file descriptors left; its soft limit is raised first.
             SupervisionError: the host agent is gone.
         """
-        region = Region.of_extent(_checked_dims(per_host or {}))
+        extent = _checked_dims(per_host or {})
+        region = Region.of_extent(extent)
+        function = None if bootstrap is None else bootstrap_payload(bootstrap)
+        affinity, numactl = proc_bind_for(proc_bind, extent)
+        environments = env_for(env, extent)
+        commands = commands_for(bootstrap_command, self._python, environments, numactl, extent)
         run = _own_runtime()
         _make_room_for(len(region))
         current_settings = settings()
@@ -75,6 +116,7 @@ class HostMesh(MeshTrait):
         )  # fmt: skip
         procs = Procs(ref, region, owned=True)
         procs.initialized = run.new_future()
+        procs.bootstrapped = None if function is None else set()
         mesh = ProcMesh(run, procs, region, self)
         spec = SpawnProcs(
             mesh=ref.uid,
@@ -83,14 +125,17 @@ class HostMesh(MeshTrait):
             sizes=list(ref.sizes),
             owner=run.name,
             owner_address=run.node.address,
-            env=[_checked_env(env)] if env else [],
+            env=environments,
             cwd=_cwd(),
-            path=_import_path(self._python),
+            path=_import_path(all(c is None or is_this_python(c.program) for c in commands)),
             preload=list(current_settings.preload if preload is None else preload),
-            python=self._python,
             startup_s=current_settings.startup_s,
             cleanup_s=current_settings.cleanup_s,
+            commands=[None if c is None else c.command for c in commands],
+            affinity=affinity,
+            bootstrap=function is not None,
         )
+        run.on_proc_ready, run.on_bootstrapped = proc_ready, proc_bootstrapped
         run.learn(ref)
         for rank in region.ranks():
             run.node.expect(ref.node(rank))
@@ -103,6 +148,9 @@ class HostMesh(MeshTrait):
                 "the host agent has ended; the next this_host() starts a new one",
             )  # fmt: skip
             raise SupervisionError(failures=[lost])
+        if function is not None:
+            for rank in region.ranks():
+                run.node.send(ref.node(rank), Bootstrap(), function)
         return mesh
 
     def shutdown(self) -> None:
@@ -172,13 +220,6 @@ def _checked_dims(per_host: Mapping[str, int]) -> Extent:
     return Extent(tuple(per_host), tuple(per_host.values()))
 
 
-def _checked_env(env: Mapping[str, str]) -> dict[str, str]:
-    for key, value in env.items():
-        if not isinstance(key, str) or not isinstance(value, str) or not key or "=" in key:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"env {key!r}={value!r}: names and values are text, names without '='")
-    return dict(env)
-
-
 def _cwd() -> str:
     try:
         return os.getcwd()
@@ -186,14 +227,20 @@ def _cwd() -> str:
         return "/"  # the client's own directory is gone
 
 
-def _import_path(python: str) -> list[str]:
+def _import_path(same_python: bool) -> list[str]:
     """Where this process imports from, so that procs find the same modules."""
     here = _cwd()
     path = [os.path.abspath(os.path.join(here, p)) for p in sys.path]
-    if python and os.path.realpath(python) != os.path.realpath(sys.executable):
-        # Another interpreter has a library of its own.
-        owned = (sys.prefix, sys.base_prefix)
-        path = [p for p in path if not p.startswith(owned)]
+    if not same_python:
+        # Another interpreter has a library of its own; a command may end in another.
+        owned = {os.path.dirname(os.__file__), *site.getsitepackages()}
+        zipped = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
+        path = [
+            p
+            for p in path
+            if os.path.basename(p) != zipped
+            and not any(p == o or p.startswith(o + os.sep) for o in owned)
+        ]
     return list(dict.fromkeys(path))
 
 

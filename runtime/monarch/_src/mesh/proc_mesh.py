@@ -41,6 +41,9 @@ class Procs:
         self.stop_future: Future[None] | None = None
         self.actors: dict[int, Actors] = {}
         self.ready: set[int] = set()
+        # If there is a bootstrap function: the ranks where it has returned, and where it raised.
+        self.bootstrapped: set[int] | None = None
+        self.failures: dict[int, RankFailure] = {}
         self.initialized: Future[None] | None = None
         self.lock = threading.Lock()
 
@@ -78,7 +81,10 @@ class ProcMesh(MeshTrait):
 
     @property
     def initialized(self) -> Future[None]:
-        """Done when every process is up; fails with the error of one that could not start."""
+        """Done when every process is up and its bootstrap function has returned.
+
+        Fails with the error of one that could not start, or whose bootstrap function raised.
+        """
         self._check_usable()
         future = self._procs.initialized
         if future is None:
@@ -109,13 +115,22 @@ class ProcMesh(MeshTrait):
         Raises:
             TypeError: the arguments do not fit `__init__`, or one cannot be pickled.
             ValueError: `Class` breaks a rule of actor classes.
-            SupervisionError: a proc of this mesh, or an actor on it that is not stopped, has died.
+            SupervisionError: a proc of this mesh, or an actor on it that is not stopped, has died,
+                or the bootstrap function of a proc has raised.
+            RuntimeError: called by the bootstrap function of a proc of this mesh.
         """
         self._check_usable()
         cls = actor_class(Class)
         check_constructor(Class, args, kwargs)
         procs, run = self._procs, self._runtime
-        failed = [f for rank in self._region.ranks() if (f := run.dead(procs.ref, rank))]
+        if run.bootstrapping and run.proc_ref is not None and run.proc_ref.uid == procs.ref.uid:
+            raise RuntimeError(
+                f"no actor of {self.name!r} begins before the bootstrap function, which spawns "
+                f"{name!r} here, has returned; spawn it from the client"
+            )
+        ranks = list(self._region.ranks())
+        failed = [f for rank in ranks if (f := run.dead(procs.ref, rank))]
+        failed += [f for rank in ranks if (f := procs.failures.get(rank))]
         # One that never lived, or that its owner has stopped, is nobody's trouble any more: in a
         # notebook the next spawn is the corrected class.
         failed += [
@@ -273,7 +288,27 @@ def proc_ready(mesh: int, rank: int) -> None:
         return
     procs = found._procs  # pyright: ignore[reportPrivateUsage]
     procs.ready.add(rank)
-    if procs.initialized is not None and len(procs.ready) == len(procs.region):
+    if procs.bootstrapped is None:
+        _settle_if_all(procs, procs.ready)
+
+
+def proc_bootstrapped(mesh: int, rank: int, failure: RankFailure | None) -> None:
+    """The bootstrap function of a proc of ours has ended. On the thread that receives."""
+    found = _owned.get(mesh)
+    if found is None:
+        return
+    procs = found._procs  # pyright: ignore[reportPrivateUsage]
+    if failure is not None:
+        procs.failures[rank] = failure
+        if procs.initialized is not None:
+            procs.initialized.fail(SupervisionError(failures=[failure]))
+    elif procs.bootstrapped is not None:
+        procs.bootstrapped.add(rank)
+        _settle_if_all(procs, procs.bootstrapped)
+
+
+def _settle_if_all(procs: Procs, ranks: set[int]) -> None:
+    if procs.initialized is not None and len(ranks) == len(procs.region):
         procs.initialized.settle(lambda: None)
 
 

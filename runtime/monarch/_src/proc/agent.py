@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from monarch._src.core.host import (
     Action,
@@ -72,6 +72,7 @@ from monarch._src.wire.messages import (
 )
 
 log = logging.getLogger("monarch.agent")
+T = TypeVar("T")
 PARENT_CHECK_S = 0.5
 SPAWN_WINDOW = 64
 FDS_A_PROC = 3
@@ -183,9 +184,9 @@ class Agent:
         self._tell_zygote(
             MeshSpec(
                 message.mesh, message.name, message.labels, message.sizes, str(self._directory),
-                self._client, message.owner, message.owner_address, message.env, message.cwd,
-                message.path,
-                message.preload, message.python, ENTRY, str(board.path), message.affinity,
+                self._client, message.owner, message.owner_address, message.cwd, message.path,
+                message.preload, ENTRY, str(board.path), message.bootstrap,
+                not message.commands or None in message.commands,
             )
         )  # fmt: skip
         self._do(actions)
@@ -216,7 +217,7 @@ class Agent:
             for stream in capture.streams:
                 self._watch_stream(start.node, capture, stream)
             try:
-                self._tell_zygote(StartRank(start.spec.mesh, start.rank), [out_w, err_w])
+                self._tell_zygote(_start_rank(start.spec, start.rank), [out_w, err_w])
                 self._in_flight += 1
             except OSError as error:
                 self._not_started(start.node, _fd_reason(error))
@@ -291,7 +292,7 @@ class Agent:
         last = board.read(proc.rank) if board is not None else None
         doing = None
         if last is not None and last.state == BUSY and last.endpoint:
-            doing = f"{last.actor}.{last.endpoint}"
+            doing = f"{last.actor}.{last.endpoint}" if last.actor else last.endpoint
         tail = tuple(capture.tail) if capture is not None else ()
         code = signum = None
         if os.WIFSIGNALED(status):
@@ -426,6 +427,18 @@ class Agent:
 
 ENTRY = "monarch._src.actor.proc_main:main"
 SPARE_TIME = ("monarch._src.actor.async_life",)
+
+
+def _start_rank(spec: SpawnProcs, rank: int) -> StartRank:
+    return StartRank(
+        spec.mesh, rank, _of_rank(spec.env, rank) or {}, _of_rank(spec.affinity, rank) or [],
+        _of_rank(spec.commands, rank),
+    )  # fmt: skip
+
+
+def _of_rank(options: list[T], rank: int) -> T | None:
+    """There is one for all, or one a rank, or none."""
+    return options[rank if len(options) > 1 else 0] if options else None
 
 
 def _two_pipes() -> tuple[int, int, int, int]:

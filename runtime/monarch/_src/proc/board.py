@@ -99,6 +99,12 @@ class Slot:
             self._messages += 1
             self._write(BUSY, actor, endpoint)
 
+    def prepare(self, what: bytes) -> None:
+        """Something begins that is no message to an actor; `end` ends it too."""
+        with self._lock:
+            self._running += 1
+            self._write(BUSY, b"", what)
+
     def end(self) -> None:
         """An endpoint has ended."""
         with self._lock:

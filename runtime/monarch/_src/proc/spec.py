@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from monarch._src.wire.messages import Command
+
 
 class MeshSpec(msgspec.Struct, tag="mesh"):
     """Agent to zygote: what the procs of one mesh have in common."""
@@ -18,14 +20,13 @@ class MeshSpec(msgspec.Struct, tag="mesh"):
     client: str
     owner: str
     owner_address: str
-    env: list[dict[str, str]]
     cwd: str
     path: list[str]
     preload: list[str]
-    python: str
     entry: str  # "package.module:function"
     board: str
-    affinity: list[list[int]]
+    bootstrap: bool
+    forks: bool  # whether any rank is forked and not executed
 
 
 class StartRank(msgspec.Struct, tag="start"):
@@ -33,6 +34,9 @@ class StartRank(msgspec.Struct, tag="start"):
 
     mesh: int
     rank: int
+    env: dict[str, str]
+    affinity: list[int]
+    command: Command | None
 
 
 class DropMesh(msgspec.Struct, tag="drop"):
@@ -71,12 +75,10 @@ class Boot(msgspec.Struct):
 
     spec: MeshSpec
     rank: int
-
-    @property
-    def env(self) -> dict[str, str]:
-        """This rank's additions to the environment."""
-        env = self.spec.env
-        return env[self.rank if len(env) > 1 else 0] if env else {}
+    affinity: list[int]
+    # Of one that is executed: where it imports from, and what PYTHONPATH is to be afterwards.
+    path: list[str] = []
+    python_path: str | None = None
 
 
 ToZygote = MeshSpec | StartRank | DropMesh

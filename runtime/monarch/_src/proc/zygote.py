@@ -6,8 +6,8 @@ Owns: the procs, as their parent: it alone can reap them, and tells the agent ho
 Invariants: never a second thread of ours; no ZeroMQ context. Procs die with it (the kernel sees to
 it on Linux; elsewhere end-of-file on `lifeline` does), and it dies with the agent.
 
-A proc that needs another interpreter is forked too, then executes it: the same parent, the same
-pipes, the same reaping.
+A proc that needs another interpreter, or a command in front of it, is forked too and then executes
+that (`monarch._src.proc.execute`): the same parent, the same pipes, the same reaping.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn, TextIO
 
 from monarch._src.proc import spec as wire
+from monarch._src.proc.execute import begin, execute
 from monarch._src.proc.spec import Boot, DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
 from monarch._src.proc.system import die_with_parent
 
 LARGEST = 1 << 20
 IDLE_MS = 100
-BOOT_VARIABLE = "MONARCH_BOOT"
 
 
 def seqpacket_pair() -> tuple[socket.socket, socket.socket]:
@@ -98,9 +98,7 @@ class Zygote:
                 os.close(fd)
 
     def _prepare(self, spec: MeshSpec) -> None:
-        if spec.python:
-            if not os.access(spec.python, os.X_OK):
-                self._broken[spec.mesh] = f"{spec.python} is not an executable file"
+        if not spec.forks:
             return
         added = [p for p in spec.path if p not in sys.path]
         sys.path += added
@@ -119,7 +117,13 @@ class Zygote:
 
     def _start(self, message: StartRank, fds: list[int]) -> None:
         spec = self._meshes[message.mesh]
-        reason = self._broken.get(message.mesh)
+        command = message.command
+        if command is None:
+            reason = self._broken.get(message.mesh)
+        elif not os.access(command.program, os.X_OK):
+            reason = f"{command.program} is not an executable file"
+        else:
+            reason = None
         if reason is None and len(fds) != 2:
             reason = "its output pipes did not arrive: out of file descriptors"
         if reason is None:
@@ -130,13 +134,13 @@ class Zygote:
                 reason = f"fork failed: {error.strerror}"
             else:
                 if pid == 0:
-                    self._become(Boot(spec, message.rank), fds)
+                    self._become(spec, message, fds)
                 self._ranks[pid] = (message.mesh, message.rank)
                 self._tell(Started(message.mesh, message.rank, pid))
                 return
         self._tell(NotStarted(message.mesh, message.rank, reason or "unknown"))
 
-    def _become(self, boot: Boot, fds: list[int]) -> NoReturn:
+    def _become(self, spec: MeshSpec, start: StartRank, fds: list[int]) -> NoReturn:
         """In the child: turn into the proc. Never returns."""
         status = 1
         try:
@@ -155,11 +159,15 @@ class Zygote:
                 os.close(fd)
             # These stay open on the pipes for life; a line is written when it is whole.
             sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
-            if boot.spec.python:
-                _execute(boot, self._lifeline)
+            boot = Boot(spec, start.rank, start.affinity)
+            if start.command is not None:
+                execute(start.command, start.env, boot, self._lifeline)
+            os.environ.update(start.env)
             status = begin(boot, self._lifeline)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+            if isinstance(end.code, str):
+                sys.stderr.write(f"{end.code}\n")
         except BaseException as error:
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
@@ -190,52 +198,6 @@ class Zygote:
             self._agent.sendall(wire.encode(message))
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
-
-
-def begin(boot: Boot, lifeline: int) -> int:
-    """In a proc: take on its environment, then run its entry point. Returns the exit status."""
-    spec = boot.spec
-    os.environ.update(boot.env)
-    os.environ["MONARCH_CHILD"] = "1"
-    if spec.cwd:
-        try:
-            os.chdir(spec.cwd)
-        except OSError as error:
-            sys.stderr.write(f"monarch: could not enter {spec.cwd}: {error.strerror}\n")
-    sys.path[:] = spec.path + [p for p in sys.path if p not in spec.path]
-    if spec.affinity and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, spec.affinity[boot.rank % len(spec.affinity)])
-    _reseed()
-    module, _, function = spec.entry.partition(":")
-    entry: Callable[[Boot, int], int] = getattr(importlib.import_module(module), function)
-    return entry(boot, lifeline)
-
-
-def _execute(boot: Boot, lifeline: int) -> NoReturn:
-    os.set_inheritable(lifeline, True)
-    env = {**os.environ, **boot.env, BOOT_VARIABLE: wire.encode_boot(boot).decode()}
-    env["PYTHONPATH"] = os.pathsep.join(p for p in boot.spec.path if p)
-    program = f"from monarch._src.proc.zygote import executed; executed({lifeline})"
-    os.execve(boot.spec.python, [boot.spec.python, "-c", program], env)
-
-
-def executed(lifeline: int) -> NoReturn:
-    """The main program of a proc that was executed instead of forked."""
-    boot = wire.decode_boot(os.environ.pop(BOOT_VARIABLE))
-    sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType]
-    os.set_inheritable(lifeline, False)
-    status = begin(boot, lifeline)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
-def _reseed() -> None:
-    # Forks of one process would draw the same "random" numbers. `random` sees to itself.
-    for name in ("numpy.random", "torch"):
-        module = sys.modules.get(name)
-        if module is not None:
-            module.seed()
 
 
 def _text_stream(fd: int) -> TextIO:

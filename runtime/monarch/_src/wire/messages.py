@@ -12,6 +12,7 @@ its creator chose: 31 random bits of the creator's incarnation, then a counter.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
@@ -50,8 +51,26 @@ class Refused(Message, tag=2):
 # --- a client or an owner to a host agent -------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Command:
+    """What is executed in place of a fork; in the end it has to run `monarch._src.proc.executed`.
+
+    `program` is a path. A None in `env` removes the variable; without `inherit_env` the environment
+    begins empty.
+    """
+
+    program: str
+    arg0: str | None
+    args: list[str]
+    env: dict[str, str | None]
+    inherit_env: bool
+
+
 class SpawnProcs(Message, tag=10):
-    """Start `count` procs for a new mesh. They say hello to the agent and to `owner`."""
+    """Start `count` procs for a new mesh. They say hello to the agent and to `owner`.
+
+    `env`, `commands` and `affinity` have one entry for all ranks, or one a rank, or none.
+    """
 
     mesh: int
     name: str
@@ -59,14 +78,15 @@ class SpawnProcs(Message, tag=10):
     sizes: list[int]
     owner: str
     owner_address: str
-    env: list[dict[str, str]]  # one for all ranks, or one a rank
+    env: list[dict[str, str]]
     cwd: str
     path: list[str]
     preload: list[str]
-    python: str  # an executable, or "" to fork from the zygote
     startup_s: float
     cleanup_s: float
-    affinity: list[list[int]] = []
+    commands: list[Command | None] = []  # None: fork from the zygote
+    affinity: list[list[int]] = []  # numbers of cpus; empty: any
+    bootstrap: bool = False  # each proc is sent a Bootstrap, and makes no actor before it has run
 
 
 class StopMesh(Message, tag=11):
@@ -258,11 +278,25 @@ class Probe(Message, tag=36):
     path: list[str]  # who waits for the next, in words
 
 
+class Bootstrap(Message, tag=37):
+    """Run this function before any actor; answered by Bootstrapped. Payload: the function."""
+
+    carries_payload: ClassVar[bool] = True
+
+
+class Bootstrapped(Message, tag=38):
+    """The bootstrap function of a proc has ended; `failure` if it raised."""
+
+    mesh: int
+    rank: int
+    failure: RankFailure | None = None
+
+
 OK, RAISED, DIED, THROWN = 0, 1, 2, 3
 
 # All and only the messages that may arrive as the head of a frame.
 AnyMessage = (
     Hello | Refused | SpawnProcs | StopMesh | Watch | Snapshot | WantOutput | FlushOutput | Shutdown
     | ProcEnded | MeshStopped | Snapshotted | OutputLines | OutputFlushed | SpawnActor | StopActor
-    | StopProc | Call | Reply | ActorFailed | Probe
+    | StopProc | Call | Reply | ActorFailed | Probe | Bootstrap | Bootstrapped
 )  # fmt: skip

@@ -1,0 +1,70 @@
+"""The function that a proc runs before any actor.
+
+Runs in: a proc, on the main thread, once.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+from monarch._src.actor.context import ActorId, ActorInstance, Context, current
+from monarch._src.actor.remote import describe, unship
+from monarch._src.actor.runtime import Runtime
+from monarch._src.core.waiting import Waiting
+from monarch._src.errors import RankFailure
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import Bootstrapped
+
+NAME = "bootstrap"
+
+
+class BootstrapRun:
+    """One run of it. `failure` says what it raised; told of the rank as a constructor's is."""
+
+    def __init__(self, runtime: Runtime, payload: Payload) -> None:
+        self.failure: RankFailure | None = None
+        self._runtime = runtime
+        self._payload = payload
+
+    def run(self) -> None:
+        """Run the function. What it raises, `SystemExit` included, is kept and not raised."""
+        runtime, ref = self._runtime, self._runtime.proc_ref
+        assert ref is not None
+        uid = runtime.uids()
+        point = ref.extent.point_of_rank(runtime.rank)
+        instance = ActorInstance(
+            ActorId(runtime.name, uid, NAME), point, NAME, ref.owner, Waiting(runtime.name, uid),
+            ref, _no_stop, NAME,
+        )  # fmt: skip
+        before = current.set(Context(instance, runtime.rank, list(ref.labels), list(ref.sizes)))
+        runtime.slot.prepare(NAME.encode())
+        try:
+            error = self._run()
+        except BaseException as raised:
+            error = raised
+        finally:
+            runtime.slot.end()
+            current.reset(before)
+        if error is not None:
+            self.failure = describe(
+                error, mesh_name=ref.name, rank=runtime.rank, point=dict(point), actor_class="",
+                endpoint=NAME, host=runtime.host, kind="constructor",
+            )  # fmt: skip
+
+    def _run(self) -> BaseException | None:
+        awaitable = unship(self._payload)()
+        if not inspect.isawaitable(awaitable):
+            return None
+        from monarch._src.actor import async_life  # asyncio is slow to load
+
+        return async_life.run_awaitable(awaitable)
+
+    def tell_owner(self) -> None:
+        """Report the end to the process that spawned the mesh."""
+        runtime, ref = self._runtime, self._runtime.proc_ref
+        assert ref is not None
+        runtime.node.send(ref.owner, Bootstrapped(ref.uid, runtime.rank, self.failure))
+
+
+def _no_stop(reason: str) -> None:
+    raise RuntimeError(f"a bootstrap function ends by returning; it cannot be stopped ({reason})")
