@@ -151,11 +151,12 @@ class Faults:
 
 
 @pytest.fixture(autouse=True)
-def recorded_faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+def recorded_faults() -> Iterator[Faults]:
     """Faults are recorded, since the hook of the runtime would end pytest. None is expected."""
     faults = Faults()
-    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", faults)
-    yield faults
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(monarch.actor, "unhandled_fault_hook", faults)
+        yield faults
     untaken = faults.untaken()
     if untaken and not faults.expected:
         told = "\n".join(str(fault) for fault in untaken)
