@@ -19,6 +19,7 @@ from monarch._src.actor.runtime import ProcsRef, Runtime
 from monarch._src.core.calls import PendingCall
 from monarch._src.errors import RankFailure, SupervisionError, at_text
 from monarch._src.net.baton import Waitable
+from monarch._src.net.interrupt import uninterrupted
 from monarch._src.shape import Region, ValueMesh
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import THROWN, Call
@@ -194,25 +195,25 @@ def send_call(
         failed = [(f, r) for r in region.ranks() if (f := target.failure_at(r)) is not None]
         if failed:
             raise SupervisionError(failures=[target.told_of(f, r) for f, r in failed])
-    number = runtime.calls.open(pending) if pending is not None else 0
     extent = region.extent
     labels, sizes = extent.labels, extent.sizes
     send, reach = runtime.node.send, runtime.reach
-    extra: tuple[Any, ...] = (by_port,)
-    if port is not None:
-        number = port.number
-        extra = (by_port, port.node, port.address)
-    for position, rank in enumerate(region.ranks()):
-        failure = target.failure_at(rank)
-        if failure is None:
-            message = Call(actor, number, name, position, labels, sizes, *extra)
-            if send(reach(procs, rank), message, payload):
-                continue
-            # It was lost on the way; if that is not known yet, the notice of its death follows.
+    extra: tuple[Any, ...] = (by_port,) if port is None else (by_port, port.node, port.address)
+    with uninterrupted():  # all ranks or none, and cheaper than once a rank
+        number = runtime.calls.open(pending) if pending is not None else 0
+        if port is not None:
+            number = port.number
+        for position, rank in enumerate(region.ranks()):
             failure = target.failure_at(rank)
-        if pending is not None and failure is not None:
-            with runtime.answering:
-                runtime.calls.lost(number, position, failure)
+            if failure is None:
+                message = Call(actor, number, name, position, labels, sizes, *extra)
+                if send(reach(procs, rank), message, payload):
+                    continue
+                # It was lost on the way; if that is not known yet, the notice of its death follows.
+                failure = target.failure_at(rank)
+            if pending is not None and failure is not None:
+                with runtime.answering:
+                    runtime.calls.lost(number, position, failure)
 
 
 class Endpoint(Generic[P, R]):
