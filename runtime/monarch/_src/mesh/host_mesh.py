@@ -17,6 +17,14 @@ from monarch._src.actor.runtime import ProcsRef, Runtime, runtime, runtime_or_no
 from monarch._src.config import settings
 from monarch._src.core.ids import AGENT
 from monarch._src.errors import RankFailure, SupervisionError
+from monarch._src.mesh.proc_mesh import (
+    ProcMesh,
+    Procs,
+    proc_bootstrapped,
+    proc_ready,
+    procs_to_come,
+    remember,
+)
 from monarch._src.mesh.process_options import (
     BootstrapCommand,
     BootstrapFunction,
@@ -26,14 +34,6 @@ from monarch._src.mesh.process_options import (
     env_for,
     is_this_python,
     proc_bind_for,
-)
-from monarch._src.mesh.proc_mesh import (
-    ProcMesh,
-    Procs,
-    proc_bootstrapped,
-    proc_ready,
-    procs_to_come,
-    remember,
 )
 from monarch._src.mesh.session import session_for_client, shutdown_context
 from monarch._src.proc.system import free_descriptors, raise_fd_limit

@@ -258,10 +258,11 @@ def commands_for(
     found: list[Launch | None] = []
     for point in [None] if alike else extent.points():
         rank = 0 if point is None else point.rank
-        command = asked(point) if callable(asked) and point is not None else asked
+        # With a function there is a point for every rank.
+        command: Any = asked(point) if callable(asked) and point is not None else asked
         before = numactl[rank] if numactl else []
         added = env[rank if len(env) > 1 else 0] if env else {}
-        if command is not None:
+        if asked is not None:
             command = _checked_command(command, rank)
         elif python:
             command = replace(default_bootstrap_cmd(), program=python)

@@ -54,10 +54,10 @@ def online_nodes() -> list[int] | None:
     return _online("/sys/devices/system/node/online")
 
 
-def nvidia_devices() -> int:
+def nvidia_devices(folder: str = "/dev") -> int:
     """How many NVIDIA devices this host, or this container of it, has."""
     try:
-        return sum(_NVIDIA_DEVICE.fullmatch(name) is not None for name in os.listdir("/dev"))
+        return sum(_NVIDIA_DEVICE.fullmatch(name) is not None for name in os.listdir(folder))
     except OSError:
         return 0
 

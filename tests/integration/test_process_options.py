@@ -1,0 +1,558 @@
+"""How processes are made: bootstrap functions, binding, commands, environment by rank."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.actor import (
+    BootstrapCommand,
+    HostMesh,
+    Point,
+    ProcMesh,
+    SupervisionError,
+    context,
+    current_rank,
+    current_size,
+    default_bootstrap_cmd,
+    this_host,
+    this_proc,
+)
+from monarch.observe import meshes, snapshot
+from tests.conftest import Faults
+from tests.integration.actors import Counter, Echo, Teller, Tidy, append
+from tests.integration.gates import GateKeeper
+
+Spawn = Callable[..., ProcMesh]
+KEY = "MONARCH_TEST_KEY"
+binds = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="this system binds no process to cpus"
+)
+
+
+def environments(procs: ProcMesh) -> list[dict[str, str]]:
+    """The environment of each rank."""
+    teller = procs.spawn("teller", Teller)
+    return [world["env"] for world in teller.process_world.call().get(timeout=60).values()]
+
+
+def fails_on_one() -> None:
+    """A bootstrap function that raises on the second rank."""
+    if current_rank().rank == 1:
+        raise LookupError("no licence")
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_options_stand_in_the_documented_order() -> None:
+    names = list(inspect.signature(HostMesh.spawn_procs).parameters)
+    expected = ["self", "per_host", "bootstrap", "name", "proc_bind", "bootstrap_command"]
+    assert names[:6] == expected
+
+
+# --- bootstrap ------------------------------------------------------------------------------------
+
+
+def test_a_bootstrap_function_runs_once_on_each_proc_before_any_actor(
+    spawn_procs: Spawn, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+
+    def set_up() -> None:
+        append(str(log), f"bootstrap {current_rank()['gpus']}")
+
+    procs = spawn_procs({"gpus": 2}, set_up)
+    first = procs.spawn("first", Tidy, str(log))
+    second = procs.spawn("second", Tidy, str(log))
+    for actors in (second, first):
+        for rank in range(2):
+            actors.slice(gpus=rank).note.call_one(f"actor {rank}").get(timeout=60)
+    for rank in range(2):
+        said = [line.split()[0] for line in lines(log) if line.endswith(f" {rank}")]
+        assert said == ["bootstrap", "actor", "actor"]
+
+
+def test_actors_wait_for_a_bootstrap_function_that_takes_its_time(
+    spawn_procs: Spawn, tmp_path: Path, gate: GateKeeper
+) -> None:
+    log, door = tmp_path / "log", gate.gate
+
+    def set_up() -> None:
+        door.pass_through()
+        append(str(log), "bootstrap")
+
+    procs = spawn_procs(None, set_up)
+    notes = [
+        procs.spawn(f"actor{number}", Tidy, str(log)).note.call_one("actor") for number in range(3)
+    ]
+    gate.wait_entered()
+    assert not log.exists()
+    assert not any(note.done for note in notes)
+    gate.open()
+    for note in notes:
+        note.get(timeout=60)
+    assert lines(log) == ["bootstrap", *["actor"] * 3]
+
+
+def test_what_a_bootstrap_function_sets_up_is_there_for_actors(spawn_procs: Spawn) -> None:
+    def set_up() -> None:
+        os.environ[KEY] = f"{dict(current_rank())} of {dict(current_size())}"
+
+    found = environments(spawn_procs({"hosts": 2, "gpus": 1}, bootstrap=set_up))
+    assert [env[KEY] for env in found] == [
+        f"{ {'hosts': host, 'gpus': 0} } of { {'hosts': 2, 'gpus': 1} }" for host in range(2)
+    ]
+
+
+def test_a_bootstrap_function_may_be_async(spawn_procs: Spawn) -> None:
+    async def set_up() -> None:
+        await asyncio.sleep(0)
+        os.environ[KEY] = str(context().actor_instance.rank["gpus"])
+
+    found = environments(spawn_procs({"gpus": 2}, bootstrap=set_up))
+    assert [env[KEY] for env in found] == ["0", "1"]
+
+
+def test_a_bootstrap_function_runs_on_the_main_thread(spawn_procs: Spawn) -> None:
+    def set_up() -> None:
+        assert threading.current_thread() is threading.main_thread()
+
+    assert spawn_procs({"gpus": 2}, bootstrap=set_up).initialized.get(timeout=60) is None
+
+
+def test_a_bootstrap_function_may_call_actors_elsewhere(spawn_procs: Spawn, four: ProcMesh) -> None:
+    counter = four.slice(gpus=0).spawn("counter", Counter)
+
+    def set_up() -> None:
+        counter.add.call_one().get()
+
+    spawn_procs({"gpus": 3}, bootstrap=set_up).initialized.get(timeout=60)
+    assert counter.value_now.call_one().get() == 3
+    counter.stop().get(timeout=60)
+
+
+def test_initialized_waits_for_the_bootstrap_function(spawn_procs: Spawn, gate: GateKeeper) -> None:
+    door = gate.gate
+    procs = spawn_procs({"gpus": 2}, bootstrap=door.pass_through)
+    initialized = procs.initialized
+    gate.wait_entered(2)
+    gate.open(1)
+    assert not initialized.done
+    gate.open(1)
+    assert initialized.get(timeout=60) is None
+
+
+def test_an_actor_can_wait_for_a_mesh_of_its_own_to_be_bootstrapped(four: ProcMesh) -> None:
+    def spawn_and_wait() -> str:
+        def set_up() -> None:
+            os.environ[KEY] = "set"
+
+        procs = this_host().spawn_procs({"gpus": 2}, set_up)
+        procs.initialized.get(timeout=60)
+        found = procs.spawn("teller", Teller).process_world.call().get(timeout=60).values()
+        procs.stop().get(timeout=60)
+        return ",".join(world["env"][KEY] for world in found)
+
+    echo = four.slice(gpus=0).spawn("echo", Echo)
+    assert echo.apply.call_one(spawn_and_wait).get(timeout=60) == "set,set"
+    echo.stop().get(timeout=60)
+
+
+def test_a_rank_shows_that_it_runs_its_bootstrap_function(
+    spawn_procs: Spawn, gate: GateKeeper
+) -> None:
+    door = gate.gate
+    procs = spawn_procs({"gpus": 1}, bootstrap=door.pass_through)
+    gate.wait_entered()
+    (seen,) = [mesh for mesh in snapshot() if mesh.uid == procs.uid]
+    row = seen.rows[0]
+    assert (row.state, row.actor, row.endpoint, row.messages) == ("busy", None, "bootstrap", 0)
+    gate.open()
+    procs.initialized.get(timeout=60)
+
+
+def test_a_mesh_that_is_stopped_meanwhile_still_does_what_it_was_sent(
+    spawn_procs: Spawn, tmp_path: Path, gate: GateKeeper
+) -> None:
+    log, door = tmp_path / "log", gate.gate
+    procs = spawn_procs({"gpus": 1}, bootstrap=door.pass_through)
+    note = procs.spawn("tidy", Tidy, str(log)).note.call("noted")
+    gate.wait_entered()
+    stopped = procs.stop()
+    gate.open()
+    note.get(timeout=60)
+    stopped.get(timeout=60)
+    assert lines(log) == ["noted", "cleaned up 0 after None"]
+
+
+# --- a bootstrap function that fails --------------------------------------------------------------
+
+
+def test_one_that_raises_is_told_by_the_first_call_with_its_traceback(spawn_procs: Spawn) -> None:
+    def set_up() -> None:
+        if current_rank().rank == 1:
+            raise LookupError("no licence")  # told
+
+    procs = spawn_procs({"gpus": 2}, bootstrap=set_up, name="workers")
+    teller = procs.spawn("teller", Teller)
+    with pytest.raises(SupervisionError) as caught:
+        teller.pid.call().get(timeout=60)
+    (failure,) = caught.value.failures
+    assert failure.what == "bootstrap on workers[gpus=1] raised LookupError: no licence"
+    assert (failure.kind, failure.exception_type, failure.rank) == ("constructor", "LookupError", 1)
+    assert [(f.name, f.line) for f in failure.frames if f.user] == [
+        ("set_up", 'raise LookupError("no licence")  # told')
+    ]
+    assert failure.pid is not None
+    assert str(caught.value).endswith('raise LookupError("no licence")  # told')
+
+
+def test_the_other_ranks_work(spawn_procs: Spawn) -> None:
+    procs = spawn_procs({"gpus": 3}, bootstrap=fails_on_one)
+    teller = procs.spawn("teller", Teller)
+    for rank in (0, 2):
+        assert teller.slice(gpus=rank).pid.call_one().get(timeout=60) > 0
+    with pytest.raises(SupervisionError, match="no licence"):
+        teller.slice(gpus=1).pid.call_one().get(timeout=60)
+
+
+def test_actors_spawned_later_are_refused_but_not_on_the_ranks_that_work(
+    spawn_procs: Spawn,
+) -> None:
+    procs = spawn_procs({"gpus": 2}, bootstrap=fails_on_one, name="workers")
+    with pytest.raises(SupervisionError, match=r"bootstrap on workers\[gpus=1\] raised"):
+        procs.initialized.get(timeout=60)
+    with pytest.raises(SupervisionError, match=r"bootstrap on workers\[gpus=1\] raised"):
+        procs.spawn("teller", Teller)
+    with pytest.raises(SupervisionError, match="no licence"):
+        procs.slice(gpus=1).spawn("teller", Teller)
+    assert procs.slice(gpus=0).spawn("teller", Teller).pid.call_one().get(timeout=60) > 0
+
+
+def test_whoever_else_spawns_there_is_told_too(
+    spawn_procs: Spawn, four: ProcMesh, faults: Faults
+) -> None:
+    procs = spawn_procs({"gpus": 2}, bootstrap=fails_on_one, name="workers")
+
+    def use(mesh: ProcMesh) -> str:
+        try:
+            mesh.spawn("teller", Teller).pid.call().get(timeout=60)
+        except SupervisionError as error:
+            return error.failures[0].what
+        return "it worked"
+
+    echo = four.slice(gpus=0).spawn("echo", Echo)
+    said = echo.apply.call_one(use, procs).get(timeout=60)
+    assert said == "bootstrap on workers[gpus=1] raised LookupError: no licence"
+    # It owns what it spawned, and has no __supervise__ that would handle the failure.
+    assert "no licence" in str(faults.take())
+    echo.stop().get(timeout=60)
+
+
+def test_an_async_one_that_raises_is_told_alike(spawn_procs: Spawn) -> None:
+    async def set_up() -> None:
+        await asyncio.sleep(0)
+        raise LookupError("no licence")
+
+    procs = spawn_procs({"gpus": 2}, bootstrap=set_up)
+    with pytest.raises(SupervisionError) as caught:
+        procs.spawn("teller", Teller).pid.call().get(timeout=60)
+    failure = caught.value.failures[0]
+    assert failure.exception_type == "LookupError"
+    assert [f.name for f in failure.frames if f.user] == ["set_up"]
+
+
+def test_one_that_ends_the_program_ends_only_itself(spawn_procs: Spawn) -> None:
+    procs = spawn_procs({"gpus": 2}, bootstrap=lambda: sys.exit("enough"))
+    with pytest.raises(SupervisionError, match="raised SystemExit: enough"):
+        procs.initialized.get(timeout=60)
+
+
+def test_a_process_that_dies_in_it_says_so(spawn_procs: Spawn, faults: object) -> None:
+    procs = spawn_procs({"gpus": 1}, bootstrap=lambda: os._exit(7), name="workers")
+    with pytest.raises(SupervisionError, match=r"died while it ran bootstrap: exited .*status 7"):
+        procs.spawn("teller", Teller).pid.call().get(timeout=60)
+
+
+def test_one_that_spawns_on_its_own_proc_is_told_instead_of_waiting_for_ever(
+    spawn_procs: Spawn,
+) -> None:
+    def set_up() -> None:
+        this_proc().spawn("teller", Teller).pid.call_one().get()
+
+    procs = spawn_procs({"gpus": 1}, bootstrap=set_up)
+    with pytest.raises(SupervisionError, match=r"before the bootstrap function, .* has returned"):
+        procs.initialized.get(timeout=60)
+
+
+def test_what_cannot_be_a_bootstrap_function_is_refused_before_anything_starts() -> None:
+    before = meshes()
+    lock = threading.Lock()
+
+    def holds_a_lock() -> None:
+        lock.acquire()
+
+    async def later() -> None:
+        pass
+
+    begun = later()
+    wrong: list[tuple[Any, str]] = [
+        (holds_a_lock, "bootstrap function .*holds_a_lock cannot be sent to another process"),
+        ("set_up", "bootstrap='set_up': give a function, not what it returns"),
+        (begun, "give a function, not what it returns"),
+        (lambda rank: None, "is called without arguments: missing .*'rank'"),
+    ]
+    for bootstrap, said in wrong:
+        with pytest.raises(TypeError, match=said):
+            this_host().spawn_procs({"gpus": 1}, bootstrap=bootstrap)
+    begun.close()
+    assert meshes() == before
+
+
+# --- binding --------------------------------------------------------------------------------------
+
+
+@binds
+def test_each_proc_runs_only_on_its_cpus(spawn_procs: Spawn) -> None:
+    mine = sorted(os.sched_getaffinity(0))
+    bind = [{"cpus": str(mine[0])}, {"cpus": str(mine[-1])}, {}]
+    echo = spawn_procs({"gpus": 3}, proc_bind=bind).spawn("echo", Echo)
+    found = echo.apply.call(os.sched_getaffinity, 0).get(timeout=60).values()
+    assert found == [{mine[0]}, {mine[-1]}, set(mine)]
+
+
+@binds
+@pytest.mark.parametrize(
+    ("bind", "said"),
+    [
+        ([{}], "proc_bind has 1 entries for 2 processes; give one for each"),
+        ([{}, {"cpu": "0"}], "rank 1 has the key 'cpu'; there are cpus, cpunodebind, membind"),
+        ([{}, {"cpus": "one"}], "rank 1: cpus: 'one' in 'one' is neither a number nor a range"),
+        ([{"cpus": "60000"}, {}], "rank 0: cpus='60000': this host has no cpu 60000; it has 0"),
+        ([{}, {"cpus": "0,60000-60001"}], "rank 1: .* has no cpu 60000-60001"),
+        ([{}, {"physcpubind": "60000"}], "rank 1: physcpubind='60000': this host has no cpu 60000"),
+        ([{}, {"physcpubind": ""}], "rank 1: physcpubind: '' in '' is neither"),
+    ],
+)
+def test_a_binding_that_cannot_be_is_refused_with_rank_and_key(
+    bind: list[dict[str, str]], said: str
+) -> None:
+    before = meshes()
+    with pytest.raises(ValueError, match=said):
+        this_host().spawn_procs({"gpus": 2}, proc_bind=bind)
+    assert meshes() == before
+
+
+@binds
+def test_a_binding_that_is_no_text_is_refused() -> None:
+    with pytest.raises(TypeError, match="rank 0: cpus=0; give text such as"):
+        this_host().spawn_procs({"gpus": 1}, proc_bind=[{"cpus": 0}])  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("key", ["cpunodebind", "membind", "physcpubind"])
+def test_without_numactl_what_needs_it_is_refused_with_the_remedy(
+    key: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = f"rank 1: '{key}' needs the program numactl, .* install it .* or bind by 'cpus'"
+    with pytest.raises(ValueError, match=said):
+        this_host().spawn_procs({"gpus": 2}, proc_bind=[{}, {key: "0"}])
+
+
+def test_numactl_is_executed_in_front_with_what_it_understands(
+    spawn_procs: Spawn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "numactl"
+    program.write_text(
+        textwrap.dedent(f"""\
+            #!/bin/sh
+            while [ "$1" != -- ]; do {KEY}="${KEY} $1"; shift; done
+            shift
+            export {KEY}
+            exec "$@"
+        """)
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    bind = [{"membind": "all", "cpunodebind": "+0"}, {"physcpubind": "0"}, {}]
+    found = environments(spawn_procs({"gpus": 3}, proc_bind=bind))
+    assert [env.get(KEY) for env in found] == [
+        " --cpunodebind=+0 --membind=all",
+        " --physcpubind=0",
+        None,
+    ]
+
+
+@pytest.mark.skipif(shutil.which("numactl") is None, reason="numactl is not installed")
+def test_the_real_numactl_binds(spawn_procs: Spawn) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    bind = [{"physcpubind": str(cpu)}, {"cpunodebind": "all"}]
+    echo = spawn_procs({"gpus": 2}, proc_bind=bind).spawn("echo", Echo)
+    found = echo.apply.call(os.sched_getaffinity, 0).get(timeout=60).values()
+    assert found[0] == {cpu}
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def wrapped(*words: str, **fields: Any) -> BootstrapCommand:
+    """The default command behind other words."""
+    default = default_bootstrap_cmd()
+    return BootstrapCommand(words[0], None, [*words[1:], default.program, *default.args], **fields)
+
+
+def test_a_command_is_executed_in_place_of_a_fork_and_works_alike(
+    spawn_procs: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    procs = spawn_procs({"gpus": 2}, bootstrap_command=wrapped("env", f"{KEY}=by env"))
+    worlds = procs.spawn("teller", Teller).process_world.call().get(timeout=60).values()
+    for world in worlds:
+        assert world["env"][KEY] == "by env"
+        assert world["cwd"] == os.getcwd()
+        assert world["executable"] == sys.executable
+        assert {name for name in world["env"] if name.startswith("MONARCH_")} == {
+            KEY, "MONARCH_CHILD", *(n for n in os.environ if n.startswith("MONARCH_")),
+        }  # fmt: skip
+    echo = procs.spawn("echo", Echo)
+    assert echo.apply.call(lambda x: x + 1, 1).get(timeout=60).values() == [2, 2]
+
+
+def test_each_rank_may_have_its_own_command(spawn_procs: Spawn) -> None:
+    def command(point: Point) -> BootstrapCommand:
+        return default_bootstrap_cmd().with_env({KEY: f"{point['hosts']}/{point['gpus']}"})
+
+    procs = spawn_procs({"hosts": 2, "gpus": 2}, bootstrap_command=command)
+    assert [env[KEY] for env in environments(procs)] == ["0/0", "0/1", "1/0", "1/1"]
+
+
+def test_a_command_changes_what_is_inherited(spawn_procs: Spawn) -> None:
+    assert "HOME" in os.environ
+    command = default_bootstrap_cmd().with_env({"HOME": None, KEY: "command"})
+    (env,) = environments(spawn_procs(bootstrap_command=command, env={KEY: "mesh", "OTHER": "1"}))
+    assert "HOME" not in env
+    assert (env[KEY], env["OTHER"], env["PATH"]) == ("command", "1", os.environ["PATH"])
+
+
+def test_a_command_may_inherit_nothing(spawn_procs: Spawn) -> None:
+    command = default_bootstrap_cmd()
+    command.inherit_env = False
+    (env,) = environments(spawn_procs(bootstrap_command=command, env={KEY: "mesh"}))
+    assert env[KEY] == "mesh"
+    assert not {"PATH", "HOME", "PYTHONPATH"} & set(env)
+
+
+def test_a_command_may_be_told_another_name(spawn_procs: Spawn) -> None:
+    command = default_bootstrap_cmd()
+    command.arg0 = "worker"
+    echo = spawn_procs(bootstrap_command=command).spawn("echo", Echo)
+    assert echo.apply.call_one(getattr, sys, "orig_argv").get(timeout=60)[0] == "worker"
+
+
+def test_a_program_may_stay_in_front_and_ends_with_the_mesh(
+    spawn_procs: Spawn, tmp_path: Path
+) -> None:
+    wrapper = tmp_path / "wrapper.py"
+    wrapper.write_text("import subprocess, sys\nsys.exit(subprocess.call(sys.argv[1:]))\n")
+    procs = spawn_procs(
+        {"gpus": 2}, bootstrap_command=wrapped(sys.executable, str(wrapper)), bootstrap=lambda: None
+    )
+    echo = procs.spawn("echo", Echo)
+    parents = echo.apply.call(os.getppid).get(timeout=60).values()
+    (seen,) = [mesh for mesh in snapshot() if mesh.uid == procs.uid]
+    assert [row.pid for row in seen.rows] == parents
+    procs.stop().get(timeout=60)
+    for pid in parents:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_command_that_never_comes_to_us_is_told_with_what_it_said(
+    spawn_procs: Spawn, faults: object
+) -> None:
+    command = BootstrapCommand("sh", args=["-c", "echo 'not today' >&2; exit 3"])
+    procs = spawn_procs({"gpus": 1}, bootstrap_command=command, name="workers")
+    with pytest.raises(SupervisionError, match="never started: exited with status 3") as caught:
+        procs.spawn("teller", Teller).pid.call().get(timeout=60)
+    assert "not today" in str(caught.value)
+
+
+def test_a_command_that_drops_the_environment_is_told_with_the_remedy(
+    spawn_procs: Spawn, faults: object
+) -> None:
+    procs = spawn_procs({"gpus": 1}, bootstrap_command=wrapped("env", "-u", "MONARCH_BOOT"))
+    with pytest.raises(SupervisionError, match="has to pass on the environment") as caught:
+        procs.spawn("teller", Teller).pid.call().get(timeout=60)
+    assert caught.value.failures[0].kind == "never started"
+
+
+def test_what_cannot_be_a_command_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    before = meshes()
+    host = this_host()
+    with pytest.raises(ValueError, match=r"rank 0: 'no-such-program' is no program that can be"):
+        host.spawn_procs({"gpus": 2}, bootstrap_command=BootstrapCommand("no-such-program"))
+    with pytest.raises(TypeError, match="rank 1 is None, no BootstrapCommand"):
+        host.spawn_procs(
+            {"gpus": 2},
+            bootstrap_command=lambda p: default_bootstrap_cmd() if p.rank == 0 else None,  # type: ignore[arg-type,return-value]
+        )
+    with pytest.raises(ValueError, match="name the interpreter in the bootstrap_command instead"):
+        host.with_python_executable(sys.executable).spawn_procs(
+            {"gpus": 2}, bootstrap_command=default_bootstrap_cmd()
+        )
+    assert meshes() == before
+
+
+def test_what_is_preloaded_is_there_in_a_proc_that_is_executed(spawn_procs: Spawn) -> None:
+    procs = spawn_procs(bootstrap_command=default_bootstrap_cmd(), preload=["xml.dom.minidom"])
+    world = procs.spawn("teller", Teller).process_world.call_one().get(timeout=60)
+    assert "xml.dom.minidom" in world["modules"]
+
+
+# --- environment by rank --------------------------------------------------------------------------
+
+
+def test_env_may_be_a_function_of_the_point(spawn_procs: Spawn) -> None:
+    def env(point: Point) -> dict[str, str]:
+        return {KEY: f"{point.rank}: {dict(point)}"}
+
+    found = environments(spawn_procs({"hosts": 2, "gpus": 2}, env=env))
+    assert [e[KEY] for e in found] == [
+        f"{rank}: { {'hosts': rank // 2, 'gpus': rank % 2} }" for rank in range(4)
+    ]
+
+
+def test_env_of_a_rank_that_is_no_mapping_of_text_is_refused_with_the_rank() -> None:
+    before = meshes()
+    with pytest.raises(TypeError, match="env of rank 1 'A'=1: names and values are text"):
+        this_host().spawn_procs({"gpus": 2}, env=lambda p: {"A": p.rank or "0"})  # type: ignore[dict-item,return-value]
+    with pytest.raises(TypeError, match="env of rank 0 is None: give a mapping"):
+        this_host().spawn_procs({"gpus": 2}, env=lambda p: None)  # type: ignore[arg-type,return-value]
+    assert meshes() == before
+
+
+def test_what_python_reads_only_as_it_begins_works_too(spawn_procs: Spawn, tmp_path: Path) -> None:
+    (tmp_path / "only_there.py").write_text("ANSWER = 42\n")
+    env = {"PYTHONHASHSEED": "7", "PYTHONPATH": str(tmp_path)}
+    echo = spawn_procs({"gpus": 2}, env=env).spawn("echo", Echo)
+    expected = subprocess.run(
+        [sys.executable, "-c", "print(hash('text'))"],
+        env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert echo.apply.call(hash, "text").get(timeout=60).values() == [int(expected.stdout)] * 2
+    found = echo.apply.call(lambda: __import__("only_there").ANSWER).get(timeout=60)
+    assert found.values() == [42, 42]
