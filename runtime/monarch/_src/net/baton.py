@@ -69,6 +69,7 @@ class Baton:
         self._drain = drain
         self._lead = threading.Lock()
         self._followers: deque[threading.Lock] = deque()  # those who would lead
+        self._patients: deque[threading.Lock] = deque()  # idle actors, who would lead too
         self._asleep: set[threading.Lock] = set()  # all who sleep
         self._served = 0  # how often somebody was woken by another's receiving
         self._poller = router.poller()
@@ -131,7 +132,8 @@ class Baton:
                     finally:
                         self._pass_on()
                 else:
-                    self._follow(what, left, guard, patient)
+                    queue = self._patients if patient else self._followers
+                    self._follow(what, left, guard, None if gave_up else queue)
         return what.done
 
     def receive_now(self) -> None:
@@ -191,13 +193,17 @@ class Baton:
         finally:
             self._leader_thread = 0
 
-    def _pass_on(self) -> None:
+    def _pass_on(self, *, for_good: bool = False) -> None:
         self._lead.release()
-        self._offer()
+        self._offer(for_good=for_good)
 
-    def _offer(self) -> None:
-        """The baton is free: wake somebody who will look after the socket."""
-        followers = self._followers
+    def _offer(self, *, for_good: bool = False) -> None:
+        """The baton is free: wake somebody who will look after the socket.
+
+        A thread that leaves is likely to be back in no time, and idle actors are not woken for
+        that; the IO thread leaves `for_good`.
+        """
+        followers = self._followers or (self._patients if for_good else None)
         if followers:
             try:
                 _release(followers[0])
@@ -208,8 +214,13 @@ class Baton:
             _release(self._io_lock)
 
     def _follow(
-        self, what: Waitable, left: float | None, guard: InterruptGuard | None, patient: bool
+        self,
+        what: Waitable,
+        left: float | None,
+        guard: InterruptGuard | None,
+        queue: deque[threading.Lock] | None,
     ) -> None:
+        """Sleep until `what` is done or the baton may be had; no `queue`: it is not wanted."""
         lock = threading.Lock()
         lock.acquire()
         with _registering:  # two first sleepers at once must not each make a list
@@ -218,12 +229,12 @@ class Baton:
             sleepers = what.sleepers
             sleepers.append(lock)
         self._asleep.add(lock)
-        if not patient:
-            self._followers.append(lock)
+        if queue is not None:
+            queue.append(lock)
         self._wanted = self._io_leads
         try:
             # Looked at again after registering: whoever finishes or leaves now sees the lock.
-            if what.done or self._closed or not (patient or self._lead.locked()):
+            if what.done or self._closed or not (queue is None or self._lead.locked()):
                 return
             if guard is not None:
                 guard.let_through()
@@ -235,8 +246,8 @@ class Baton:
                 guard.open = False
             sleepers.remove(lock)
             self._asleep.discard(lock)
-            if not patient:
-                self._followers.remove(lock)
+            if queue is not None:
+                queue.remove(lock)
             if what.done:
                 self._served += 1
             # The wake-up may have been the baton, offered to us alone, and we may not need it.
@@ -281,7 +292,7 @@ class Baton:
         finally:
             self._io_leads = False
             self._wanted = False
-            self._pass_on()
+            self._pass_on(for_good=True)
 
 
 def _release(lock: threading.Lock) -> None:
