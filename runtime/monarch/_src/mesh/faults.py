@@ -5,13 +5,16 @@ Runs in: the client. The hook runs on a thread of its own, so it may do what it 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import signal
 import sys
 import threading
-from _thread import interrupt_main
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
+from typing import NoReturn
 
 from monarch._src.actor.local import LocalActors
 from monarch._src.actor.runtime import Runtime
@@ -22,6 +25,8 @@ from monarch._src.mesh.session import shutdown_context
 
 log = logging.getLogger("monarch.faults")
 Hook = Callable[[MeshFailure], None]
+UNWIND_S = 5.0
+_ending = threading.Lock()
 
 _find_hook: Callable[[], Hook] = lambda: end_program  # noqa: E731
 
@@ -59,9 +64,26 @@ def _call_hook(fault: MeshFailure) -> None:
 
 
 def end_program(fault: MeshFailure) -> None:
-    """The default: say the cause on stderr, stop what runs, end with status 1."""
+    """The default: say the cause on stderr, interrupt the main thread, end with status 1.
+
+    The main thread unwinds and runs what was registered for the exit; if it has not ended in a few
+    seconds, it is ended.
+    """
     sys.stderr.write(f"monarch: {fault}\n")
     sys.stderr.flush()
+    if not _ending.acquire(blocking=False):
+        return  # another fault is ending it already
+    _silence_interrupts()
+    atexit.register(_exit_failed)
+    # A real signal: `interrupt_main` would not wake a thread that sleeps in a system call.
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        threading.Event().wait(UNWIND_S)
+    shutdown_context(f"{fault.mesh_name} has failed")
+    _leave()
+
+
+def _silence_interrupts() -> None:
     before = sys.excepthook
 
     def silent(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
@@ -70,12 +92,22 @@ def end_program(fault: MeshFailure) -> None:
             before(kind, error, tb)
 
     sys.excepthook = silent
-    interrupt_main()
-    main = threading.main_thread()
-    main.join(timeout=5.0)
-    shutdown_context(f"{fault.mesh_name} has failed")
-    sys.stdout.flush()
-    sys.stderr.flush()
+
+
+def _exit_failed() -> None:
+    # Registered last and so called first: let the others have their turn. Python itself would end
+    # with the status of an interrupt.
+    atexit.unregister(_exit_failed)
+    try:
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    finally:
+        _leave()
+
+
+def _leave() -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
     os._exit(1)
 
 
