@@ -58,9 +58,9 @@ class Program:
         node.start()
         if lifeline != NO_LIFELINE:
             node.baton.watch(lifeline, _host_is_gone)
+        runtime.slot.idle()  # before anybody can know of us and send something
         node.link(AGENT, address_of(spec.directory, AGENT))
         node.link(spec.owner, spec.owner_address)
-        runtime.slot.idle()
 
     def run(self) -> int:
         """Run actors until told to end; the exit status."""

@@ -282,6 +282,10 @@ class Agent:
         if capture is not None:
             self._send_output(proc, capture.read_all())
         now = time.monotonic()
+        board = self._boards.get(proc.mesh)
+        if board is not None and board.read(proc.rank).state:
+            # It was up, and its owner may have used it, before its hello to us came.
+            self._do(self._host.hello(node, now))
         death = self._death(proc, status, capture, now)
         self._drop_capture(node)
         self._node.forget(node)

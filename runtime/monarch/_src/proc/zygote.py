@@ -79,7 +79,10 @@ class Zygote:
                     self._serve()
 
     def _serve(self) -> None:
-        data, fds, _, _ = socket.recv_fds(self._agent, LARGEST, 2)
+        try:
+            data, fds, _, _ = socket.recv_fds(self._agent, LARGEST, 2)
+        except ConnectionResetError:  # it went without reading all that we told it
+            data, fds = b"", []
         if not data:
             os._exit(0)  # the agent is gone; so are our procs, the moment we are
         message = wire.decode_to_zygote(data)
