@@ -149,7 +149,9 @@ def test_killed_while_it_stops(mesh: ProcMesh, gate: GateKeeper) -> None:
     with watched(pids) as processes:
         stopping = mesh.stop()
         gate.wait_entered(3)
-        os.kill(pids[1], signal.SIGKILL)
+        with watched(pids[1:2]) as killed:
+            os.kill(pids[1], signal.SIGKILL)
+            killed.wait_all_ended()
         gate.open(2)
         assert stopping.get(timeout=60) is None
         processes.wait_all_ended()
