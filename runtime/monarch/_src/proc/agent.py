@@ -30,27 +30,23 @@ from monarch._src.core.host import (
     FreeMesh,
     Host,
     Kill,
-    Mesh,
-    Proc,
     ProcState,
     Send,
     StartProc,
 )
 from monarch._src.core.ids import AGENT, parse_proc_node, proc_node
-from monarch._src.errors import Death
-from monarch._src.logs.capture import Capture, Stream
 from monarch._src.net import directory as sessions
 from monarch._src.net.node import Node
+from monarch._src.proc import report
 from monarch._src.proc import spec as wire
-from monarch._src.proc.board import BUSY, Board
+from monarch._src.proc.board import Board
+from monarch._src.proc.outputs import Outputs
 from monarch._src.proc.spec import DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
 from monarch._src.proc.system import (
     die_with_parent,
     free_descriptors,
     pidfd,
     raise_fd_limit,
-    rss_bytes,
-    signal_name,
 )
 from monarch._src.proc.zygote import LARGEST, Zygote, seqpacket_pair
 from monarch._src.wire.frames import Payload
@@ -58,10 +54,8 @@ from monarch._src.wire.messages import (
     AnyMessage,
     FlushOutput,
     Hello,
-    MeshState,
     OutputFlushed,
     OutputLines,
-    RankState,
     Shutdown,
     Snapshot,
     Snapshotted,
@@ -90,7 +84,6 @@ class Agent:
         self._client_pid = client_pid
         self._host = Host()
         self._boards: dict[int, Board] = {}
-        self._captures: dict[str, Capture] = {}
         self._want_output: set[str] = set()
         self._starts: deque[StartProc] = deque()
         self._in_flight = 0
@@ -100,6 +93,7 @@ class Agent:
         zygote.setblocking(False)
         self._node = Node(AGENT, "agent", sessions.address_of(directory, AGENT), self._handle)
         self._selector = selectors.DefaultSelector()
+        self._outputs = Outputs(self._selector, self._said)
         self._register(self._node.router.fd, self._nothing)
         self._register(zygote.fileno(), self._from_zygote)
         self._client_fd = pidfd(client_pid)
@@ -206,16 +200,10 @@ class Agent:
                 self._not_started(start.node, _no_descriptors())
                 continue
             try:
-                out_r, out_w, err_r, err_w = _two_pipes()
+                out_w, err_w = self._outputs.open(start.node)
             except OSError as error:
                 self._not_started(start.node, _fd_reason(error))
                 continue
-            os.set_blocking(out_r, False)
-            os.set_blocking(err_r, False)
-            capture = Capture(out_r, err_r)
-            self._captures[start.node] = capture
-            for stream in capture.streams:
-                self._watch_stream(start.node, capture, stream)
             try:
                 self._tell_zygote(_start_rank(start.spec, start.rank), [out_w, err_w])
                 self._in_flight += 1
@@ -231,7 +219,7 @@ class Agent:
         ZeroMQ ends the process when a connection comes and there is no descriptor for it.
         """
         if self._room < FDS_A_PROC:
-            waiting = [self._host.proc(node) for node in self._captures]
+            waiting = [self._host.proc(node) for node in self._outputs.nodes()]
             coming = sum(proc is not None and not proc.said_hello for proc in waiting)
             self._room = free_descriptors() - coming - SPARE_FDS
         self._room -= FDS_A_PROC
@@ -269,7 +257,7 @@ class Agent:
                     self._ended(node, message.status)
 
     def _not_started(self, node: str, reason: str) -> None:
-        self._drop_capture(node)
+        self._outputs.drop(node)
         self._do(self._host.start_failed(node, reason, time.monotonic()))
 
     # --- ending -------------------------------------------------------------------------------
@@ -278,35 +266,16 @@ class Agent:
         proc = self._host.proc(node)
         if proc is None:
             return
-        capture = self._captures.get(node)
-        if capture is not None:
-            self._send_output(proc, capture.read_all())
+        last_lines = self._outputs.read_all(node)
         now = time.monotonic()
         board = self._boards.get(proc.mesh)
         if board is not None and board.read(proc.rank).state:
             # It was up, and its owner may have used it, before its hello to us came.
             self._do(self._host.hello(node, now))
-        death = self._death(proc, status, capture, now)
-        self._drop_capture(node)
+        death = report.death(proc, status, board, last_lines, now)
+        self._outputs.drop(node)
         self._node.forget(node)
         self._do(self._host.ended(node, death, now))
-
-    def _death(self, proc: Proc, status: int, capture: Capture | None, now: float) -> Death:
-        board = self._boards.get(proc.mesh)
-        last = board.read(proc.rank) if board is not None else None
-        doing = None
-        if last is not None and last.state == BUSY and last.endpoint:
-            doing = f"{last.actor}.{last.endpoint}" if last.actor else last.endpoint
-        tail = tuple(capture.tail) if capture is not None else ()
-        code = signum = None
-        if os.WIFSIGNALED(status):
-            signum = os.WTERMSIG(status)
-            reason = f"killed by {signal_name(signum)}"
-        else:
-            code = os.WEXITSTATUS(status)
-            reason = f"exited with status {code}"
-        name = None if signum is None else signal_name(signum)
-        return Death(code, name, tail, doing, now - proc.asked_at, reason)
 
     def _on_stop(self, peer: str, message: StopMesh) -> None:
         now = time.monotonic()
@@ -324,43 +293,21 @@ class Agent:
             ranks = board.ranks
             board.close()
             for rank in range(ranks):
-                self._drop_capture(proc_node(mesh, rank))
+                self._outputs.drop(proc_node(mesh, rank))
                 self._node.drop(proc_node(mesh, rank))
                 _unlink(self._directory / proc_node(mesh, rank))
         self._tell_zygote(DropMesh(mesh))
 
     # --- output -------------------------------------------------------------------------------
 
-    def _watch_stream(self, node: str, capture: Capture, stream: Stream) -> None:
-        def readable() -> None:
-            fd = stream.fd
-            lines, ended = capture.read(stream)
-            proc = self._host.proc(node)
-            if proc is not None:
-                self._send_output(proc, lines)
-            if ended and fd is not None:
-                self._selector.unregister(fd)
-                stream.close()
-
-        assert stream.fd is not None
-        self._register(stream.fd, readable)
-
-    def _drop_capture(self, node: str) -> None:
-        capture = self._captures.pop(node, None)
-        if capture is None:
-            return
-        for stream in capture.streams:
-            if stream.fd is not None:
-                self._selector.unregister(stream.fd)
-                stream.close()
-
-    def _send_output(self, proc: Proc, lines: list[tuple[int, str]]) -> None:
-        if not lines:
+    def _said(self, node: str, lines: list[tuple[int, str]]) -> None:
+        proc = self._host.proc(node)
+        if proc is None or not lines:
             return
         owner = self._host.meshes[proc.mesh].spec.owner
-        for node in self._want_output:
-            if node == owner or node == self._client:
-                self._node.send(node, OutputLines(proc.mesh, proc.rank, lines))
+        for wants in self._want_output:
+            if wants in (owner, self._client):
+                self._node.send(wants, OutputLines(proc.mesh, proc.rank, lines))
 
     def _on_want_output(self, peer: str, message: WantOutput) -> None:
         if message.wanted:
@@ -369,10 +316,8 @@ class Agent:
             self._want_output.discard(peer)
 
     def _on_flush(self, peer: str, message: FlushOutput) -> None:
-        for node, capture in list(self._captures.items()):
-            proc = self._host.proc(node)
-            if proc is not None:
-                self._send_output(proc, capture.read_all())
+        for node in list(self._outputs.nodes()):
+            self._outputs.read_all(node)
         self._node.send(peer, OutputFlushed(message.request))
 
     # --- questions ----------------------------------------------------------------------------
@@ -388,38 +333,8 @@ class Agent:
         wanted = message.meshes or list(self._host.meshes)
         found = [self._host.meshes[uid] for uid in wanted if uid in self._host.meshes]
         now = time.monotonic()
-        states = [self._mesh_state(mesh, now) for mesh in found]
+        states = [report.mesh_state(mesh, self._boards[mesh.uid], now) for mesh in found]
         self._node.send(peer, Snapshotted(message.request, states))
-
-    def _mesh_state(self, mesh: Mesh, now: float) -> MeshState:
-        ranks = [self._rank_state(proc, self._boards[mesh.uid], now) for proc in mesh.procs]
-        if any(r.state == "failed" for r in ranks):
-            state = "failed"
-        elif mesh.stopping:
-            state = "stopped"
-        else:
-            state = "starting" if any(r.state == "starting" for r in ranks) else "ready"
-        return MeshState(mesh.uid, state, now - mesh.asked_at, ranks)
-
-    def _rank_state(self, proc: Proc, board: Board, now: float) -> RankState:
-        seen = board.read(proc.rank)
-        since = now - proc.story[-1][0]
-        state, failure = "starting", ""
-        if proc.state is ProcState.ENDED:
-            state = "stopped" if proc.expected else "failed"
-            failure = "" if proc.expected or proc.death is None else proc.death.reason
-        elif proc.state is ProcState.STOPPING:
-            state = "stopped"
-        elif proc.said_hello:
-            state = "busy" if seen.state == BUSY else "idle"
-            since = min(since, seen.since_s) if seen.state else since
-        alive = proc.state is not ProcState.ENDED and proc.pid
-        busy = state == "busy"
-        return RankState(
-            proc.rank, proc.pid or 0, state, seen.actor if busy else "",
-            seen.endpoint if busy else "", since, seen.messages,
-            rss_bytes(proc.pid) if alive and proc.pid else 0, failure,
-        )  # fmt: skip
 
     def _handle(self, peer: str, message: AnyMessage, _payload: Payload) -> None:
         handler = self._handlers.get(type(message))
@@ -443,17 +358,6 @@ def _start_rank(spec: SpawnProcs, rank: int) -> StartRank:
 def _of_rank(options: list[T], rank: int) -> T | None:
     """There is one for all, or one a rank, or none."""
     return options[rank if len(options) > 1 else 0] if options else None
-
-
-def _two_pipes() -> tuple[int, int, int, int]:
-    """Both or none: (read, write, read, write)."""
-    first = os.pipe()
-    try:
-        return (*first, *os.pipe())
-    except OSError:
-        for fd in first:
-            os.close(fd)
-        raise
 
 
 def _kill_group(pid: int) -> None:

@@ -1,0 +1,84 @@
+"""The output pipes of all procs of a host, watched by the agent's loop.
+
+Runs in: the agent. Owns: the reading ends of two pipes a proc, until they end or it is dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections.abc import Callable, Iterator
+
+from monarch._src.logs.capture import Capture, Stream
+
+Lines = list[tuple[int, str]]
+
+
+class Outputs:
+    """Captures by node. `said(node, lines)` is called with what is read."""
+
+    def __init__(
+        self, selector: selectors.BaseSelector, said: Callable[[str, Lines], None]
+    ) -> None:
+        self._selector = selector
+        self._said = said
+        self._captures: dict[str, Capture] = {}
+
+    def nodes(self) -> Iterator[str]:
+        """Those whose output is read."""
+        return iter(self._captures)
+
+    def open(self, node: str) -> tuple[int, int]:
+        """Make the pipes of a proc; the ends to write to, which the caller closes.
+
+        Raises:
+            OSError: out of descriptors; then nothing is open.
+        """
+        out_r, out_w, err_r, err_w = _two_pipes()
+        os.set_blocking(out_r, False)
+        os.set_blocking(err_r, False)
+        capture = self._captures[node] = Capture(out_r, err_r)
+        for stream, fd in zip(capture.streams, (out_r, err_r), strict=True):
+            self._watch(node, capture, stream, fd)
+        return out_w, err_w
+
+    def read_all(self, node: str) -> tuple[str, ...]:
+        """Read what a proc's pipes hold now; the last lines of its stderr."""
+        capture = self._captures.get(node)
+        if capture is None:
+            return ()
+        self._said(node, capture.read_all())
+        return tuple(capture.tail)
+
+    def drop(self, node: str) -> None:
+        """Close a proc's pipes. Idempotent."""
+        capture = self._captures.pop(node, None)
+        if capture is None:
+            return
+        for stream in capture.streams:
+            if stream.fd is not None:
+                self._selector.unregister(stream.fd)
+                stream.close()
+
+    def _watch(self, node: str, capture: Capture, stream: Stream, fd: int) -> None:
+        def readable() -> None:
+            if stream.fd is None:  # dropped since the selector found it readable
+                return
+            lines, ended = capture.read(stream)
+            self._said(node, lines)
+            if ended:
+                self._selector.unregister(fd)
+                stream.close()
+
+        self._selector.register(fd, selectors.EVENT_READ, readable)
+
+
+def _two_pipes() -> tuple[int, int, int, int]:
+    """Both or none: (read, write, read, write)."""
+    first = os.pipe()
+    try:
+        return (*first, *os.pipe())
+    except OSError:
+        for fd in first:
+            os.close(fd)
+        raise
