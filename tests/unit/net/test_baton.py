@@ -115,15 +115,24 @@ def test_a_wait_that_runs_out_says_so_and_consumes_nothing(asker: Asker) -> None
 
 
 def test_what_another_thread_finishes_ends_the_wait(asker: Asker, no_rescue: None) -> None:
-    for _ in range(200):
-        what = Waitable()
-        # Not by a message: the leader sleeps on the socket, and has to be told.
-        finisher = threading.Thread(
-            target=lambda what=what: (what.finish(), asker.node.router.wake())
-        )
+    for _ in range(300):
+        what = Waitable()  # no message comes: the leader sleeps on, unless it is told
+        finisher = threading.Thread(target=what.finish)
         finisher.start()
         assert asker.node.wait(what, PATIENCE_S)
         finisher.join(timeout=PATIENCE_S)
+
+
+def test_the_end_of_a_wait_by_its_own_leader_wakes_nobody(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[int] = []
+    asker.node.wait(asker.ask(0), PATIENCE_S)
+    monkeypatch.setattr(asker.node.router, "wake", lambda: woken.append(1))
+    for number in range(1, 50):
+        assert asker.node.wait(asker.ask(number), PATIENCE_S)
+    monkeypatch.undo()
+    assert woken == []
 
 
 def test_a_handler_must_not_wait(make_node: MakeNode, sockets: Path) -> None:
@@ -295,7 +304,6 @@ def test_one_that_leads_for_long_does_not_keep_the_others(asker: Asker, no_rescu
 
     run_all(lambda: asks(0), lambda: asks(1000))
     never.finish()
-    asker.node.router.wake()
     long.join(timeout=PATIENCE_S)
     assert not long.is_alive()
 

@@ -42,19 +42,23 @@ _registering = threading.Lock()
 class Waitable:
     """Something that becomes done once, at which threads may wait through a Baton.
 
-    `sleepers` are the locks of the threads that sleep until then; only a Baton touches them.
+    `sleepers` are the locks of the threads that sleep until then, `leader` the baton of the one
+    that waits on the socket until then; only a Baton touches them.
     """
 
-    __slots__ = ("done", "sleepers")
+    __slots__ = ("done", "leader", "sleepers")
 
     def __init__(self) -> None:
         self.done = False
+        self.leader: Baton | None = None
         self.sleepers: list[threading.Lock] | None = None
 
     def finish(self) -> None:
         """Mark as done and wake who waits. Any thread."""
-        # Order matters: a sleeper registers first and looks at `done` after.
+        # Order matters: a sleeper, or a leader, registers first and looks at `done` after.
         self.done = True
+        if self.leader is not None:
+            self.leader.wake_leader()
         sleepers = self.sleepers
         if sleepers:
             for lock in list(sleepers):
@@ -142,6 +146,11 @@ class Baton:
             self._urged = True
             _release(self._io_lock)
 
+    def wake_leader(self) -> None:
+        """What the leader waits for was done by a thread that does not receive: have it look."""
+        if self._leader_thread != threading.get_ident():
+            self._router.wake()
+
     def close(self) -> None:
         """End the IO thread. Idempotent; waits of other threads return False."""
         self._closed = True
@@ -159,6 +168,15 @@ class Baton:
     ) -> bool:
         """Receive until `what` is done; True if it is not, and the baton is given up for others."""
         self._turns += 1
+        what.leader = self
+        try:
+            return self._receive_until(what, deadline, guard, patient)
+        finally:
+            what.leader = None
+
+    def _receive_until(
+        self, what: Waitable, deadline: float | None, guard: InterruptGuard | None, patient: bool
+    ) -> bool:
         served = self._served
         me = threading.get_ident()
         while True:

@@ -28,6 +28,7 @@ from monarch._src.wire.frames import NO_PAYLOAD, Buffer, FrameError, Payload, de
 from monarch._src.wire.messages import PROTOCOL, AnyMessage, Hello, Message, Refused
 
 log = logging.getLogger("monarch.net")
+AT_ONCE = 1000
 
 FAREWELL_S, FAREWELL_LIMIT_S = 0.05, 2.0
 
@@ -175,19 +176,19 @@ class Node:
         return self.router.send(route, frames)
 
     def drain(self) -> None:
-        """Handle every message that can be read now. Only for the holder of the baton."""
-        self._drain_once()
-        while self._after_drain is not None and self._after_drain():
-            self._drain_once()
+        """Handle what can be read now, `AT_ONCE` messages at most. For the holder of the baton."""
+        while self._drained() and self._after_drain is not None and self._after_drain():
+            pass
 
-    def _drain_once(self) -> None:
+    def _drained(self) -> bool:
+        """Handle messages; True if that was all, False if a flood keeps others from their turn."""
         receive = self.router.receive
-        while True:
+        for _ in range(AT_ONCE):
             while self._to_self:
                 self._deliver(self.name, *self._to_self.popleft())
             parts = receive()
             if parts is None:
-                break
+                return True
             try:
                 message, payload = decode(parts[1:])
             except FrameError as error:
@@ -203,6 +204,7 @@ class Node:
                 log.warning("dropped a %s from %r, which said no hello", kind.__name__, parts[0])
                 continue
             self._deliver(peer.name, message, payload)
+        return False
 
     def _deliver(self, sender: str, message: AnyMessage, payload: Payload) -> None:
         try:
