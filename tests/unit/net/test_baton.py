@@ -337,6 +337,36 @@ def test_closing_ends_every_wait(make_node: MakeNode, sockets: Path) -> None:
         assert not node.wait(Waitable())
 
 
+def test_the_socket_is_closed_when_nobody_is_on_it_any_more(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make_node("a", start=False)
+    inside, closing = threading.Event(), threading.Event()
+    inside_at_close: list[bool] = []
+    wait, close = node.router.wait, node.router.close
+
+    def slow_wait(*arguments: Any) -> Any:
+        inside.set()
+        found = wait(*arguments)
+        closing.wait(timeout=0.2)  # woken to leave, this thread is slow to do so
+        inside.clear()
+        return found
+
+    def noted_close(linger_s: float) -> None:
+        closing.set()
+        inside_at_close.append(inside.is_set())
+        close(linger_s)
+
+    monkeypatch.setattr(node.router, "wait", slow_wait)
+    monkeypatch.setattr(node.router, "close", noted_close)
+    leader = threading.Thread(target=lambda: node.wait(Waitable(), PATIENCE_S))
+    leader.start()
+    assert inside.wait(timeout=PATIENCE_S)
+    node.close()
+    leader.join(timeout=PATIENCE_S)
+    assert inside_at_close == [False]
+
+
 def test_closing_twice_or_before_it_began_is_no_error(make_node: MakeNode) -> None:
     node = make_node("a", start=False)
     node.close()

@@ -36,6 +36,7 @@ from monarch._src.net.router import Router
 
 log = logging.getLogger("monarch.net")
 TICK = 0.005
+LEAVE_S = 1.0  # how long a leader may take to leave; it handles one batch of messages at most
 _registering = threading.Lock()
 
 
@@ -152,14 +153,19 @@ class Baton:
             self._router.wake()
 
     def close(self) -> None:
-        """End the IO thread. Idempotent; waits of other threads return False."""
-        self._closed = True
+        """End the IO thread. Idempotent; waits of other threads return False.
+
+        When it returns nobody is on the socket any more, and it can be closed.
+        """
+        first, self._closed = not self._closed, True
         self._router.wake()
         _release(self._io_lock)
         for lock in list(self._asleep):
             _release(lock)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
+        if first and self._leader_thread != threading.get_ident():
+            self._lead.acquire(timeout=LEAVE_S)  # and never given back
 
     # --- leading ------------------------------------------------------------------------------
 
