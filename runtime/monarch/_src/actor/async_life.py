@@ -111,7 +111,7 @@ class _AsyncLife:
     async def _run(self, peer: str, call: Call, payload: Payload) -> None:
         worker = self._worker
         current.set(Context(worker.instance, call.rank, call.labels, call.sizes))
-        worker.runtime.slot.begin(worker.board_name, call.endpoint.encode())
+        running = worker.runtime.slot.begin(worker.board_name, call.endpoint.encode())
         value: Any = None
         error: BaseException | None = None
         try:
@@ -126,7 +126,7 @@ class _AsyncLife:
         except BaseException as raised:
             error = raised
         finally:
-            worker.runtime.slot.end()
+            worker.runtime.slot.end(running)
             current.set(worker.at_home)
         fatal = worker.finish(peer, call, value, error)
         if fatal is not None and worker.dead is None:

@@ -37,13 +37,13 @@ class BootstrapRun:
             ref, _no_stop, NAME,
         )  # fmt: skip
         before = current.set(Context(instance, runtime.rank, list(ref.labels), list(ref.sizes)))
-        runtime.slot.prepare(NAME.encode())
+        running = runtime.slot.prepare(NAME.encode())
         try:
             error = self._run()
         except BaseException as raised:
             error = raised
         finally:
-            runtime.slot.end()
+            runtime.slot.end(running)
             current.reset(before)
         if error is not None:
             self.failure = describe(

@@ -82,6 +82,7 @@ class Program:
             if self._ending:
                 break
         self._actors.join()
+        self._runtime.slot.leave()
         self._runtime.close(linger_s=1.0)
         return 0
 

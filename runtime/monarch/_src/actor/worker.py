@@ -146,7 +146,7 @@ class Worker:
         runtime = self.runtime
         current.set(Context(self.instance, call.rank, call.labels, call.sizes))
         self.instance.endpoint = call.endpoint
-        runtime.slot.begin(self.board_name, call.endpoint.encode())
+        running = runtime.slot.begin(self.board_name, call.endpoint.encode())
         try:
             method = self.method(call.endpoint)
             if method is None:
@@ -158,7 +158,7 @@ class Worker:
         except BaseException as error:
             return None, error
         finally:
-            runtime.slot.end()
+            runtime.slot.end(running)
             current.set(self.at_home)
 
     def method(self, name: str) -> EndpointMethod[Any, Any] | None:

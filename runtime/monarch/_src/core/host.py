@@ -173,6 +173,12 @@ class Host:
             proc.deadline = None
         return []
 
+    def told_to_stop(self, node: str) -> None:
+        """Its owner has told it to end, though what the owner told us may still be on its way."""
+        proc = self._proc(node)
+        if proc is not None:
+            proc.expected = True
+
     def ended(self, node: str, death: Death, now: float) -> list[Action]:
         """The process is gone and has been reaped."""
         proc = self._proc(node)

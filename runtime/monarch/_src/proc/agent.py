@@ -39,7 +39,7 @@ from monarch._src.net import directory as sessions
 from monarch._src.net.node import Node
 from monarch._src.proc import report
 from monarch._src.proc import spec as wire
-from monarch._src.proc.board import Board
+from monarch._src.proc.board import LEFT, NONE, Board
 from monarch._src.proc.outputs import Outputs
 from monarch._src.proc.spec import DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
 from monarch._src.proc.system import (
@@ -269,9 +269,12 @@ class Agent:
         last_lines = self._outputs.read_all(node)
         now = time.monotonic()
         board = self._boards.get(proc.mesh)
-        if board is not None and board.read(proc.rank).state:
-            # It was up, and its owner may have used it, before its hello to us came.
+        state = NONE if board is None else board.read(proc.rank).state
+        # It and its owner may have been quicker than what they told us.
+        if state != NONE:
             self._do(self._host.hello(node, now))
+        if state == LEFT:
+            self._host.told_to_stop(node)
         death = report.death(proc, status, board, last_lines, now)
         self._outputs.drop(node)
         self._node.forget(node)

@@ -4,6 +4,8 @@ Each proc writes its own slot as it begins and ends an endpoint (0.5 us); the ag
 them whenever somebody looks, and the slot of a dead proc still says what it died in. Nothing is
 sent and nobody is asked, so a rank that computes, holds the GIL or is stopped shows as what it is.
 
+Where several endpoints overlap, the slot names the one that began last of those that still run.
+
 Slot, 128 bytes, little endian: u32 state, u32 running endpoints, u64 messages, f64 since (seconds
 of the system-wide monotonic clock), 32 bytes actor, 48 bytes endpoint (UTF-8, zero-padded).
 """
@@ -17,10 +19,12 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 SLOT = 128
 _FORMAT = struct.Struct("<IIQd32s48s")
-NONE, IDLE, BUSY = 0, 1, 2
+NONE, IDLE, BUSY, LEFT = 0, 1, 2, 3
+Running: TypeAlias = "tuple[float, bytes, bytes]"  # since when, actor, endpoint
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Slot:
 
     def __init__(self, path: str | None, rank: int) -> None:
         self._at = rank * SLOT
-        self._running = 0
+        self._running: list[Running] = []
         self._messages = 0
         self._lock = threading.Lock()
         self._map: mmap.mmap | None = None
@@ -90,34 +94,44 @@ class Slot:
 
     def idle(self) -> None:
         """The proc is ready for work."""
-        self._write(IDLE, b"", b"")
+        self._write(IDLE, (time.monotonic(), b"", b""))
 
-    def begin(self, actor: bytes, endpoint: bytes) -> None:
-        """An endpoint begins."""
+    def begin(self, actor: bytes, endpoint: bytes) -> Running:
+        """An endpoint begins; give what this returns to `end`."""
+        running = (time.monotonic(), actor, endpoint)
         with self._lock:
-            self._running += 1
             self._messages += 1
-            self._write(BUSY, actor, endpoint)
+            self._running.append(running)
+            self._write(BUSY, running)
+        return running
 
-    def prepare(self, what: bytes) -> None:
-        """Something begins that is no message to an actor; `end` ends it too."""
+    def prepare(self, what: bytes) -> Running:
+        """Something begins that is no message to an actor."""
+        running = (time.monotonic(), b"", what)
         with self._lock:
-            self._running += 1
-            self._write(BUSY, b"", what)
+            self._running.append(running)
+            self._write(BUSY, running)
+        return running
 
-    def end(self) -> None:
-        """An endpoint has ended."""
+    def end(self, running: Running) -> None:
+        """It has ended."""
         with self._lock:
-            self._running -= 1
-            if not self._running:
-                self._write(IDLE, b"", b"")
+            self._running.remove(running)
+            if self._running:
+                self._write(BUSY, self._running[-1])
+            else:
+                self._write(IDLE, (time.monotonic(), b"", b""))
 
-    def _write(self, state: int, actor: bytes, endpoint: bytes) -> None:
+    def leave(self) -> None:
+        """The proc was told to end, and is done."""
+        with self._lock:
+            self._write(LEFT, (time.monotonic(), b"", b""))
+
+    def _write(self, state: int, shown: Running) -> None:
         if self._map is not None:
             _FORMAT.pack_into(
-                self._map, self._at, state, self._running, self._messages, time.monotonic(),
-                actor, endpoint,
-            )  # fmt: skip
+                self._map, self._at, state, len(self._running), self._messages, *shown
+            )
 
 
 def _text(raw: bytes) -> str:

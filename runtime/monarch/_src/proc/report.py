@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from monarch._src.core.host import Mesh, Proc, ProcState
 from monarch._src.errors import Death
-from monarch._src.proc.board import BUSY, Board
+from monarch._src.proc.board import BUSY, LEFT, Board
 from monarch._src.proc.system import rss_bytes, signal_name
 from monarch._src.wire.messages import MeshState, RankState
 
@@ -51,9 +51,9 @@ def rank_state(proc: Proc, board: Board, now: float) -> RankState:
     if proc.state is ProcState.ENDED:
         state = "stopped" if proc.expected else "failed"
         failure = "" if proc.expected or proc.death is None else proc.death.reason
-    elif proc.state is ProcState.STOPPING:
+    elif proc.state is ProcState.STOPPING or seen.state == LEFT:
         state = "stopped"
-    elif proc.said_hello:
+    elif proc.said_hello or seen.state:  # its hello to us may still be on its way
         state = "busy" if seen.state == BUSY else "idle"
         since = min(since, seen.since_s) if seen.state else since
     pid = proc.pid or 0
