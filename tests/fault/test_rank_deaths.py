@@ -110,6 +110,19 @@ def test_killed_in_a_call(mesh: ProcMesh, faults: Faults, gate: GateKeeper) -> N
     check_others_work(mortal, 2)
 
 
+def test_killed_in_a_call_while_another_actor_of_the_rank_was_quicker(
+    mesh: ProcMesh, faults: Faults, gate: GateKeeper
+) -> None:
+    mortal, echo = mesh.spawn("mortal", Mortal), mesh.spawn("echo", Echo)
+    pids = pids_of(mesh)
+    answer = mortal.hold_on.call([0], gate.gate)
+    gate.wait_entered()
+    assert echo.rank.call().get().values() == [0, 1, 2]
+    os.kill(pids[0], signal.SIGKILL)
+    check_killed(the_failure(answer.exception(timeout=60)), 0, pids[0], "Mortal.hold_on")
+    faults.take()
+
+
 def test_killed_in_a_broadcast(mesh: ProcMesh, faults: Faults, gate: GateKeeper) -> None:
     mortal = mesh.spawn("mortal", Mortal)
     pids = pids_of(mesh)

@@ -58,6 +58,28 @@ def test_a_busy_rank_shows_its_endpoint_and_since_when(four: ProcMesh, gate: Gat
     assert [row.state for row in of(four).rows] == ["idle"] * 4
 
 
+def test_where_endpoints_overlap_the_one_that_still_runs_is_shown(
+    four: ProcMesh, gate: GateKeeper
+) -> None:
+    echo, counter = four.spawn("echo", Echo), four.spawn("counter", Counter)
+    answer = echo.slice(gpus=1).pass_gate.call_one(gate.gate)
+    gate.wait_entered()
+    for _ in range(3):
+        counter.add.call().get()
+        row = of(four).rows[1]
+        assert (row.state, row.actor, row.endpoint) == ("busy", "Echo", "pass_gate")
+    gate.open()
+    answer.get()
+
+
+def test_a_mesh_that_is_up_for_its_owner_is_up_for_who_looks(spawn_procs: Spawn) -> None:
+    for _ in range(5):
+        procs = spawn_procs({"gpus": 4})
+        procs.initialized.get(timeout=60)
+        assert of(procs).state == "ready"
+        assert [row.state for row in of(procs).rows] == ["idle"] * 4
+
+
 def test_a_snapshot_is_answered_while_every_rank_is_busy_and_from_any_thread(
     four: ProcMesh, gate: GateKeeper
 ) -> None:
