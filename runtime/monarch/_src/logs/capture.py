@@ -41,16 +41,13 @@ class Stream:
             except OSError:
                 data = b""
             if not data:
-                self.rest += self.decoder.decode(b"", True)
-                if self.rest:
-                    lines.append(self.rest)
-                    self.rest = ""
-                return lines, True
-            *whole, self.rest = (self.rest + self.decoder.decode(data)).split("\n")
-            lines += whole
-            while len(self.rest) > LONGEST:
-                lines.append(self.rest[:LONGEST])
-                self.rest = self.rest[LONGEST:]
+                last, self.rest = self.rest + self.decoder.decode(b"", True), ""
+                return (lines + _cut(last) if last else lines), True
+            *whole, rest = (self.rest + self.decoder.decode(data)).split("\n")
+            for line in whole:
+                lines += _cut(line)
+            *pieces, self.rest = _cut(rest)
+            lines += pieces
         return lines, False
 
     def close(self) -> None:
@@ -58,6 +55,11 @@ class Stream:
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
+
+
+def _cut(line: str) -> list[str]:
+    """One line as pieces of bounded length, wherever the reads from its pipe happened to end."""
+    return [line[at : at + LONGEST] for at in range(0, len(line), LONGEST)] or [""]
 
 
 class Capture:
