@@ -88,10 +88,10 @@ def test_a_pipe_that_ends_after_a_whole_line_adds_none(piped: Piped) -> None:
 
 
 def test_a_character_that_is_cut_in_two_arrives_whole(piped: Piped) -> None:
-    data = "größer\n".encode()
-    for byte in data:
+    lines: list[tuple[int, str]] = []
+    for byte in "größer\n".encode():
         piped.write(STDOUT, bytes([byte]))
-        lines = piped.capture.read_all()
+        lines += piped.capture.read_all()
     assert lines == [(STDOUT, "größer")]
 
 

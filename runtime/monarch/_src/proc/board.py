@@ -6,8 +6,11 @@ sent and nobody is asked, so a rank that computes, holds the GIL or is stopped s
 
 Where several endpoints overlap, the slot names the one that began last of those that still run.
 
-Slot, 128 bytes, little endian: u32 state, u32 running endpoints, u64 messages, f64 since (seconds
-of the system-wide monotonic clock), 32 bytes actor, 48 bytes endpoint (UTF-8, zero-padded).
+Slot, 256 bytes, little endian: u8 number of writes, modulo 256; at byte 8 + 120 * (that number
+modulo 2) what was written last: u32 state, u32 running endpoints, u64 messages, f64 since (seconds
+of the system-wide monotonic clock), 32 bytes actor, 48 bytes endpoint (UTF-8, zero-padded). The
+next write goes to the other place and then counts itself, so whoever finds the number unchanged
+after reading has read a whole one, also if the writer was stopped or killed in the middle.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-SLOT = 128
+SLOT = 256
 _FORMAT = struct.Struct("<IIQd32s48s")
+_LOOKS = 100
 NONE, IDLE, BUSY, LEFT = 0, 1, 2, 3
 Running: TypeAlias = "tuple[float, bytes, bytes]"  # since when, actor, endpoint
 
@@ -53,14 +57,15 @@ class Board:
             os.close(fd)
 
     def read(self, rank: int) -> Status:
-        """What that rank does now. Read until two looks agree, since it may be writing."""
-        last = self._map[rank * SLOT : rank * SLOT + _FORMAT.size]
-        for _ in range(8):
-            raw = self._map[rank * SLOT : rank * SLOT + _FORMAT.size]
-            if raw == last:
+        """What that rank does now."""
+        raw = b""
+        for _ in range(_LOOKS):  # a bound, for one that writes on and on
+            number = self._map[rank * SLOT]
+            at = _place(rank, number)
+            raw = self._map[at : at + _FORMAT.size]
+            if self._map[rank * SLOT] == number:
                 break
-            last = raw
-        state, running, messages, since, actor, endpoint = _FORMAT.unpack(last)
+        state, running, messages, since, actor, endpoint = _FORMAT.unpack(raw)
         return Status(
             state,
             running,
@@ -80,7 +85,8 @@ class Slot:
     """A proc's side: writes what this rank does. Any thread."""
 
     def __init__(self, path: str | None, rank: int) -> None:
-        self._at = rank * SLOT
+        self._rank = rank
+        self._writes = 0
         self._running: list[Running] = []
         self._messages = 0
         self._lock = threading.Lock()
@@ -94,7 +100,8 @@ class Slot:
 
     def idle(self) -> None:
         """The proc is ready for work."""
-        self._write(IDLE, (time.monotonic(), b"", b""))
+        with self._lock:
+            self._write(IDLE, (time.monotonic(), b"", b""))
 
     def begin(self, actor: bytes, endpoint: bytes) -> Running:
         """An endpoint begins; give what this returns to `end`."""
@@ -129,9 +136,14 @@ class Slot:
 
     def _write(self, state: int, shown: Running) -> None:
         if self._map is not None:
-            _FORMAT.pack_into(
-                self._map, self._at, state, len(self._running), self._messages, *shown
-            )
+            number = self._writes = (self._writes + 1) & 0xFF
+            at = _place(self._rank, number)
+            _FORMAT.pack_into(self._map, at, state, len(self._running), self._messages, *shown)
+            self._map[self._rank * SLOT] = number
+
+
+def _place(rank: int, number: int) -> int:
+    return rank * SLOT + 8 + 120 * (number & 1)
 
 
 def _text(raw: bytes) -> str:
