@@ -50,20 +50,22 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 def _seconds(key: str, value: object) -> float:
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)?\s*", value)
-        if match:
-            return float(match[1]) * _UNITS[match[2] or "s"]
-    elif isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9:
-        return float(value)
+        seconds = float(match[1]) * _UNITS[match[2] or "s"] if match else -1.0
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        seconds = -1.0
+    if 0 <= seconds < 1e9:
+        return seconds
     raise TypeError(
         f"{key}={value!r}: give a duration, as seconds (30) or as text with a unit ('30s', '500ms')"
     )
 
 
 def _names(key: str, value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        value = [name for name in value.split(",") if name.strip()]
-    if isinstance(value, (list, tuple)):
-        names = [str(name).strip() for name in value]  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    listed = [n for n in value.split(",") if n.strip()] if isinstance(value, str) else value
+    if isinstance(listed, (list, tuple)):
+        names = [str(name).strip() for name in listed]  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
         if all(part.isidentifier() for name in names for part in name.split(".")):
             return tuple(names)
     raise TypeError(f"{key}={value!r}: give names of modules, such as ['torch']")

@@ -7,6 +7,7 @@ must not block, and what they raise is logged and goes no further.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable
@@ -68,28 +69,34 @@ Event = MeshSpawned | ProcReady | RankFailed | MeshStopped | Output
 E = TypeVar("E")
 
 
+_NOBODY: dict[int, Callable[[Any], None]] = {}
+
+
 class Bus:
     """Listeners by event type. Thread-safe: who listens when it is emitted sees an event."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._listeners: dict[type, tuple[Callable[[Any], None], ...]] = {}
+        # By number, so that one who listens twice can end each by itself.
+        self._listeners: dict[type, dict[int, Callable[[Any], None]]] = {}
+        self._numbers = itertools.count()
 
     def subscribe(self, kind: type[E], listener: Callable[[E], None]) -> Callable[[], None]:
         """Call `listener` with every event of that type; returns the function that ends it."""
+        number = next(self._numbers)
         with self._lock:
-            self._listeners[kind] = (*self._listeners.get(kind, ()), listener)
+            self._listeners[kind] = {**self._listeners.get(kind, {}), number: listener}
 
         def unsubscribe() -> None:
             with self._lock:
-                left = tuple(x for x in self._listeners.get(kind, ()) if x is not listener)
-                self._listeners[kind] = left
+                listening = self._listeners.get(kind, {})
+                self._listeners[kind] = {n: x for n, x in listening.items() if n != number}
 
         return unsubscribe
 
     def emit(self, event: Event) -> None:
         """Tell everyone who listens for this type of event."""
-        for listener in self._listeners.get(type(event), ()):
+        for listener in self._listeners.get(type(event), _NOBODY).values():
             try:
                 listener(event)
             except Exception:
