@@ -82,9 +82,10 @@ def test_what_was_registered_for_the_exit_still_runs(tmp_path: Path) -> None:
     what = """
     import atexit
     atexit.register(lambda: sys.stderr.write("registered\\n"))
-    worker.slice(gpus=0).die.broadcast()
     try:
-        signal.pause()
+        worker.slice(gpus=0).die.broadcast()
+        while True:  # a thread that is about to sleep could miss the signal
+            pass
     finally:
         sys.stderr.write("unwound\\n")
     """
