@@ -2,11 +2,12 @@
 
 from monarch._src.actor.background import returns_future
 from monarch._src.actor.calling import Endpoint
-from monarch._src.actor.context import ActorId, ActorInstance, Context, current
+from monarch._src.actor.context import ActorId, ActorInstance, Context
+from monarch._src.actor.context import current as _current
 from monarch._src.actor.endpoint import Actor, concurrent_endpoint, endpoint
 from monarch._src.actor.future import Future
 from monarch._src.actor.ports import Channel, Port, PortReceiver
-from monarch._src.actor.runtime import runtime
+from monarch._src.actor.runtime import runtime as _runtime
 from monarch._src.actor.sending import Accumulator, as_endpoint, send
 from monarch._src.config import settings as _settings
 from monarch._src.errors import (
@@ -33,7 +34,7 @@ from monarch._src.shape import Extent, NDSlice, Point, Region, Shape, ValueMesh
 
 def context() -> Context:
     """Who runs this code: the actor and message at hand, or the client."""
-    return current.get() or runtime().root
+    return _current.get() or _runtime().root
 
 
 def current_rank() -> Point:

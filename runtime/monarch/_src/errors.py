@@ -130,7 +130,8 @@ def at_text(point: dict[str, int]) -> str:
 
 def ranks_text(failures: Sequence[RankFailure]) -> str:
     """`gpus=1..3, gpus=6` for one dim; a bounded list of places for several."""
-    if all(len(f.point) == 1 for f in failures):
+    dims = {tuple(f.point) for f in failures}  # of more than one mesh, they may differ
+    if len(dims) == 1 and len(failures[0].point) == 1:
         dim = next(iter(failures[0].point))
         places = sorted(f.point[dim] for f in failures)
         runs: list[tuple[int, int]] = []
