@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -68,6 +68,7 @@ def tag_of(cls: type[Message]) -> Any:
 
 
 @pytest.mark.parametrize("cls", ARRIVING, ids=lambda cls: cls.__name__)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_a_message_arrives_as_it_was_sent(cls: type[Message], data: st.DataObject) -> None:
     sent = data.draw(records(cls))
@@ -88,6 +89,7 @@ def test_no_two_messages_share_a_tag() -> None:
 
 
 @pytest.mark.parametrize("cls", ARRIVING, ids=lambda cls: cls.__name__)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_a_field_that_a_later_version_adds_at_the_end_is_passed_over(
     cls: type[Message], data: st.DataObject
