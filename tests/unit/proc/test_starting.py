@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.actor import Actor, ProcMesh, SupervisionError, endpoint
+from monarch.actor import Actor, ProcMesh, SupervisionError, endpoint, shutdown_context
 from monarch.config import configured
 from tests.conftest import Faults
 
@@ -30,3 +30,15 @@ def test_a_preload_that_never_ends_does_not_keep_anyone_waiting(
     with pytest.raises(SupervisionError, match=r"never started: it did not answer within 0\.2 s"):
         greeters.greet.call().get(timeout=60)
     mesh.stop().get(timeout=60)
+    shutdown_context()  # the zygote of this session imports for ever
+
+
+def test_an_environment_too_large_to_pass_fails_its_own_mesh_and_no_other(
+    spawn_procs: Callable[..., ProcMesh], faults: Faults
+) -> None:
+    others = spawn_procs({"gpus": 1}).spawn("others", Greeter)
+    mesh = spawn_procs({"gpus": 2}, env={"LARGE": "x" * 2_000_000})
+    with pytest.raises(SupervisionError, match=r"never started: .* pass less in its environment"):
+        mesh.spawn("greeters", Greeter).greet.call().get(timeout=60)
+    mesh.stop().get(timeout=60)
+    assert others.greet.call().get(timeout=60).values() == ["hello"]

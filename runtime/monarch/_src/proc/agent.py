@@ -172,7 +172,8 @@ class Agent:
         actions = self._host.spawn_requested(message, now)
         if message.owner != self._client:
             self._node.link(message.owner, message.owner_address)
-        board = Board(self._directory / f"{message.mesh:x}.board", len(actions))
+        ranks = len(self._host.meshes[message.mesh].procs)
+        board = Board(self._directory / f"{message.mesh:x}.board", ranks)
         self._room -= 2  # the board's, and a new owner's
         self._boards[message.mesh] = board
         self._tell_zygote(
@@ -226,10 +227,17 @@ class Agent:
         return self._room >= 0
 
     def _tell_zygote(self, message: wire.ToZygote, fds: list[int] | None = None) -> None:
+        data = wire.encode(message)
+        if len(data) > LARGEST:  # it would arrive cut off, and end the zygote
+            raise OSError(
+                errno.EMSGSIZE,
+                f"what it is to start with takes {len(data)} bytes, and {LARGEST} is the most; "
+                "pass less in its environment",
+            )
         # The window above bounds what can be queued, so blocking here is short or the end.
         self._zygote.setblocking(True)
         try:
-            socket.send_fds(self._zygote, [wire.encode(message)], fds or [])
+            socket.send_fds(self._zygote, [data], fds or [])
         finally:
             self._zygote.setblocking(False)
 
