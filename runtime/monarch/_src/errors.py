@@ -27,6 +27,9 @@ FailureKind = Literal[
 ]
 
 
+_FIRST_FRAMES, _LAST_FRAMES = 10, 20
+
+
 @dataclass(frozen=True)
 class Frame:
     """One line of a remote traceback. `user` is False for frames of the runtime itself."""
@@ -111,16 +114,34 @@ class RankFailure:
 
     def text(self) -> str:
         """`what`, then the user's frames, or the last lines of stderr of a dead process."""
-        lines = [self.what]
-        for frame in self.frames:
-            if frame.user:
-                lines.append(f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}')
-                if frame.line:
-                    lines.append(f"    {frame.line}")
+        lines = [self.what, *_frames_text([frame for frame in self.frames if frame.user])]
         if self.death and self.death.stderr_tail:
             lines.append("  last lines on its stderr:")
             lines += [f"    {line}" for line in self.death.stderr_tail[-8:]]
         return "\n".join(lines)
+
+
+def _frames_text(frames: Sequence[Frame]) -> list[str]:
+    """As in a traceback; bounded, since an endless recursion has a thousand."""
+    runs: list[tuple[Frame, int]] = []
+    for frame in frames:
+        if runs and runs[-1][0] == frame:
+            runs[-1] = (frame, runs[-1][1] + 1)
+        else:
+            runs.append((frame, 1))
+    left_out = len(runs) - _FIRST_FRAMES - _LAST_FRAMES
+    lines: list[str] = []
+    for at, (frame, count) in enumerate(runs):
+        if left_out > 0 and _FIRST_FRAMES <= at < _FIRST_FRAMES + left_out:
+            if at == _FIRST_FRAMES:
+                lines.append(f"  ... {left_out} more frames ...")
+            continue
+        lines.append(f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}')
+        if frame.line:
+            lines.append(f"    {frame.line}")
+        if count > 1:
+            lines.append(f"  [the same {count - 1} more times]")
+    return lines
 
 
 def at_text(point: dict[str, int]) -> str:

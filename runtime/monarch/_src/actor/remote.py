@@ -96,7 +96,7 @@ def describe(
 
 def _text_of(exception: BaseException) -> str:
     try:
-        return str(exception)
+        return "\n".join([str(exception), *getattr(exception, "__notes__", ())])
     except Exception as error:
         return f"<its text could not be made: {type(error).__name__}>"
 

@@ -13,6 +13,7 @@ import itertools
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -312,6 +313,11 @@ class Runtime:
             bus.emit(ProcReady(message.mesh, message.rank, message.pid))
 
     def _on_refused(self, peer: str, message: Refused, _payload: Payload) -> None:
+        if self.proc_ref is not None and peer in (AGENT, self.proc_ref.owner):
+            # Nobody can use this process. Its last words reach whoever wanted it.
+            sys.stderr.write(f"{peer} refuses to talk to this process: {message.why}\n")
+            sys.stderr.flush()
+            os._exit(1)
         log.error("%s refused to talk: %s", peer, message.why)
 
     def _on_mesh_stopped(self, _peer: str, message: MeshStopped, _payload: Payload) -> None:

@@ -199,6 +199,8 @@ class Node:
             kind = type(message)
             if kind is Hello:
                 peer = self._met(parts[0], message)  # pyright: ignore[reportArgumentType]
+                if peer is None:
+                    continue  # refused
             if peer is None:
                 self.dropped += 1
                 log.warning("dropped a %s from %r, which said no hello", kind.__name__, parts[0])
