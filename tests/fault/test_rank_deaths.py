@@ -323,6 +323,24 @@ def test_a_rank_that_is_only_stopped_is_no_failure(mesh: ProcMesh) -> None:
     assert answer.get(timeout=60).values() == pids
 
 
+def test_a_rank_that_holds_the_gil_is_busy_and_not_dead(mesh: ProcMesh, gate: GateKeeper) -> None:
+    mortal = mesh.spawn("mortal", Mortal)
+    pids = pids_of(mesh)
+    answer = mortal.slice(gpus=1).hold_the_gil.call_one(gate.gate)
+    gate.wait_entered()
+    for _ in range(20):
+        (seen,) = [found for found in snapshot() if found.uid == mesh.uid]
+        assert [row.state for row in seen.rows] == ["idle", "busy", "idle"]
+        assert seen.rows[1].endpoint == "hold_the_gil"
+        assert mortal.slice(gpus=0).pid.call_one().get() == pids[0]
+    later = mortal.pid.call()
+    with pytest.raises(TimeoutError):
+        later.get(timeout=0.01)
+    gate.open()
+    assert answer.get(timeout=60) is None
+    assert later.get(timeout=60).values() == pids
+
+
 def test_a_mesh_with_a_stopped_rank_can_be_stopped(spawn_procs: Spawn) -> None:
     with configured(cleanup_timeout="100ms"):
         procs = spawn_procs({"gpus": 2})

@@ -22,7 +22,7 @@ from monarch.actor import (
     this_host,
     this_proc,
 )
-from tests.integration.gates import Gate
+from tests.integration.gates import Gate, write_byte
 
 
 def append(path: str, line: str) -> None:
@@ -282,6 +282,29 @@ class Failing(Actor):
             {}["absent"]
         except KeyError as error:
             raise RuntimeError("could not look it up") from error
+
+    @endpoint
+    def recurse(self, depth: int = 0) -> None:
+        self.deeper(depth)
+
+    def deeper(self, depth: int) -> None:
+        self.deeper(depth + 1)
+
+    @endpoint
+    def recurse_in_turns(self) -> None:
+        self.turn()
+
+    def turn(self) -> None:
+        self.other_turn()
+
+    def other_turn(self) -> None:
+        self.turn()
+
+    @endpoint
+    def raise_with_note(self) -> None:
+        error = ValueError("wrong")
+        error.add_note("in the second batch")
+        raise error
 
     @endpoint
     def raise_unpicklable(self) -> None:
@@ -550,6 +573,14 @@ class Mortal(Actor):
         if rank in ranks:
             gate.pass_through()
         return rank
+
+    @endpoint
+    def hold_the_gil(self, gate: Gate) -> None:
+        """In C, without giving the interpreter away, until the gate opens."""
+        pipe = os.open(gate.leave, os.O_RDONLY)
+        write_byte(gate.entered)
+        ctypes.PyDLL(None).read(pipe, ctypes.create_string_buffer(1), 1)
+        os.close(pipe)
 
     @endpoint
     def start_grandchild(self) -> int:

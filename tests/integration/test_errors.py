@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,6 +150,25 @@ def test_an_exception_that_cannot_say_what_it_is_is_told_by_its_type(four: ProcM
     error = failing.raise_mute.call_one().exception()
     assert "raised Mute: <its text could not be made: ZeroDivisionError>" in str(error)
     assert failing.fine.call_one().get() == "fine"
+
+
+def test_an_endless_recursion_is_told_in_a_few_lines(four: ProcMesh) -> None:
+    error = four.spawn("failing", Failing).slice(gpus=0).recurse.call_one().exception()
+    assert isinstance(error, ActorError)
+    lines = str(error).splitlines()
+    assert "raised RecursionError: maximum recursion depth exceeded" in lines[0]
+    assert len(lines) < 12
+    assert any(re.fullmatch(r"  \[the same \d\d\d more times\]", line) for line in lines)
+    error = four.spawn("failing", Failing).slice(gpus=0).recurse_in_turns.call_one().exception()
+    lines = str(error).splitlines()
+    assert len(lines) < 70
+    assert any(re.fullmatch(r"  \.\.\. \d\d\d more frames \.\.\.", line) for line in lines)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before 3.11")
+def test_the_notes_of_an_exception_are_told(four: ProcMesh) -> None:
+    error = four.spawn("failing", Failing).slice(gpus=0).raise_with_note.call_one().exception()
+    assert "raised ValueError: wrong\nin the second batch\n" in str(error)
 
 
 def test_an_error_can_be_pickled_and_keeps_its_story(four: ProcMesh) -> None:
