@@ -55,6 +55,7 @@ def running(
     folder: Path, source: str, *arguments: str, command: Sequence[str] = ()
 ) -> Iterator[Program]:
     """Run a script; what is left of it at the end is killed."""
+    folder.mkdir(exist_ok=True)
     script = folder / "program.py"
     script.write_text(textwrap.dedent(source))
     path = os.pathsep.join(p for p in sys.path if p)

@@ -14,7 +14,6 @@ from monarch.actor import ProcMesh, SupervisionError, this_host
 from monarch.config import configured
 from tests.integration.actors import Echo
 from tests.integration.programs import run
-from tests.said import RuntimeErrors
 
 Spawn = Callable[..., ProcMesh]
 
@@ -63,23 +62,27 @@ def test_a_process_that_never_says_hello_is_given_up(tmp_path: Path, faults: obj
 
 def test_a_process_of_another_version_ends_at_once_and_shows_both_versions(
     tmp_path: Path,
-    faults: object,
-    runtime_errors: RuntimeErrors,
-    agent_errors: Callable[[], list[str]],
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import monarch._src.version as v; v.VERSION='9.9'")
     python = tmp_path / "other"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n')
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
-    procs = spawned_with(python)
-    with pytest.raises(SupervisionError, match="exited with status 1") as caught:
-        procs.spawn("echo", Echo).rank.call().get(timeout=60)
-    said = str(caught.value)
-    assert "refuses to talk to this process" in said
-    assert re.search(r"monarch +\S+ +9\.9 +<-- differs", said)
-    procs.stop().get(timeout=60)
-    runtime_errors.take()
-    agent_errors()
+    program = """
+        import sys
+        import monarch.actor
+        from monarch.actor import this_host
+        from tests.integration.actors import Echo
+
+        monarch.actor.unhandled_fault_hook = lambda fault: None
+        procs = this_host().with_python_executable(sys.argv[1]).spawn_procs({"gpus": 2})
+        print(procs.spawn("echo", Echo).rank.call().exception(timeout=60))
+        procs.stop().get(timeout=60)
+    """
+    status, out, _ = run(tmp_path / "elsewhere", program, str(python))
+    assert status == 0
+    assert "exited with status 1" in out
+    assert "refuses to talk to this process" in out
+    assert re.search(r"monarch +\S+ +9\.9 +<-- differs", out)
 
 
 FEW_DESCRIPTORS = """
