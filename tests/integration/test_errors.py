@@ -75,6 +75,7 @@ def test_ranks_that_fail_alike_are_told_as_one(four: ProcMesh) -> None:
     failing = four.spawn("failing", Failing)
     with pytest.raises(ActorError) as caught:
         failing.raise_value_error.call().get()
+    failing.fine.call().get()  # by now every rank has told its own
     failures = caught.value.failures
     assert sorted(failure.rank for failure in failures) == [0, 1, 2, 3]
     text = str(caught.value)
@@ -87,6 +88,7 @@ def test_only_the_ranks_that_failed_are_named(four: ProcMesh) -> None:
     failing = four.spawn("failing", Failing)
     with pytest.raises(ActorError) as caught:
         failing.raise_on.call([1, 2]).get()
+    failing.fine.call().get()
     assert sorted(failure.rank for failure in caught.value.failures) == [1, 2]
 
 
@@ -172,7 +174,9 @@ def test_the_notes_of_an_exception_are_told(four: ProcMesh) -> None:
 
 
 def test_an_error_can_be_pickled_and_keeps_its_story(four: ProcMesh) -> None:
-    error = four.spawn("failing", Failing).raise_value_error.call().exception()
+    failing = four.spawn("failing", Failing)
+    error = failing.raise_value_error.call().exception()
+    failing.fine.call().get()
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is ActorError
     assert str(again) == str(error)
@@ -254,6 +258,7 @@ def test_the_error_of_a_constructor_is_raised_at_first_use_and_at_every_later_on
     for _ in range(2):
         with pytest.raises(SupervisionError) as caught:
             bad.rank.call().get()
+        assert all(answer.exception() is not None for answer in bad.rank.stream())
         assert sorted(failure.rank for failure in caught.value.failures) == [0, 1, 2, 3]
     (failure,) = [f for f in caught.value.failures if f.rank == 1]
     line = line_of(BadConstructor.__init__, "raise LookupError")

@@ -197,13 +197,18 @@ def test_an_error_is_raised_from_await_too(four: ProcMesh) -> None:
     asyncio.run(main())
 
 
-def test_get_under_a_running_loop_works_and_warns(four: ProcMesh) -> None:
+def test_a_get_that_blocks_a_running_loop_works_and_warns(four: ProcMesh, gate: GateKeeper) -> None:
     echo = four.spawn("echo", Echo)
 
     async def main() -> Any:
-        answer = echo.same.call(1)
-        with pytest.warns(RuntimeWarning, match=r"blocks the running event loop; `await`"):
-            return answer.get().values()
+        answer = echo.pass_gate.call(gate.gate, 1)
+        with (
+            pytest.warns(RuntimeWarning, match=r"blocks the running event loop; `await`"),
+            pytest.raises(TimeoutError),
+        ):
+            answer.get(timeout=0)
+        gate.open(4)
+        return (await answer).values()
 
     assert asyncio.run(main()) == [1, 1, 1, 1]
 
