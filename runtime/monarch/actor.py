@@ -63,7 +63,7 @@ def unhandled_fault_hook(failure: MeshFailure) -> None:
 
 def _on_start(started: _session.Session) -> None:
     _faults.attach(started.runtime, started.actors)
-    started.runtime.want_output(True)
+    started.runtime.agent.want_output(True)
 
 
 _faults.set_hook_lookup(lambda: unhandled_fault_hook)

@@ -35,7 +35,7 @@ class Recorded(PendingCall):
 
     def _note(self, position: int, what: str) -> None:
         self.told.append((position, what))
-        self.waiting_when_told.append(len(self.waiting))
+        self.waiting_when_told.append(len(self.owing()))
 
     def answered(self, position: int, payload: Payload) -> None:
         self._note(position, bytes(payload.body).decode())
@@ -150,6 +150,17 @@ def test_calls_may_be_opened_while_a_death_is_told() -> None:
     assert len(table) == 4
 
 
+class TakesRuns(Recorded):
+    """Is told of equal answers of neighbours at once."""
+
+    takes_runs = True
+
+    def answered_alike(self, first: int, count: int, payload: Payload) -> None:
+        for position in range(first, first + count):
+            assert not self.owed >> position & 1
+            self.answered(position, payload)
+
+
 MESHES = {1: GRID, 2: Region.of_extent(Extent(("gpus",), (3,)))}
 
 
@@ -168,7 +179,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(target=opened, mesh=st.sampled_from([1, 2]), gpu=st.none() | st.integers(0, 2))
     def open(self, mesh: int, gpu: int | None) -> int:
         region = MESHES[mesh] if gpu is None else MESHES[mesh].slice(gpus=gpu)
-        call = Recorded(mesh, region)
+        call = (Recorded if gpu else TakesRuns)(mesh, region)
         number = self.table.open(call)
         self.calls[number], self.first[number] = call, {}
         return number
@@ -188,6 +199,20 @@ class Interleavings(RuleBasedStateMachine):
         text = f"answer {self.answers}"
         self.table.answer(number, position, status, value(text))
         self._came(number, position, {OK: text, RAISED: "raised", DIED: "died"}[status])
+
+    @rule(
+        number=opened,
+        first=st.integers(-1, 6),
+        count=st.integers(0, 7),
+        status=st.sampled_from([OK, RAISED, DIED]),
+    )
+    def answer_alike(self, number: int, first: int, count: int, status: int) -> None:
+        self.answers += 1
+        text = f"answer {self.answers}"
+        self.table.answer_alike(number, first, count, status, value(text))
+        if first >= 0:
+            for position in range(first, first + count):
+                self._came(number, position, {OK: text, RAISED: "raised", DIED: "died"}[status])
 
     @rule(number=opened, position=st.integers(0, 6))
     def lost_on_the_way(self, number: int, position: int) -> None:
@@ -216,8 +241,10 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def open_are_those_that_wait_for_somebody(self) -> None:
         for number, call in self.calls.items():
-            assert call.waiting == set(range(len(call.region))) - set(self.first[number])
-        waiting = [call for call in self.calls.values() if call.waiting]
+            assert call.owing() == [
+                p for p in range(len(call.region)) if p not in self.first[number]
+            ]
+        waiting = [call for call in self.calls.values() if call.owed]
         assert self.table.calls() == waiting
 
 

@@ -112,4 +112,7 @@ def test_a_head_is_a_bare_array_of_tag_and_fields() -> None:
 
 def test_only_what_users_pass_travels_as_a_payload() -> None:
     carriers = {cls for cls in ARRIVING if cls.carries_payload}
-    assert carriers == {messages.SpawnActor, messages.Call, messages.Reply, messages.Bootstrap}
+    assert carriers == {
+        messages.SpawnActor, messages.Call, messages.Reply, messages.Bootstrap, messages.Cast,
+        messages.Answer, messages.Answers,
+    }  # fmt: skip

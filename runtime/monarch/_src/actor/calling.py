@@ -7,15 +7,16 @@ A call is checked and pickled before anything of it is sent, and sent before the
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from monarch._src.actor.endpoint import EndpointMethod
 from monarch._src.actor.future import Future
 from monarch._src.actor.ports import Port
+from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.remote import error_for, rebuild, ship, unpack, unship
-from monarch._src.actor.runtime import ProcsRef, Runtime
+from monarch._src.actor.runtime import Runtime
 from monarch._src.core.calls import PendingCall
 from monarch._src.errors import RankFailure, SupervisionError, at_text
 from monarch._src.net.baton import Waitable
@@ -30,7 +31,7 @@ R = TypeVar("R")
 
 
 class Target(Protocol):
-    """What can be called: an actor mesh. `failure_at` also consults what its owner was told."""
+    """What can be called: an actor mesh. `failures_in` also consults what its owner was told."""
 
     @property
     def procs(self) -> ProcsRef: ...
@@ -43,7 +44,7 @@ class Target(Protocol):
     @property
     def region(self) -> Region: ...
     def check_usable(self) -> None: ...
-    def failure_at(self, rank: int) -> RankFailure | None: ...
+    def failures_in(self, region: Region) -> Mapping[int, RankFailure]: ...
     def told_of(self, failure: RankFailure, rank: int) -> RankFailure: ...
 
 
@@ -108,6 +109,7 @@ class AllCall(PendingCall):
     """`call`: every rank; the values in rank order, or the first failure and those that join it."""
 
     __slots__ = ("_failed", "_failures", "_payloads", "_rest", "future")
+    takes_runs = True
 
     def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
         super().__init__(target.procs.uid, target, region)
@@ -120,12 +122,19 @@ class AllCall(PendingCall):
         self._rest: Waitable | None = None
 
     def answered(self, position: int, payload: Payload) -> None:
+        self.answered_alike(position, 1, payload)
+
+    def answered_alike(self, first: int, count: int, payload: Payload) -> None:
         if self._failed:
             self._note_answer()
             return
         parts = (payload.body, *payload.buffers)
-        self._payloads[position] = parts if is_atom(payload) else list(parts)
-        if not self.waiting:
+        if is_atom(payload):
+            alike: list[tuple[Any, ...] | list[Any]] = [parts] * count
+        else:
+            alike = [list(parts) for _ in range(count)]
+        self._payloads[first : first + count] = alike
+        if not self.owed:
             region, payloads = self.region, self._payloads
             self.future.settle(lambda: ValueMesh[Any].from_encoded(region, payloads, _unflatten))
 
@@ -146,13 +155,13 @@ class AllCall(PendingCall):
     def _settle(self, throw: Callable[[], Any]) -> None:
         self._failed = True
         self._payloads = []
-        if self.waiting and self._rest is None:
+        if self.owed and self._rest is None:
             self._rest = self.future.rest = Waitable()
         self.future.settle(throw)
         self._note_answer()
 
     def _note_answer(self) -> None:
-        if self._rest is not None and not self.waiting:
+        if self._rest is not None and not self.owed:
             self._rest.finish()
 
 
@@ -186,33 +195,29 @@ def send_call(
     runtime: Runtime, target: Target, region: Region, name: str, payload: Payload,
     pending: PendingCall | None, *, by_port: bool = False, port: Port[Any] | None = None,
 ) -> None:  # fmt: skip
-    """Send one message a rank. Ranks known to be dead fail the call, or a broadcast, here.
+    """Send a call to every rank. Ranks known to be dead fail the call, or a broadcast, here.
 
     With a `port`, answers go there instead of to `pending`.
     """
-    procs, actor = target.procs, target.uid
-    if pending is None:  # all or none
-        failed = [(f, r) for r in region.ranks() if (f := target.failure_at(r)) is not None]
-        if failed:
-            raise SupervisionError(failures=[target.told_of(f, r) for f, r in failed])
+    failed = target.failures_in(region)
+    if failed and pending is None:  # all or none
+        ranks = region.ranks()
+        raise SupervisionError(failures=[target.told_of(f, ranks[p]) for p, f in failed.items()])
     extent = region.extent
-    labels, sizes = extent.labels, extent.sizes
-    send, reach = runtime.node.send, runtime.reach
-    extra: tuple[Any, ...] = (by_port,) if port is None else (by_port, port.node, port.address)
     with uninterrupted():  # all ranks or none, and cheaper than once a rank
         number = runtime.calls.open(pending) if pending is not None else 0
+        call = Call(target.uid, number, name, 0, extent.labels, extent.sizes, by_port)
         if port is not None:
-            number = port.number
-        for position, rank in enumerate(region.ranks()):
-            failure = target.failure_at(rank)
-            if failure is None:
-                message = Call(actor, number, name, position, labels, sizes, *extra)
-                if send(reach(procs, rank), message, payload):
-                    continue
-                # It was lost on the way; if that is not known yet, the notice of its death follows.
-                failure = target.failure_at(rank)
-            if pending is not None and failure is not None:
-                with runtime.answering:
+            call.call, call.reply_to, call.reply_address = port.number, port.node, port.address
+        missed = runtime.routes.post(
+            target.procs, region, call, payload, skip=failed,
+            gather=pending is not None and not by_port, each=isinstance(pending, StreamCall),
+        )  # fmt: skip
+        if pending is not None and (missed or failed):
+            # What was missed got lost on the way; if that is not known yet, the notice follows.
+            failed = target.failures_in(region)
+            with runtime.answering:
+                for position, failure in failed.items():
                     runtime.calls.lost(number, position, failure)
 
 

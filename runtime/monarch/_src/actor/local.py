@@ -16,7 +16,7 @@ from monarch._src.actor.worker import Worker
 from monarch._src.config import settings
 from monarch._src.errors import MeshFailure, RankFailure
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
-from monarch._src.wire.messages import DIED, OK, Call, Reply, SpawnActor, StopActor
+from monarch._src.wire.messages import DIED, OK, Call, SpawnActor, StopActor
 
 
 class LocalActors:
@@ -94,7 +94,7 @@ class LocalActors:
 
     def supervise(self, mesh: int, actor: int | None, failures: list[RankFailure]) -> bool:
         """Tell the actor that owns what has failed; False if none here does."""
-        owner = self._runtime.owner_of(mesh, actor)
+        owner = self._runtime.ends.owner_of(mesh, actor)
         worker = self._runtime.workers.get(owner) if owner else None
         if worker is None:
             return False
@@ -110,7 +110,7 @@ class LocalActors:
         order. One whose actor is not made within the liveness bound is refused.
         """
         if isinstance(message, StopActor):  # it has ended before: that is what was wanted
-            self._runtime.node.send(peer, Reply(message.call, message.rank, OK), NO_PAYLOAD)
+            self._runtime.routes.reply(peer, message, OK, NO_PAYLOAD)
             return
         with self._lock:
             early = self._early.get(message.actor)
@@ -140,8 +140,7 @@ class LocalActors:
         )  # fmt: skip
         for peer, message, _ in self._take_early(actor):
             if message.call:
-                reply = Reply(message.call, message.rank, DIED)
-                runtime.node.send(message.reply_to or peer, reply, pack(failure, None))
+                runtime.routes.reply(peer, message, DIED, pack(failure, None))
 
 
 @dataclass

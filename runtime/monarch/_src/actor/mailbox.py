@@ -8,17 +8,17 @@ from collections.abc import Callable
 from monarch._src.errors import MeshFailure
 from monarch._src.net.baton import Waitable
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.messages import Call
+from monarch._src.wire.messages import Call, StopActor
 
 
 class StopNow:
-    """A mailbox item: end after what came before. `reply_to` is (node, call, rank) or None."""
+    """A mailbox item: end after what came before. `asked` is who asked, and the message."""
 
-    __slots__ = ("reason", "reply_to")
+    __slots__ = ("asked", "reason")
 
-    def __init__(self, reason: str, reply_to: tuple[str, int, int] | None = None) -> None:
+    def __init__(self, reason: str, asked: tuple[str, StopActor] | None = None) -> None:
         self.reason = reason
-        self.reply_to = reply_to
+        self.asked = asked
 
 
 Item = tuple[str, Call, Payload] | StopNow | MeshFailure

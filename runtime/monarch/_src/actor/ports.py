@@ -81,7 +81,7 @@ class Port(Generic[R]):
         self._used = True
         if self._number:
             run = runtime()
-            run.reach_node(self._node, self._address)
+            run.routes.reach_node(self._node, self._address)
             run.node.send(self._node, Reply(self._number, self._rank or 0, status), payload)
 
     def __eq__(self, other: object) -> bool:

@@ -14,7 +14,8 @@ from collections import deque
 
 from monarch._src.actor.bootstrap import BootstrapRun
 from monarch._src.actor.local import LocalActors
-from monarch._src.actor.runtime import ProcsRef, Runtime, client_ref, set_runtime
+from monarch._src.actor.refs import ProcsRef, client_ref
+from monarch._src.actor.runtime import Runtime, set_runtime
 from monarch._src.actor.worker import Worker
 from monarch._src.core.ids import AGENT, proc_node
 from monarch._src.errors import RankFailure
@@ -39,10 +40,9 @@ class Program:
             spec.mesh, spec.name, tuple(spec.labels), tuple(spec.sizes), spec.directory,
             spec.owner, runtime.host,
         )  # fmt: skip
-        runtime.learn(runtime.proc_ref)
         runtime.client_ref = client_ref(spec.client, spec.directory, runtime.host)
         runtime.on_stop_proc = self._stop
-        runtime.on_failure = self._failed
+        runtime.ends.on_failure = self._failed
         self._runtime = runtime
         self._actors = LocalActors(runtime, self._take_main)
         self._for_main: deque[Worker | BootstrapRun] = deque()

@@ -81,7 +81,7 @@ class FoldCall(PendingCall):
 
     def answered(self, position: int, payload: Payload) -> None:
         self._answers.append(payload)
-        if not self.waiting:
+        if not self.owed:
             self.future.settle(lambda: self._fold(self._answers))
 
     def raised(self, position: int, status: int, payload: Payload) -> None:

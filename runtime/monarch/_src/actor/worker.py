@@ -29,7 +29,6 @@ from monarch._src.wire.messages import (
     RAISED,
     ActorFailed,
     Call,
-    Reply,
     SpawnActor,
     StopActor,
 )
@@ -65,7 +64,7 @@ class Worker:
         if self.dead is not None:
             self._refuse(peer, message)
         elif isinstance(message, StopActor):
-            self.mailbox.put(StopNow(message.reason, (peer, message.call, message.rank)))
+            self.mailbox.put(StopNow(message.reason, (peer, message)))
         else:
             self.mailbox.put((peer, message, payload))
         if self.dead is not None:
@@ -219,16 +218,13 @@ class Worker:
     ) -> None:
         self._answer(peer, call, status, pack(failure, error))
 
-    def _answer(self, peer: str, call: Call, status: int, payload: Payload) -> None:
-        if call.reply_to:
-            peer = call.reply_to
-            self.runtime.reach_node(peer, call.reply_address)
-        self.runtime.node.send(peer, Reply(call.call, call.rank, status), payload)
+    def _answer(self, peer: str, call: Call | StopActor, status: int, payload: Payload) -> None:
+        self.runtime.routes.reply(peer, call, status, payload)
 
     def _refuse(self, peer: str, message: Call | StopActor) -> None:
         assert self.dead is not None
         if isinstance(message, StopActor):
-            self.runtime.node.send(peer, Reply(message.call, message.rank, OK), NO_PAYLOAD)
+            self._answer(peer, message, OK, NO_PAYLOAD)
         elif message.call:
             self._answer(peer, message, DIED, pack(self.dead, None))
 
@@ -249,9 +245,8 @@ class Worker:
         self.dead = self._epitaph(item.reason)
         if failed is not None:
             self.tell_owner(self.describe(failed, "actor died", "__cleanup__"))
-        if item.reply_to is not None:
-            node, call, rank = item.reply_to
-            self.runtime.node.send(node, Reply(call, rank, OK), _NONE)
+        if item.asked is not None:
+            self._answer(*item.asked, OK, _NONE)
         self.drain()
 
     def _epitaph(self, reason: str) -> RankFailure:
@@ -289,9 +284,8 @@ class Worker:
         while (item := self.mailbox.take()) is not None:
             if isinstance(item, tuple):
                 self._refuse(item[0], item[1])
-            elif isinstance(item, StopNow) and item.reply_to is not None:
-                node, call, rank = item.reply_to
-                self.runtime.node.send(node, Reply(call, rank, OK), NO_PAYLOAD)
+            elif isinstance(item, StopNow) and item.asked is not None:
+                self._answer(*item.asked, OK, NO_PAYLOAD)
 
     # --- supervision ------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from monarch._src.errors import RankFailure
 from monarch._src.shape import Region
@@ -20,21 +21,30 @@ class PendingCall(ABC):
     """One call that has been sent.
 
     `region` names the global ranks that were called; an answer carries the *position* in it.
-    `waiting`: all and only the positions that owe an answer.
+    `owed`: bit p is set while, and only while, position p owes an answer.
     """
 
-    __slots__ = ("actor_mesh", "mesh", "number", "region", "waiting")
+    __slots__ = ("actor_mesh", "mesh", "number", "owed", "region")
+    takes_runs: ClassVar[bool] = False
 
     def __init__(self, mesh: int, actor_mesh: object, region: Region) -> None:
         self.number = 0  # its id in the table, once it is open
         self.mesh = mesh
         self.actor_mesh = actor_mesh
         self.region = region
-        self.waiting = set(range(len(region)))
+        self.owed = (1 << len(region)) - 1
+
+    def owing(self) -> list[int]:
+        """The positions that owe an answer."""
+        return [position for position in range(len(self.region)) if self.owed >> position & 1]
 
     @abstractmethod
     def answered(self, position: int, payload: Payload) -> None:
         """That rank's endpoint returned."""
+
+    def answered_alike(self, first: int, count: int, payload: Payload) -> None:
+        """So many ranks in a row returned the same. Only if `takes_runs`; else one by one."""
+        raise NotImplementedError
 
     @abstractmethod
     def raised(self, position: int, status: int, payload: Payload) -> None:
@@ -68,10 +78,10 @@ class CallTable:
     def answer(self, number: int, position: int, status: int, payload: Payload) -> None:
         """A Reply came. Answers to closed calls, and second answers of a rank, are ignored."""
         call = self._open.get(number)
-        if call is None or position not in call.waiting:
+        if call is None or position < 0 or not call.owed >> position & 1:
             return
-        call.waiting.discard(position)
-        if not call.waiting:
+        call.owed ^= 1 << position
+        if not call.owed:
             del self._open[number]
         try:
             if status == OK:
@@ -80,6 +90,30 @@ class CallTable:
                 call.raised(position, status, payload)
         except Exception as error:
             call.lost(position, _not_understood(position, error))
+            raise
+
+    def answer_alike(
+        self, number: int, first: int, count: int, status: int, payload: Payload
+    ) -> None:
+        """The same answer of so many ranks in a row came; as `answer` for each of them."""
+        call = self._open.get(number)
+        if call is None or first < 0:
+            return
+        count = min(count, len(call.region) - first)
+        if count < 1:
+            return
+        run = ((1 << count) - 1) << first
+        if status != OK or not call.takes_runs or call.owed & run != run:
+            for position in range(first, first + count):
+                self.answer(number, position, status, payload)
+            return
+        call.owed ^= run
+        if not call.owed:
+            del self._open[number]
+        try:
+            call.answered_alike(first, count, payload)
+        except Exception as error:
+            call.lost(first, _not_understood(first, error))
             raise
 
     def proc_lost(self, mesh: int, rank: int, failure: RankFailure) -> None:
@@ -94,10 +128,10 @@ class CallTable:
     def lost(self, number: int, position: int, failure: RankFailure) -> None:
         """One rank of a call can't answer. Ignored if it has answered, or the call is closed."""
         call = self._open.get(number)
-        if call is None or position not in call.waiting:
+        if call is None or position < 0 or not call.owed >> position & 1:
             return
-        call.waiting.discard(position)
-        if not call.waiting:
+        call.owed ^= 1 << position
+        if not call.owed:
             del self._open[number]
         call.lost(position, failure)
 

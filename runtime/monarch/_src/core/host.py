@@ -250,6 +250,11 @@ class Host:
         gone = Death(None, None, (), None, 0.0, "its mesh has been stopped")
         return [Send(watcher, ProcEnded(node, *place, 0, True, "stopped", gone))]
 
+    def is_to_come(self, uid: int, owner: str) -> bool:
+        """Whether that mesh may still be asked for: its owner lives, and it has not been freed."""
+        known = uid in self.meshes or uid in self._freed.get(owner, ())
+        return not known and not self._is_gone(owner)
+
     def time_passed(self, now: float) -> list[Action]:
         """Kill what has outlived its deadline; what was not even made by then has ended."""
         actions: list[Action] = []

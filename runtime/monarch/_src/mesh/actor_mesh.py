@@ -7,13 +7,15 @@ is a reference, which can be called and sliced but not stopped.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, cast
 
 from monarch._src.actor.calling import Endpoint, OneCall, send_call
 from monarch._src.actor.endpoint import Actor, ActorClass, actor_class
 from monarch._src.actor.future import Future
+from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.remote import ship
-from monarch._src.actor.runtime import ProcsRef, Runtime, runtime
+from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.actor.sending import PlainMethod
 from monarch._src.core.calls import PendingCall
 from monarch._src.errors import MeshStoppedError, RankFailure, at_text, moved
@@ -21,6 +23,7 @@ from monarch._src.shape import MeshTrait, Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import OK, StopActor
 
+_NOBODY: dict[int, RankFailure] = {}
 _NO_ARGUMENTS = ship(((), cast("dict[str, Any]", {})))
 
 
@@ -84,10 +87,13 @@ class ActorMesh(MeshTrait):
                 "spawn it again"
             )
 
-    def failure_at(self, rank: int) -> RankFailure | None:
-        """Why the actor on that proc cannot be called, if that is known here."""
-        failures = self._actors.failures
-        return (failures.get(rank) if failures else None) or self._runtime.dead(self.procs, rank)
+    def failures_in(self, region: Region) -> Mapping[int, RankFailure]:
+        """Why actors cannot be called, as far as that is known here, by position in the region."""
+        failures, dead = self._actors.failures, self._runtime.known.dead(self.procs.uid)
+        if not failures and not dead:
+            return _NOBODY
+        found = {**dead, **failures}
+        return {region.position(rank): found[rank] for rank in sorted(found) if rank in region}
 
     def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
         """A failure of a proc, told of the actor that lived there."""
@@ -149,13 +155,14 @@ class ActorMesh(MeshTrait):
             return future
         actors.stopped = reason
         pending = _Stopped(self, future)
-        number = self._runtime.calls.open(pending)
-        for position, rank in enumerate(actors.region.ranks()):
-            message = StopActor(actors.uid, number, position, reason)
-            gone = self.failure_at(rank) is not None
-            if gone or not self._runtime.node.send(self._runtime.reach(self.procs, rank), message):
-                with self._runtime.answering:
-                    self._runtime.calls.answer(number, position, OK, NO_PAYLOAD)
+        run = self._runtime
+        number = run.calls.open(pending)
+        gone = self.failures_in(actors.region)
+        message = StopActor(actors.uid, number, 0, reason)
+        missed = run.routes.post(self.procs, actors.region, message, skip=gone, gather=True)
+        with run.answering:
+            for position in {*gone, *missed}:
+                run.calls.answer(number, position, OK, NO_PAYLOAD)
         return future
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -186,7 +193,7 @@ class _AllDone(PendingCall):
         self.future = future
 
     def answered(self, position: int, payload: Payload) -> None:
-        if not self.waiting:
+        if not self.owed:
             self.future.settle(lambda: None)
 
     def raised(self, position: int, status: int, payload: Payload) -> None:

@@ -47,8 +47,8 @@ def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any
         raise unpicklable(Class, args, kwargs, error) from error
     uid = controller_uid(name)
     spec = SpawnActor(uid, name, cls.name, ref.uid, ref.name, 0, [], [], "", if_absent=True)
-    run.node.send(run.reach(ref, 0), spec, payload)
     region = Region.of_extent(Extent((), ()))
+    run.routes.post(ref, region, spec, payload)
     mesh = ActorMesh(run, Actors(uid, name, cls, ref, region, owned=False), region)
     found: Future[A] = run.new_future()
     ready = mesh.initialized

@@ -53,7 +53,7 @@ def attach(runtime: Runtime, local: LocalActors) -> None:
             target=_call_hook, args=(fault,), name="monarch-fault", daemon=True
         ).start()
 
-    runtime.on_failure = failed
+    runtime.ends.on_failure = failed
 
 
 def _call_hook(fault: MeshFailure) -> None:

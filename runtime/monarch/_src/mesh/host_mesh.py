@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from monarch._src.actor.context import current, set_proc_maker
-from monarch._src.actor.runtime import ProcsRef, Runtime, runtime, runtime_or_none
+from monarch._src.actor.refs import ProcsRef
+from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
 from monarch._src.config import settings
 from monarch._src.core.ids import AGENT
 from monarch._src.errors import RankFailure, SupervisionError
@@ -135,12 +136,12 @@ class HostMesh(MeshTrait):
             affinity=affinity,
             bootstrap=function is not None,
         )
-        run.on_proc_ready, run.on_bootstrapped = proc_ready, proc_bootstrapped
-        run.learn(ref)
+        run.on_proc_ready, run.ends.on_bootstrapped = proc_ready, proc_bootstrapped
+        run.known.learn(ref)
         for rank in region.ranks():
             run.node.expect(ref.node(rank))
         context = current.get()
-        run.own(ref.uid, 0 if context is None else context.actor_instance.actor_id.uid)
+        run.ends.own(ref.uid, 0 if context is None else context.actor_instance.actor_id.uid)
         remember(mesh, spec)
         if not run.node.send(AGENT, spec):
             lost = RankFailure(

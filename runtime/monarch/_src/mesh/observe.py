@@ -76,7 +76,7 @@ def snapshot(timeout: float = 5.0) -> list[MeshSnapshot]:
     if running.lost is not None:
         return [_lost(mesh) for mesh in found]
     uids = [int(mesh.uid, 16) for mesh in found]
-    states = {s.mesh: s for s in running.runtime.snapshot(uids).get(timeout)}
+    states = {s.mesh: s for s in running.runtime.agent.snapshot(uids).get(timeout)}
     return [_snapshot(m, states[int(m.uid, 16)]) for m in found if int(m.uid, 16) in states]
 
 
@@ -163,7 +163,7 @@ def flush_output(timeout: float = 5.0) -> None:
     """
     running = current_session()
     if running is not None and running.lost is None:
-        running.runtime.flush_output().get(timeout)
+        running.runtime.agent.flush_output().get(timeout)
 
 
 Change = MeshSpawned | ProcReady | RankFailed | MeshStopped

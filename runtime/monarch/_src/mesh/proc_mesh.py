@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from monarch._src.actor.context import current
 from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.future import Future
+from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.remote import ship
-from monarch._src.actor.runtime import ProcsRef, Runtime, runtime
+from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.config import settings
 from monarch._src.core.ids import AGENT
 from monarch._src.errors import MeshStoppedError, RankFailure, SupervisionError, at_text
@@ -128,9 +129,8 @@ class ProcMesh(MeshTrait):
                 f"no actor of {self.name!r} begins before the bootstrap function, which spawns "
                 f"{name!r} here, has returned; spawn it from the client"
             )
-        ranks = list(self._region.ranks())
-        failed = [f for rank in ranks if (f := run.dead(procs.ref, rank))]
-        failed += [f for rank in ranks if (f := procs.failures.get(rank))]
+        dead = {**run.known.dead(procs.ref.uid), **procs.failures}
+        failed = [dead[rank] for rank in sorted(dead) if rank in self._region]
         # One that never lived, or that its owner has stopped, is nobody's trouble any more: in a
         # notebook the next spawn is the corrected class.
         failed += [
@@ -148,17 +148,15 @@ class ProcMesh(MeshTrait):
             raise unpicklable(Class, args, kwargs, error) from error
         uid = run.uids()
         context = current.get()
-        run.own(uid, 0 if context is None else context.actor_instance.actor_id.uid)
+        run.ends.own(uid, 0 if context is None else context.actor_instance.actor_id.uid)
         actors = Actors(uid, name, cls, procs.ref, self._region, owned=True)
         procs.actors[uid] = actors
         extent = self._region.extent
-        labels, sizes = extent.labels, extent.sizes
         ref = procs.ref
-        for position, rank in enumerate(self._region.ranks()):
-            spec = SpawnActor(
-                uid, name, cls.name, ref.uid, ref.name, position, labels, sizes, run.name
-            )
-            run.node.send(run.reach(ref, rank), spec, payload)
+        spec = SpawnActor(
+            uid, name, cls.name, ref.uid, ref.name, 0, extent.labels, extent.sizes, run.name
+        )
+        run.routes.post(ref, self._region, spec, payload)
         return cast(A, ActorMesh(run, actors, self._region))
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
@@ -178,13 +176,12 @@ class ProcMesh(MeshTrait):
             if procs.stop_future is not None:
                 return procs.stop_future
             procs.stopped = reason
-            future = procs.stop_future = run.stopping(procs.ref.uid)
+            future = procs.stop_future = run.ends.stopping(procs.ref.uid)
         for actors in procs.actors.values():
             actors.stopped = actors.stopped or f"its procs were stopped ({reason})"
         grace = settings().cleanup_s
-        for rank in procs.region.ranks():
-            if run.dead(procs.ref, rank) is None:
-                run.node.send(run.reach(procs.ref, rank), StopProc(reason, grace))
+        dead = run.known.dead(procs.ref.uid)
+        run.routes.post(procs.ref, procs.region, StopProc(reason, grace), skip=dead)
         if not run.node.send(AGENT, StopMesh(procs.ref.uid, reason, grace)):
             future.settle(lambda: None)  # no agent, no procs
         forget(procs)
@@ -276,8 +273,8 @@ def procs_to_come() -> int:
         procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
         run = mesh._runtime  # pyright: ignore[reportPrivateUsage]
         if len(procs.ready) < len(procs.region):
-            missing = (rank for rank in procs.region.ranks() if rank not in procs.ready)
-            found += sum(run.dead(procs.ref, rank) is None for rank in missing)
+            gone = run.known.dead(procs.ref.uid)
+            found += sum(r not in procs.ready and r not in gone for r in procs.region.ranks())
     return found
 
 

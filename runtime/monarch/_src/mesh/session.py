@@ -20,9 +20,9 @@ from pathlib import Path
 import monarch
 from monarch._src.actor.background import background
 from monarch._src.actor.local import LocalActors
+from monarch._src.actor.refs import client_ref
 from monarch._src.actor.runtime import (
     Runtime,
-    client_ref,
     runtime_or_none,
     set_runtime,
     set_starter,
@@ -121,14 +121,14 @@ class Session:
         self._closed = True
         lost = self.lost is not None
         runtime = self.runtime
-        runtime.on_failure = None  # what ends from here on ends because we end it
+        runtime.ends.on_failure = None  # what ends from here on ends because we end it
         bound = settings().cleanup_s
         self.actors.stop(reason)
         self.actors.join(bound)
         if self.lost is None:
             try:
                 if bus.wanted(Output):
-                    runtime.flush_output().get(timeout=min(1.0, bound))
+                    runtime.agent.flush_output().get(timeout=min(1.0, bound))
             except Exception as error:
                 log.debug("last output was not flushed: %s", error)
             runtime.node.send(AGENT, Shutdown(reason))

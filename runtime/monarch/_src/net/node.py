@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import msgspec
@@ -65,13 +65,12 @@ class Node:
         *,
         mesh: int = 0,
         rank: int = -1,
-        after_drain: Callable[[], bool] | None = None,
     ) -> None:
-        """`after_drain` is called when all was read; True from it asks for another look."""
         self.name = name
         self.address = address
         self._handle = handle
-        self._after_drain = after_drain
+        # Called when all was read; True from it asks for another look.
+        self.after_drain: Callable[[], bool] | None = None
         self._hello = Hello(PROTOCOL, name, kind, os.getpid(), address, {}, mesh, rank)
         self._peers: dict[str, Peer] = {}
         self._by_route: dict[bytes, Peer] = {}
@@ -175,9 +174,24 @@ class Node:
                     return True
         return self.router.send(route, frames)
 
+    def forward(self, names: Iterable[str], message: Message, payload: Payload) -> None:
+        """Send the same to many nodes that are known; one that is gone is no error."""
+        frames = encode(message, payload)
+        ready: list[bytes] = []
+        for name in names:
+            peer = self._peers.get(name)
+            if peer is None:
+                continue
+            with peer.lock:
+                if peer.route is not None:
+                    ready.append(peer.route)
+                elif not peer.gone:
+                    peer.outbox.append(frames)
+        self.router.send_all(ready, frames)
+
     def drain(self) -> None:
         """Handle what can be read now, `AT_ONCE` messages at most. For the holder of the baton."""
-        while self._drained() and self._after_drain is not None and self._after_drain():
+        while self._drained() and self.after_drain is not None and self.after_drain():
             pass
 
     def _drained(self) -> bool:

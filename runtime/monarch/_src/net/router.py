@@ -16,7 +16,7 @@ import errno
 import os
 import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import zmq
@@ -100,6 +100,11 @@ class Router:
         if missed:
             self.wake()
         return True
+
+    def send_all(self, routing_ids: Iterable[bytes], frames: Sequence[Buffer]) -> None:
+        """Queue the same message for many peers; one that is gone is no error. Never blocks."""
+        for routing_id in routing_ids:
+            self.send(routing_id, frames)
 
     def readable(self) -> bool:
         """Whether a message can be received now; for who waits on `fd` without `wait`."""

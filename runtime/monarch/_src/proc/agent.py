@@ -35,11 +35,13 @@ from monarch._src.core.host import (
     StartProc,
 )
 from monarch._src.core.ids import AGENT, parse_proc_node, proc_node
+from monarch._src.core.notices import Notices
 from monarch._src.net import directory as sessions
 from monarch._src.net.node import Node
 from monarch._src.proc import report
 from monarch._src.proc import spec as wire
 from monarch._src.proc.board import LEFT, NONE, Board
+from monarch._src.proc.casting import Casting
 from monarch._src.proc.outputs import Outputs
 from monarch._src.proc.spec import DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
 from monarch._src.proc.system import (
@@ -51,7 +53,9 @@ from monarch._src.proc.system import (
 from monarch._src.proc.zygote import LARGEST, Zygote, seqpacket_pair
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import (
+    Answer,
     AnyMessage,
+    Cast,
     FlushOutput,
     Hello,
     OutputFlushed,
@@ -69,6 +73,7 @@ log = logging.getLogger("monarch.agent")
 T = TypeVar("T")
 PARENT_CHECK_S = 0.5
 SPAWN_WINDOW = 64
+LOOK_AGAIN_S = 0.001
 FDS_A_PROC = 3
 SPARE_FDS = 16
 
@@ -92,6 +97,9 @@ class Agent:
         self._zygote = zygote
         zygote.setblocking(False)
         self._node = Node(AGENT, "agent", sessions.address_of(directory, AGENT), self._handle)
+        self._casting = Casting(self._node, self._host)
+        # Ends that wait for the last answers of who has ended: node and status.
+        self._endings: Notices[tuple[str, int]] = Notices()
         self._selector = selectors.DefaultSelector()
         self._outputs = Outputs(self._selector, self._said)
         self._register(self._node.router.fd, self._nothing)
@@ -99,8 +107,10 @@ class Agent:
         self._client_fd = pidfd(client_pid)
         if self._client_fd is not None:
             self._register(self._client_fd, self._client_gone)
-        self._handlers: dict[type, Callable[[str, Any], None]] = {
+        self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Hello: self._on_hello,
+            Cast: self._on_cast,
+            Answer: self._casting.answered,
             SpawnProcs: self._on_spawn,
             StopMesh: self._on_stop,
             Watch: self._on_watch,
@@ -115,12 +125,14 @@ class Agent:
         self._node.link(self._client, sessions.address_of(self._directory, self._client))
         while not (self._ending and not self._host.meshes):
             self._node.drain()
+            self._casting.looked()
+            again = self._tell_of_ends()
             self._do(self._host.time_passed(time.monotonic()))
             self._start_more()
             if self._ending and not self._host.meshes:
                 break
             # Sending may have swallowed the edge on the socket's descriptor: look before waiting.
-            patience = 0.0 if self._node.router.readable() else self._patience()
+            patience = 0.0 if again or self._node.router.readable() else self._patience()
             for key, _ in self._selector.select(patience):
                 key.data()
         self._selector.close()
@@ -141,6 +153,8 @@ class Agent:
             if not self._ending and os.getppid() != self._client_pid:
                 self._client_gone()
             left = PARENT_CHECK_S if left is None else min(left, PARENT_CHECK_S)
+        if self._endings:  # a pipe's end comes from another thread, within a millisecond or so
+            left = LOOK_AGAIN_S if left is None else min(left, LOOK_AGAIN_S)
         return left
 
     def _client_gone(self) -> None:
@@ -151,6 +165,7 @@ class Agent:
         self._ending = True
         self._want_output.discard(self._client)
         self._node.forget(self._client)
+        self._casting.lost(self._client)
         self._do(self._host.node_lost(self._client, time.monotonic()))
 
     def _do(self, actions: list[Action]) -> None:
@@ -167,7 +182,7 @@ class Agent:
 
     # --- starting -----------------------------------------------------------------------------
 
-    def _on_spawn(self, _peer: str, message: SpawnProcs) -> None:
+    def _on_spawn(self, _peer: str, message: SpawnProcs, _payload: Payload) -> None:
         now = time.monotonic()
         actions = self._host.spawn_requested(message, now)
         if message.owner != self._client:
@@ -184,7 +199,10 @@ class Agent:
                 not message.commands or None in message.commands,
             )
         )  # fmt: skip
+        for proc in self._host.meshes[message.mesh].procs:
+            self._node.expect(proc.node)  # a cast may come before it
         self._do(actions)
+        self._do(self._casting.spawned(message.mesh))
 
     def _start_more(self) -> None:
         # A window, so that a mesh of a thousand leaves room for a smaller one asked for after it.
@@ -262,13 +280,24 @@ class Agent:
                     self._in_flight -= 1
                     self._not_started(node, message.reason)
                 case Ended():
-                    self._ended(node, message.status)
+                    if self._casting.owes(message.mesh, message.rank):
+                        self._endings.add((node, message.status), node, time.monotonic())
+                    else:
+                        self._ended(node, message.status)
 
     def _not_started(self, node: str, reason: str) -> None:
         self._outputs.drop(node)
         self._do(self._host.start_failed(node, reason, time.monotonic()))
 
     # --- ending -------------------------------------------------------------------------------
+
+    def _tell_of_ends(self) -> bool:
+        """Enter the ends of those who have said all; True to look at the socket once more."""
+        if not self._endings:
+            return False
+        for node, status in self._endings.due():
+            self._ended(node, status)
+        return self._endings.look(self._node.has_said_all)
 
     def _ended(self, node: str, status: int) -> None:
         proc = self._host.proc(node)
@@ -286,19 +315,21 @@ class Agent:
         death = report.death(proc, status, board, last_lines, now)
         self._outputs.drop(node)
         self._node.forget(node)
+        self._casting.ended(node)
         self._do(self._host.ended(node, death, now))
 
-    def _on_stop(self, peer: str, message: StopMesh) -> None:
+    def _on_stop(self, peer: str, message: StopMesh, _payload: Payload) -> None:
         now = time.monotonic()
         self._do(
             self._host.stop_requested(message.mesh, peer, message.reason, message.grace_s, now)
         )
 
-    def _on_shutdown(self, _peer: str, _message: Shutdown) -> None:
+    def _on_shutdown(self, _peer: str, _message: Shutdown, _payload: Payload) -> None:
         self._ending = True
         self._do(self._host.node_lost(self._client, time.monotonic()))
 
     def _free(self, mesh: int) -> None:
+        self._casting.freed(mesh)
         board = self._boards.pop(mesh, None)
         if board is not None:
             ranks = board.ranks
@@ -320,39 +351,42 @@ class Agent:
             if wants in (owner, self._client):
                 self._node.send(wants, OutputLines(proc.mesh, proc.rank, lines))
 
-    def _on_want_output(self, peer: str, message: WantOutput) -> None:
+    def _on_want_output(self, peer: str, message: WantOutput, _payload: Payload) -> None:
         if message.wanted:
             self._want_output.add(peer)
         else:
             self._want_output.discard(peer)
 
-    def _on_flush(self, peer: str, message: FlushOutput) -> None:
+    def _on_flush(self, peer: str, message: FlushOutput, _payload: Payload) -> None:
         for node in list(self._outputs.nodes()):
             self._outputs.read_all(node)
         self._node.send(peer, OutputFlushed(message.request))
 
     # --- questions ----------------------------------------------------------------------------
 
-    def _on_hello(self, peer: str, _message: Hello) -> None:
+    def _on_hello(self, peer: str, _message: Hello, _payload: Payload) -> None:
         if parse_proc_node(peer) is not None:
             self._do(self._host.hello(peer, time.monotonic()))
 
-    def _on_watch(self, peer: str, message: Watch) -> None:
+    def _on_cast(self, peer: str, message: Cast, payload: Payload) -> None:
+        self._do(self._casting.cast(peer, message, payload))
+
+    def _on_watch(self, peer: str, message: Watch, _payload: Payload) -> None:
         self._do(self._host.watch_requested(message.node, peer, message.owner))
 
-    def _on_snapshot(self, peer: str, message: Snapshot) -> None:
+    def _on_snapshot(self, peer: str, message: Snapshot, _payload: Payload) -> None:
         wanted = message.meshes or list(self._host.meshes)
         found = [self._host.meshes[uid] for uid in wanted if uid in self._host.meshes]
         now = time.monotonic()
         states = [report.mesh_state(mesh, self._boards[mesh.uid], now) for mesh in found]
         self._node.send(peer, Snapshotted(message.request, states))
 
-    def _handle(self, peer: str, message: AnyMessage, _payload: Payload) -> None:
+    def _handle(self, peer: str, message: AnyMessage, payload: Payload) -> None:
         handler = self._handlers.get(type(message))
         if handler is None:
             log.warning("%s sent a %s, which an agent has no use for", peer, type(message).__name__)
         else:
-            handler(peer, message)
+            handler(peer, message, payload)
 
 
 ENTRY = "monarch._src.actor.proc_main:main"

@@ -13,7 +13,7 @@ its creator chose: 31 random bits of the creator's incarnation, then a counter.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import msgspec
 
@@ -196,6 +196,9 @@ class OutputFlushed(Message, tag=26):
 
 # --- between actors -----------------------------------------------------------------------------
 
+# `after`: the cast of the same sender that must have come before; see `core.order`.
+# `relayed`: it came as a cast, whose answers are gathered. Its receiver says so to itself.
+
 
 class SpawnActor(Message, tag=30):
     """Make an actor in this proc. Payload: (class, args, kwargs)."""
@@ -211,6 +214,7 @@ class SpawnActor(Message, tag=30):
     sizes: list[int]
     creator: str  # is told of its failure; "" for a controller, which belongs to nobody
     if_absent: bool = False  # ignore this if there is a living actor of that uid
+    after: int = 0
 
 
 class StopActor(Message, tag=31):
@@ -220,6 +224,8 @@ class StopActor(Message, tag=31):
     call: int
     rank: int
     reason: str
+    after: int = 0
+    relayed: bool = False
 
 
 class StopProc(Message, tag=32):
@@ -227,6 +233,8 @@ class StopProc(Message, tag=32):
 
     reason: str
     grace_s: float
+    rank: int = 0
+    after: int = 0
 
 
 class Call(Message, tag=33):
@@ -246,6 +254,8 @@ class Call(Message, tag=33):
     by_port: bool = False
     reply_to: str = ""
     reply_address: str = ""
+    after: int = 0
+    relayed: bool = False
 
 
 class Reply(Message, tag=34):
@@ -292,11 +302,61 @@ class Bootstrapped(Message, tag=38):
     failure: RankFailure | None = None
 
 
-OK, RAISED, DIED, THROWN = 0, 1, 2, 3
+# --- casts: one message to many ranks, relayed by their host agent ------------------------------
+
+
+class Cast(Message, tag=40):
+    """A message for every rank of a region; the agent passes it on, each receiver fills in `rank`.
+
+    `number` counts the casts of the sender to that mesh; `fences` names the ranks for which so many
+    direct messages come before it (see `core.order`). If `call` is not 0 the agent gathers the
+    answers, merged; with `each`, as they come.
+    """
+
+    carries_payload: ClassVar[bool] = True
+    sender: str
+    address: str
+    owner: str  # whose mesh it is
+    mesh: int
+    number: int
+    region: tuple[int, tuple[int, ...], tuple[int, ...]]  # offset, sizes, strides
+    fences: list[tuple[int, int]]
+    call: int
+    each: bool
+    message: Call | SpawnActor | StopActor | StopProc
+
+
+class Answer(Message, tag=41):
+    """The answer of one rank to a cast, to who gathers them. Payload as of a Reply.
+
+    `to` made the call; `position` is the rank's place in the region. Status ELSEWHERE: the rank has
+    answered the caller itself.
+    """
+
+    carries_payload: ClassVar[bool] = True
+    to: str
+    call: int
+    position: int
+    status: int
+
+
+AnswerRun: TypeAlias = "tuple[int, int, int, int]"  # first position, count, status, bytes
+
+
+class Answers(Message, tag=42):
+    """Answers to a cast, those of neighbours that are equal once. Payload: theirs, end to end."""
+
+    carries_payload: ClassVar[bool] = True
+    call: int
+    runs: list[AnswerRun]
+
+
+OK, RAISED, DIED, THROWN, ELSEWHERE = 0, 1, 2, 3, 4
 
 # All and only the messages that may arrive as the head of a frame.
 AnyMessage = (
     Hello | Refused | SpawnProcs | StopMesh | Watch | Snapshot | WantOutput | FlushOutput | Shutdown
     | ProcEnded | MeshStopped | Snapshotted | OutputLines | OutputFlushed | SpawnActor | StopActor
-    | StopProc | Call | Reply | ActorFailed | Probe | Bootstrap | Bootstrapped
+    | StopProc | Call | Reply | ActorFailed | Probe | Bootstrap | Bootstrapped | Cast | Answer
+    | Answers
 )  # fmt: skip

@@ -1,0 +1,141 @@
+"""The relay of casts: one message in for many ranks, one merged answer out. No I/O.
+
+What a host agent knows of casts (its driver is `monarch._src.proc.casting`). Events are methods
+named in the past tense; those that let answers leave return them.
+
+A call that was cast *owes* the answers of its ranks. They are held until the last has come, unless
+somebody wants each as it comes (a stream), or one of them is bad news; then what is held leaves at
+the end of each look at the socket. Equal answers of neighbours are sent once. Only small answers
+come this way: a large one goes to the caller at once, and its rank says so (`ELSEWHERE`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import msgspec
+
+from monarch._src.shape import NDSlice
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import ELSEWHERE, OK, AnswerRun, Answers, Cast
+
+Key: TypeAlias = "tuple[str, int]"  # who called, and the number of its call
+
+
+class SendAnswers(msgspec.Struct, frozen=True):
+    """Send merged answers to who called."""
+
+    to: str
+    message: Answers
+    payload: Payload
+
+
+class _Gather:
+    """One call that was cast. `owed`: all and only the ranks that owe an answer and live."""
+
+    __slots__ = ("eager", "held", "mesh", "owed", "region")
+
+    def __init__(self, mesh: int, region: NDSlice, owed: set[int], *, eager: bool) -> None:
+        self.mesh = mesh
+        self.region = region
+        self.owed = owed
+        self.eager = eager
+        self.held: list[tuple[int, int, bytes]] = []  # position, status, body
+
+
+class CastTable:
+    """All calls that were cast over this host and are not answered yet."""
+
+    def __init__(self) -> None:
+        self._open: dict[Key, _Gather] = {}
+        self._restless: set[Key] = set()  # those that hold answers and are not to wait
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def cast(self, sender: str, message: Cast, living: Iterable[int]) -> None:
+        """A cast was passed on to these ranks."""
+        if message.call:
+            offset, sizes, strides = message.region
+            region = NDSlice(offset=offset, sizes=sizes, strides=strides)
+            gather = _Gather(message.mesh, region, set(living), eager=message.each)
+            if gather.owed:
+                self._open[sender, message.call] = gather
+
+    def answered(
+        self, to: str, call: int, rank: int, position: int, status: int, body: bytes
+    ) -> list[SendAnswers]:
+        """A rank has answered; `body` is empty if it did so ELSEWHERE."""
+        key = (to, call)
+        gather = self._open.get(key)
+        if gather is None or rank not in gather.owed:
+            return []
+        gather.owed.discard(rank)
+        if status != ELSEWHERE:
+            gather.held.append((position, status, body))
+        if not gather.owed:
+            return self._leave(key, gather)
+        if status not in (OK, ELSEWHERE):
+            gather.eager = True
+        if gather.eager and gather.held:
+            self._restless.add(key)
+        return []
+
+    def looked(self) -> list[SendAnswers]:
+        """Everything that could be received has been: what is not to wait leaves."""
+        restless, self._restless = self._restless, set()
+        return [found for key in restless for found in self._leave(key, self._open[key])]
+
+    def ended(self, mesh: int, rank: int) -> list[SendAnswers]:
+        """A rank is gone. What others have answered leaves before the caller hears of it."""
+        hit = [(k, g) for k, g in self._open.items() if g.mesh == mesh and rank in g.region]
+        found: list[SendAnswers] = []
+        for key, gather in hit:
+            gather.owed.discard(rank)
+            found += self._leave(key, gather)
+        return found
+
+    def owes(self, mesh: int, rank: int) -> bool:
+        """Whether anybody waits for an answer of that rank."""
+        return any(g.mesh == mesh and rank in g.owed for g in self._open.values())
+
+    def caller_lost(self, node: str) -> None:
+        """Nobody wants its answers any more."""
+        for key in [key for key in self._open if key[0] == node]:
+            del self._open[key]
+            self._restless.discard(key)
+
+    def validate(self) -> None:
+        """Assert every invariant; tests call it after each event."""
+        for gather in self._open.values():
+            assert gather.owed, "a call that is owed nothing is closed"
+            assert all(rank in gather.region for rank in gather.owed)
+        for key in self._restless:
+            assert self._open[key].held
+            assert self._open[key].eager
+
+    def _leave(self, key: Key, gather: _Gather) -> list[SendAnswers]:
+        self._restless.discard(key)
+        if not gather.owed:
+            del self._open[key]
+        held, gather.held = gather.held, []
+        return [_merged(key, held)] if held else []
+
+
+def _merged(key: Key, held: list[tuple[int, int, bytes]]) -> SendAnswers:
+    held.sort()
+    runs: list[AnswerRun] = []
+    bodies: list[bytes] = []
+    end, last_status, last = -1, OK, b""
+    for position, status, body in held:
+        if position == end and status == last_status and body == last:
+            first, count, _, size = runs[-1]
+            runs[-1] = (first, count + 1, status, size)
+        else:
+            runs.append((position, 1, status, len(body)))
+            bodies.append(body)
+            last_status, last = status, body
+        end = position + 1
+    to, call = key
+    return SendAnswers(to, Answers(call, runs), Payload(b"".join(bodies)))

@@ -1,0 +1,113 @@
+"""Order over two routes: what one process sends another arrives in the order sent. No I/O.
+
+A message to one proc goes *direct*; one to many may go as a *cast*, which the host agent relays.
+Each route keeps its own order, and one may be faster than the other. So each message says what
+must come before it on the other route, and the receiver holds it back until that has come:
+
+- a direct message carries the number of the last cast before it that its receiver is part of;
+- a cast carries, for those receivers that were sent something direct since their last cast, how
+  many direct messages they were sent in all. Receivers that were not are no cost.
+
+So a direct message costs the sender the same however many ranks there are, and a cast costs it as
+much as there were direct messages since the last. Nothing can wait for ever: what a message waits
+for was sent before it.
+
+The sender numbers its casts to one mesh from 1; a receiver is part of one mesh, and counts by
+sender.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from monarch._src.shape import Region
+
+T = TypeVar("T")
+REMEMBERED = 8
+
+
+class Outgoing:
+    """What one process has sent to the procs of one mesh. Not thread-safe."""
+
+    __slots__ = ("_casts", "_direct", "_last", "_recent", "_unfenced")
+
+    def __init__(self) -> None:
+        self._casts = 0
+        self._direct: dict[int, int] = {}  # by rank: direct messages sent
+        self._unfenced: set[int] = set()  # ranks sent something direct since their last cast
+        # The last cast of each of the latest regions, oldest first; what is older is by rank.
+        self._recent: dict[Region, int] = {}
+        self._last: dict[int, int] = {}
+
+    def direct(self, rank: int) -> int:
+        """A direct message to that rank is about to be sent: the cast that it must follow, or 0."""
+        self._direct[rank] = self._direct.get(rank, 0) + 1
+        if not self._casts:
+            return 0
+        self._unfenced.add(rank)
+        for region in reversed(self._recent):
+            if rank in region:
+                return self._recent[region]
+        return self._last.get(rank, 0)
+
+    def cast(self, region: Region) -> tuple[int, list[tuple[int, int]]]:
+        """A cast to that region is about to be sent: its number, and (rank, direct ones before)."""
+        if not self._casts:
+            self._unfenced.update(self._direct)
+        self._casts += 1
+        self._recent.pop(region, None)
+        self._recent[region] = self._casts
+        if len(self._recent) > REMEMBERED:
+            oldest = next(iter(self._recent))
+            self._last.update(dict.fromkeys(oldest.ranks(), self._recent.pop(oldest)))
+        fenced = [rank for rank in self._unfenced if rank in region]
+        self._unfenced.difference_update(fenced)
+        return self._casts, [(rank, self._direct[rank]) for rank in fenced]
+
+
+class Incoming(Generic[T]):
+    """What one process has got from one sender. Not thread-safe: one thread at a time receives."""
+
+    __slots__ = ("_casts", "_direct", "_held_casts", "_held_direct")
+
+    def __init__(self) -> None:
+        self._direct = 0  # direct messages passed on
+        self._casts = 0  # the number of the last cast passed on
+        self._held_direct: deque[tuple[int, T]] = deque()
+        self._held_casts: deque[tuple[int, int, T]] = deque()
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything waits for the other route."""
+        return bool(self._held_direct or self._held_casts)
+
+    def direct(self, after: int, item: T) -> bool:
+        """A direct message came. True: it is the next; False: it is held back."""
+        if after > self._casts or self._held_direct:
+            self._held_direct.append((after, item))
+            return False
+        self._direct += 1
+        return True
+
+    def cast(self, number: int, fence: int, item: T) -> bool:
+        """A cast came, which follows `fence` direct messages. True: it is the next."""
+        if fence > self._direct or self._held_casts:
+            self._held_casts.append((number, fence, item))
+            return False
+        self._casts = number
+        return True
+
+    def released(self) -> Iterator[T]:
+        """What was held back and is now next, in order."""
+        while True:
+            if self._held_direct and self._held_direct[0][0] <= self._casts:
+                self._direct += 1
+                yield self._held_direct.popleft()[1]
+            elif self._held_casts and self._held_casts[0][1] <= self._direct:
+                number, _, item = self._held_casts.popleft()
+                self._casts = number
+                yield item
+            else:
+                return
