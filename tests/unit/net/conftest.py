@@ -48,8 +48,16 @@ def make_node(sockets: Path) -> Iterator[Callable[..., Node]]:
     def ignore(peer: str, message: AnyMessage, payload: Payload) -> None:
         pass
 
-    def make(name: str, handle: Any = ignore, *, start: bool = True, **options: Any) -> Node:
+    def make(
+        name: str,
+        handle: Any = ignore,
+        *,
+        start: bool = True,
+        after_drain: Callable[[], bool] | None = None,
+        **options: Any,
+    ) -> Node:
         node = Node(name, "proc", f"ipc://{sockets}/{name}", handle, **options)
+        node.after_drain = after_drain
         made.append(node)
         if start:
             node.start()

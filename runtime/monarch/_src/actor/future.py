@@ -124,13 +124,15 @@ class Future(Waitable, Generic[R]):
         return self._result()
 
     def _wait(self, timeout: float | None) -> bool:
-        context = current.get() if timeout is None and self.pending is not None else None
+        pending = self.pending
+        brisk = pending is not None and pending.alone and pending.owed == 1
+        context = current.get() if timeout is None and pending is not None else None
         if context is None or context.actor_instance.task is not None:
-            return self._baton.wait(self, timeout)
+            return self._baton.wait(self, timeout, brisk=brisk)
         instance = context.actor_instance
         self._begin_wait(instance)
         try:
-            if self._baton.wait(self, PROBE_S):
+            if self._baton.wait(self, PROBE_S, brisk=brisk):
                 return True
             if self._prober is not None:
                 self._prober(instance, self)

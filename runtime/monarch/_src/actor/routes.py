@@ -128,11 +128,11 @@ class Routes:
                 if position in skip:
                     continue
                 node = self.reach(ref, rank)
-                if node == own:  # it is queued as it is, and the others are not done
-                    message = msgspec.structs.replace(message)
                 message.rank = position
                 message.after = outgoing.direct(rank)
-                if not send(node, message, payload):
+                # To ourselves it is queued as it is, and there are more to come.
+                each_own = msgspec.structs.replace(message) if node == own else message
+                if not send(node, each_own, payload):
                     missed.append(position)
         return missed
 

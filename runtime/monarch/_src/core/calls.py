@@ -24,7 +24,7 @@ class PendingCall(ABC):
     `owed`: bit p is set while, and only while, position p owes an answer.
     """
 
-    __slots__ = ("actor_mesh", "mesh", "number", "owed", "region")
+    __slots__ = ("actor_mesh", "alone", "mesh", "number", "owed", "region")
     takes_runs: ClassVar[bool] = False
 
     def __init__(self, mesh: int, actor_mesh: object, region: Region) -> None:
@@ -33,6 +33,7 @@ class PendingCall(ABC):
         self.actor_mesh = actor_mesh
         self.region = region
         self.owed = (1 << len(region)) - 1
+        self.alone = False  # whether no other call was open when this one was
 
     def owing(self) -> list[int]:
         """The positions that owe an answer."""
@@ -68,6 +69,7 @@ class CallTable:
     def open(self, call: PendingCall) -> int:
         """Register a call that is about to be sent; its id, never 0."""
         number = call.number = next(self._ids)
+        call.alone = not self._open
         self._open[number] = call
         return number
 

@@ -60,11 +60,13 @@ class Router:
         self._send = self._socket.send
         self._wake_r, self._wake_w = _wake_pipe()
         self._waiting = 0
+        self._empty = False  # nothing can be received, and the socket was not used since it said so
         self.closed = False
 
     def connect(self, routing_id: bytes, address: str) -> None:
         """Open a pipe to a peer, known from now on by that routing id; messages queue at once."""
         with self._lock:
+            self._empty = False
             self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, routing_id)
             self._socket.connect(address)
 
@@ -72,6 +74,7 @@ class Router:
         """Close a pipe that `connect` opened, and drop what it still holds."""
         with self._lock:
             if not self.closed:
+                self._empty = False
                 try:
                     self._socket.disconnect(address)
                 except zmq.ZMQError as error:
@@ -83,6 +86,7 @@ class Router:
         with uninterrupted(), self._lock:
             if self.closed:
                 return False
+            self._empty = False
             try:
                 self._send(routing_id, _SNDMORE_NOBLOCK)
             except zmq.ZMQError as error:
@@ -109,7 +113,11 @@ class Router:
     def readable(self) -> bool:
         """Whether a message can be received now; for who waits on `fd` without `wait`."""
         with self._lock:
-            return not self.closed and bool(self._get(_EVENTS) & _POLLIN)
+            if self.closed:
+                return False
+            found = bool(self._get(_EVENTS) & _POLLIN)
+            self._empty = not found
+            return found
 
     def reachable(self, routing_id: bytes) -> bool:
         """Whether the pipe of a peer that connected to us is still open. Only for a dead peer.
@@ -120,6 +128,7 @@ class Router:
         with uninterrupted(), self._lock:
             if self.closed:
                 return False
+            self._empty = False
             try:
                 self._send(routing_id, _SNDMORE_NOBLOCK)
             except zmq.ZMQError as error:
@@ -132,8 +141,12 @@ class Router:
     def receive(self) -> list[Any] | None:
         """The next message as [routing id, frame, ...], or None when there is none now."""
         with self._lock:
-            if self.closed or not self._get(_EVENTS) & _POLLIN:
+            if self.closed:
                 return None
+            if not self._get(_EVENTS) & _POLLIN:
+                self._empty = True
+                return None
+            self._empty = False
             recv, get = self._recv, self._get
             # A routing id is never the last frame; what follows the first frame is bulk, not
             # copied.
@@ -151,7 +164,7 @@ class Router:
         guarded wait can be interrupted by SIGINT while it blocks, and only then.
         """
         with self._lock:
-            if self.closed or self._get(_EVENTS) & _POLLIN:
+            if self.closed or not (self._empty or not self._get(_EVENTS) & _POLLIN):
                 return []
             self._waiting += 1
         timeout_ms = None if timeout_s is None else max(0.0, timeout_s) * 1e3
