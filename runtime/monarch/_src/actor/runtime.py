@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -91,7 +90,7 @@ class Runtime:
     ) -> None:
         self.name = name
         self.directory = directory
-        self.host = socket.gethostname()
+        self.host = os.uname().nodename
         self.uids = UidSource()
         self.calls = CallTable()
         # Answers are entered by the thread that receives, the known dead by the one that calls.

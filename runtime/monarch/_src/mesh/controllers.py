@@ -7,7 +7,6 @@ ignores what it has already. So the first wins, and all hold the same reference.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, TypeVar, cast
 
 from monarch._src.actor.endpoint import Actor, actor_class
@@ -66,5 +65,7 @@ def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any
 
 def controller_uid(name: str) -> int:
     """The uid of a controller: 61 bits of a digest below a bit that no counted uid has."""
+    import hashlib  # 2 ms, and few programs have controllers
+
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return (1 << 62) | (int.from_bytes(digest, "big") >> 3)

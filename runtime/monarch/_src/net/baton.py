@@ -34,10 +34,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from monarch._src.errors import BlockedLoopError
 from monarch._src.net.interrupt import InterruptGuard, guard_for_this_thread
-from monarch._src.net.router import Router
+
+if TYPE_CHECKING:
+    from monarch._src.net.router import Router
 
 log = logging.getLogger("monarch.net")
 TICK = 0.005

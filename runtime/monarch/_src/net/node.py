@@ -22,7 +22,6 @@ import msgspec
 
 from monarch._src.net.baton import Baton, Waitable
 from monarch._src.net.interrupt import uninterrupted
-from monarch._src.net.router import Router
 from monarch._src.version import VERSION
 from monarch._src.wire.frames import NO_PAYLOAD, Buffer, FrameError, Payload, decode, encode
 from monarch._src.wire.messages import PROTOCOL, AnyMessage, Hello, Message, Refused
@@ -77,6 +76,9 @@ class Node:
         self._lock = threading.Lock()
         self._to_self: deque[tuple[AnyMessage, Payload]] = deque()
         self.dropped = 0
+        # ZeroMQ takes 10 ms to load; a client has them while its host agent starts.
+        from monarch._src.net.router import Router
+
         self.router = Router(name.encode(), address)
         self.baton = Baton(self.router, self.drain, name)
 
