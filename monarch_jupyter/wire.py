@@ -19,7 +19,10 @@ COMM_TARGET = "monarch.meshes"
 
 
 class RowMessage(TypedDict):
-    """One rank. `since_s` is seconds in this state when the message was made; `rss_mib` is MiB."""
+    """One rank. `since_s` is seconds in this state when the message was made; `rss_mib` is MiB.
+
+    `errors` of its `messages` failed.
+    """
 
     rank: int
     point: dict[str, int]
@@ -31,6 +34,7 @@ class RowMessage(TypedDict):
     messages: int
     rss_mib: float | None
     failure: str | None
+    errors: int
 
 
 class MeshMessage(TypedDict):
@@ -126,6 +130,7 @@ def _row_message(row: RankRow) -> RowMessage:
         messages=row.messages,
         rss_mib=None if row.rss_mib is None else round(row.rss_mib, 1),
         failure=row.failure,
+        errors=row.errors,
     )
 
 
@@ -186,6 +191,7 @@ def _same_row(before: RankRow | None, now: RankRow) -> bool:
         and before.endpoint == now.endpoint
         and before.messages == now.messages
         and before.failure == now.failure
+        and before.errors == now.errors
     )
 
 

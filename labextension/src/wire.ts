@@ -25,6 +25,8 @@ export interface Row {
   readonly rss_mib: number | null;
   /** One line, when the state is "failed". */
   readonly failure: string | null;
+  /** How many of the messages failed. */
+  readonly errors: number;
 }
 
 export interface Mesh {
@@ -164,7 +166,8 @@ function row(data: unknown, at: string): Row {
     since_s: number(fields.since_s, `${at}.since_s`),
     messages: number(fields.messages, `${at}.messages`),
     rss_mib: orNull(number, fields.rss_mib, `${at}.rss_mib`),
-    failure: orNull(text, fields.failure, `${at}.failure`)
+    failure: orNull(text, fields.failure, `${at}.failure`),
+    errors: number(fields.errors, `${at}.errors`)
   };
 }
 

@@ -14,6 +14,7 @@ export function row(rank: number, fields: Partial<Row> = {}): Row {
     messages: 0,
     rss_mib: 20,
     failure: null,
+    errors: 0,
     ...fields
   };
 }

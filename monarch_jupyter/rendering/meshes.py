@@ -158,7 +158,7 @@ def _failures(mesh: MeshSnapshot) -> Html:
 
 
 def _processes(mesh: MeshSnapshot, name: str = "") -> Html:
-    head = ["rank", "pid", "state", "for", "messages", "memory"]
+    head = ["rank", "pid", "state", "for", "messages", "errors", "busy", "memory"]
     rows: list[list[object]] = [
         [
             name_point(row.point) or str(row.rank),
@@ -166,6 +166,8 @@ def _processes(mesh: MeshSnapshot, name: str = "") -> Html:
             html.toned(f"{ICONS[row.state]} {doing(row)}", TONES[row.state]),
             duration(row.since_s),
             row.messages,
+            html.toned(row.errors, "bad") if row.errors else row.errors,
+            duration(row.busy_s),
             "-" if row.rss_mib is None else f"{row.rss_mib:.0f} MiB",
         ]
         for row in mesh.rows

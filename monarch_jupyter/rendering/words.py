@@ -30,6 +30,34 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def short_time(seconds: float) -> str:
+    """`3.7 µs`, `12 ms`, `1.5 s`; from 10 s on as `duration`."""
+    for unit, worth in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
+        shown = three_digits(seconds / worth)
+        if float(shown) < 1000 or unit == "s":
+            return f"{shown} {unit}" if seconds < 10 else duration(seconds)
+    raise AssertionError("there is a unit for every time")
+
+
+def byte_size(number: int) -> str:
+    """`512 B`, `1.5 KiB`, `20 MiB`."""
+    if number < 1024:
+        return f"{number} B"
+    size, unit = number / 1024, "KiB"
+    for larger in ("MiB", "GiB", "TiB"):
+        if size < 1000:
+            break
+        size, unit = size / 1024, larger
+    return f"{three_digits(size)} {unit}"
+
+
+def three_digits(number: float) -> str:
+    """`0.04`, `1.5`, `12`, `345`: what is worth reading."""
+    if number < 0.95:
+        return f"{number:.2g}"
+    return f"{number:.1f}" if number < 9.95 else f"{number:.0f}"
+
+
 def count(number: int, noun: str, plural: str = "") -> str:
     """`1 rank`, `8 ranks`, `2 processes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"

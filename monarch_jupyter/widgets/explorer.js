@@ -309,6 +309,7 @@ class MeshView {
       ["for", duration((Date.now() - row.began) / 1000)],
       ["process", row.pid === null ? "none" : `pid ${row.pid} on ${this.mesh.host}`],
       ["messages", String(row.messages)],
+      ["errors", String(row.errors)],
       ["memory", row.rss_mib === null ? "unknown" : `${row.rss_mib.toFixed(0)} MiB`],
     ];
     setLabel(this.details, `${title} details`);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from monarch.actor import Death, Frame, RankFailure
-from monarch.observe import MeshSnapshot, OutputLine, RankRow
+from monarch.observe import EndpointMetrics, MeshSnapshot, OutputLine, Process, RankRow
 
 
 def row(rank: int, **changes: Any) -> RankRow:
@@ -38,6 +38,42 @@ def mesh(rows: list[RankRow] | None = None, **changes: Any) -> MeshSnapshot:
         "age_s": 12.0,
     }
     return MeshSnapshot(**{**known, **changes})
+
+
+def process(rank: int | None) -> Process:
+    """A rank of `workers`, or the client."""
+    return Process("client", None, {}) if rank is None else Process("workers", rank, {"gpus": rank})
+
+
+def counted(endpoint: str = "step", adverb: str | None = None, **changes: Any) -> EndpointMetrics:
+    """`Trainer.endpoint` of `workers`: 100 calls that its 8 ranks ran, or that the client made."""
+    known: dict[str, Any] = {
+        "mesh": "workers",
+        "mesh_uid": "u1",
+        "actor_class": "Trainer",
+        "actor": "trainers",
+        "endpoint": endpoint,
+        "side": "caller" if adverb else "callee",
+        "adverb": adverb,
+        "processes": 1 if adverb else 8,
+        "calls": 100,
+        "errors": 0,
+        "in_flight": 0,
+        "bytes_in": 2000,
+        "bytes_out": 20 * 2**20,
+        "calls_per_s": 12.5,
+        "observed_s": 8.0,
+        "total_s": 1.2,
+        "mean_s": 0.012,
+        "p50_s": 0.0101,
+        "p90_s": 0.02,
+        "p99_s": 0.031,
+        "max_s": 1.5,
+        "waited_s": None if adverb else 0.0000037,
+        "slowest": (process(None if adverb else 3), 0.015),
+        "histogram": ((0.0117, 50), (0.032, 50)),
+    }
+    return EndpointMetrics(**{**known, **changes})
 
 
 def line(rank: int, text: str, stream: str = "stdout", uid: str = "u1") -> OutputLine:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from monarch.actor import Frame
+from monarch.observe import Metrics, MissingProcess
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.failures import (
     entry_lines,
@@ -22,9 +23,10 @@ from monarch_jupyter.rendering.failures import (
 from monarch_jupyter.rendering.frames import Place, place_lines, rank_cell_filename
 from monarch_jupyter.rendering.layout import grid_of, point_of
 from monarch_jupyter.rendering.meshes import listing_html, listing_text, mesh_html, mesh_text
+from monarch_jupyter.rendering.metrics import endpoints_html, endpoints_text
 from monarch_jupyter.rendering.values import values_html, values_text
-from monarch_jupyter.rendering.words import columns, count, duration
-from tests.notebook.samples import death, failure, mesh, row
+from monarch_jupyter.rendering.words import byte_size, columns, count, duration, short_time
+from tests.notebook.samples import counted, death, failure, mesh, process, row
 
 VOID = {"br", "hr"}
 
@@ -77,6 +79,14 @@ class TestMarkup:
             values_html({"gpus": 1}, [sign]),
             failures_html([failure(0, message=sign, traceback=sign)], no_cells),
             listing_html([mesh(name=sign)]),
+            endpoints_html(
+                Metrics(
+                    (counted(sign, mesh=sign, actor=sign, actor_class=sign),),
+                    (MissingProcess(process(1), sign),),
+                ),
+                {"u1"},
+                every=True,
+            ),
         ]
         for picture in pictures:
             assert "script" not in Reader(picture).tags
@@ -155,6 +165,84 @@ class TestMesh:
         ]
         assert "%monarch spawn" in listing_text([])
         assert "%monarch spawn" in listing_html([])
+
+
+class TestEndpoints:
+    def said(self, *rows: object, missing: tuple[MissingProcess, ...] = (), every: bool) -> str:
+        """The table as text, after a look that the HTML says the same."""
+        metrics = Metrics(rows, missing)  # type: ignore[arg-type]
+        text = endpoints_text(metrics, {"u1"}, every=every)
+        read = Reader(endpoints_html(metrics, {"u1"}, every=every)).text
+        assert "".join(read.split()) == "".join(text.split())
+        return text
+
+    def test_each_endpoint_is_a_line_as_ranks_ran_it(self) -> None:
+        rows = [
+            counted("rest", calls=8, total_s=0.08, mean_s=0.01, p99_s=0.01, slowest=None),
+            counted("step", errors=2, in_flight=8),
+            counted("step", "call"),
+        ]
+        *table, note = self.said(*rows, every=False).splitlines()
+        cells = [[cell.strip() for cell in line.split("  ") if cell] for line in table]
+        head = ["mesh", "actor", "endpoint", "calls", "errors", "running", "mean", "p99"]
+        assert cells == [
+            [*head, "slowest", "in", "out"],
+            ["workers", "trainers", "Trainer.step", "100", "2", "8", "12 ms", "31 ms",
+             "gpus=3 15 ms", "2.0 KiB", "20 MiB"],
+            ["workers", "trainers", "Trainer.rest", "8", "0", "0", "10 ms", "10 ms",
+             "-", "2.0 KiB", "20 MiB"],
+        ]  # fmt: skip
+        assert note == "as ranks ran them; `%monarch ls --metrics` shows callers too"
+
+    def test_in_full_there_are_all_figures_from_both_sides(self) -> None:
+        rows = [
+            counted(),
+            counted(adverb="call", processes=2),
+            counted(adverb="broadcast", mean_s=None, p50_s=None, p90_s=None, p99_s=None,
+                    max_s=None, slowest=None),
+        ]  # fmt: skip
+        lines = [line.split("  ") for line in self.said(*rows, every=True).splitlines()]
+        head, *cells = [[cell.strip() for cell in line if cell] for line in lines]
+        assert head[3:] == [
+            "by", "calls", "errors", "in flight", "calls/s", "mean", "p50", "p90", "p99", "longest",
+            "waited", "slowest", "in", "out",
+        ]  # fmt: skip
+        assert [line[3:] for line in cells] == [
+            ["ranks", "100", "0", "0", "12", "12 ms", "10 ms", "20 ms", "31 ms", "1.5 s", "3.7 µs",
+             "gpus=3 15 ms", "2.0 KiB", "20 MiB"],
+            ["call", "100", "0", "0", "12", "12 ms", "10 ms", "20 ms", "31 ms", "1.5 s", "-",
+             "client 15 ms", "2.0 KiB", "20 MiB"],
+            ["broadcast", "100", "0", "0", "12", "-", "-", "-", "-", "-", "-", "-", "2.0 KiB",
+             "20 MiB"],
+        ]  # fmt: skip
+
+    def test_a_long_list_shows_where_most_time_goes_and_says_what_it_leaves_out(self) -> None:
+        rows = [counted(f"e{number}", total_s=float(number)) for number in range(20)]
+        *lines, note = self.said(*rows, every=False).splitlines()[1:]
+        assert [line.split()[2] for line in lines] == [f"Trainer.e{n}" for n in range(19, 11, -1)]
+        assert note == "and 12 more; `%monarch ls --metrics` shows all"
+        assert len(self.said(*rows, every=True).splitlines()) == 21
+
+    def test_who_did_not_answer_is_named_with_the_reason(self) -> None:
+        busy = "busy in Trainer.step for 2.0 s; no answer within 1 s"
+        missing = [MissingProcess(process(rank), "killed by SIGKILL") for rank in (1, 2, 3)]
+        missing.append(MissingProcess(process(5), busy))
+        said = self.said(missing=tuple(missing), every=False)
+        assert said.splitlines() == [
+            "no figures of workers gpus=1..3: killed by SIGKILL",
+            f"no figures of workers gpus=5: {busy}",
+        ]
+
+    def test_meshes_that_are_not_listed_are_left_out_and_the_clients_own_actors_are_not(
+        self,
+    ) -> None:
+        rows = [counted("theirs", mesh_uid="u2"), counted("ours", mesh="client", mesh_uid="0")]
+        said = self.said(*rows, every=True)
+        assert "Trainer.ours" in said
+        assert "Trainer.theirs" not in said
+
+    def test_where_nothing_was_called_nothing_is_said(self) -> None:
+        assert self.said(every=False) == self.said(every=True) == ""
 
 
 class TestValues:
@@ -304,6 +392,29 @@ class TestFrames:
 )
 def test_times_are_said_shortly(seconds: float, said: str) -> None:
     assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.0, "0 µs"), (0.00000004, "0.04 µs"), (0.0000037, "3.7 µs"), (0.000347, "347 µs"),
+        (0.0009994, "999 µs"), (0.0009996, "1.0 ms"), (0.0123, "12 ms"), (1.5, "1.5 s"),
+        (9.94, "9.9 s"), (12.3, "12 s"), (185, "3 min 5 s"),
+    ],
+)  # fmt: skip
+def test_short_times_keep_two_digits(seconds: float, said: str) -> None:
+    assert short_time(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (20_000, "20 KiB"), (2**20 - 1, "1.0 MiB"),
+        (20 * 2**20, "20 MiB"), (3 * 2**30, "3.0 GiB"), (5 * 2**50, "5120 TiB"),
+    ],
+)  # fmt: skip
+def test_sizes_are_said_in_the_nearest_unit(number: int, said: str) -> None:
+    assert byte_size(number) == said
 
 
 def test_counts_agree_with_their_nouns() -> None:

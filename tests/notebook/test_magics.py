@@ -43,6 +43,39 @@ def test_ls_lists_meshes_with_their_states(kernel: Kernel) -> None:
     assert "ready  2: 2 idle" in lines[0]
 
 
+CALLS = """
+from monarch.actor import Actor, endpoint
+class Trainer(Actor):
+    @endpoint
+    def step(self, number):
+        return 100 // number
+trainers = workers.spawn("trainers", Trainer)
+for number in (1, 2, 0):
+    answer = trainers.step.call(number)
+    answer.exception()
+"""
+
+
+def test_ls_tells_what_was_counted_of_endpoints(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=2")
+    assert "endpoint" not in kernel.ok("%monarch ls").result["text/plain"]
+    kernel.ok(CALLS)
+    shown = kernel.ok("%monarch ls").result
+    _, endpoints = shown["text/plain"].split("\n\n")
+    head, step, *_ = endpoints.splitlines()
+    assert head.split()[:6] == ["mesh", "actor", "endpoint", "calls", "errors", "running"]
+    assert step.split()[:6] == ["workers", "trainers", "Trainer.step", "6", "2", "0"]
+    assert "<code>Trainer.step</code>" in shown["text/html"]
+    whole = kernel.ok("%monarch ls --metrics").result["text/plain"].split("\n\n")[1]
+    assert [line.split()[3:6] for line in whole.splitlines()] == [
+        ["by", "calls", "errors"],
+        ["ranks", "6", "2"],
+        ["call", "3", "1"],
+    ]
+    kernel.ok("import monarch_jupyter as mj")
+    assert kernel.value("[row.calls for row in mj.ls(metrics=True).metrics.endpoints]") == "[6, 3]"
+
+
 def test_show_is_a_widget_with_a_table_for_readers_without_widgets(kernel: Kernel) -> None:
     kernel.ok("%monarch spawn workers gpus=2")
     kernel.ok("%monarch spawn others gpus=1")
@@ -104,7 +137,7 @@ def test_monarch_alone_lists_its_subcommands(kernel: Kernel, line: str) -> None:
         ("%monarch spawn workers 8", "'8' is no dim; write dim=N"),
         ("%monarch spawn taken gpus=1", "taken is a variable already (str), which spawn would"),
         ("%monarch spawn w gpus=1 --preload nosuch", "--preload nosuch: no module nosuch is"),
-        ("%monarch ls workers", "ls takes nothing; `%monarch show workers` shows a single mesh"),
+        ("%monarch ls workers", "ls takes no names; `%monarch show workers` shows a single mesh"),
         ("%monarch show nothing", "there is no mesh 'nothing'; make one with `%monarch spawn"),
         ("%monarch stop nothing", "there is no mesh 'nothing'; make one with `%monarch spawn"),
         ("%monarch stop", "stop needs the name of a mesh, or --all; there are no meshes"),

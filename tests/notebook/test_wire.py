@@ -61,6 +61,7 @@ def test_a_snapshot_has_every_field_of_every_rank() -> None:
             "messages": 3,
             "rss_mib": 30.0,
             "failure": None,
+            "errors": 0,
         }
     ]
 
@@ -93,6 +94,7 @@ def test_the_clock_and_a_little_memory_are_no_change(changes: dict[str, Any]) ->
         {"messages": 1},
         {"pid": 7},
         {"failure": "killed"},
+        {"errors": 1},
         {"rss_mib": 40.0},
         {"rss_mib": None},
     ],

@@ -70,16 +70,59 @@ def test_what_is_no_message_is_shown_and_not_counted(board: Board) -> None:
 
 
 def test_the_time_is_that_of_the_last_change(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(board_module.time, "monotonic", lambda: now)
+    now = 100_000_000_000
+    monkeypatch.setattr(board_module.time, "monotonic_ns", lambda: now)
     writer = slot(board)
     running = writer.begin(b"A", b"work")
-    now = 107.5
+    now += 7_500_000_000
     assert board.read(1).since_s == 7.5
-    writer.end(running)
+    assert writer.end(running) == 7_500_000_000
     assert board.read(1).since_s == 0.0
-    now = 99.0
+    now -= 8_000_000_000
     assert board.read(1).since_s == 0.0, "never negative"
+
+
+def test_busy_is_the_time_in_which_anything_ran_up_to_now(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 5_000_000_000
+
+    def passes(seconds: float) -> None:
+        nonlocal now
+        now += int(seconds * 1e9)
+
+    monkeypatch.setattr(board_module.time, "monotonic_ns", lambda: now)
+    writer = slot(board)
+    writer.idle()
+    passes(3)
+    assert board.read(1).busy_s == 0
+    first = writer.begin(b"A", b"first")
+    passes(1)
+    assert board.read(1).busy_s == 1, "while it runs"
+    second = writer.begin(b"A", b"second")
+    passes(2)
+    assert board.read(1).busy_s == 3, "those that overlap count once"
+    writer.end(first)
+    passes(4)
+    assert board.read(1).busy_s == 7
+    writer.end(second)
+    passes(10)
+    assert board.read(1).busy_s == 7
+    writer.end(writer.begin(b"A", b"third"))
+    writer.leave()
+    assert board.read(1).busy_s == 7
+
+
+def test_what_failed_is_counted_and_changes_nothing_else(board: Board) -> None:
+    writer = slot(board)
+    running = writer.begin(b"A", b"outer")
+    writer.end(writer.begin(b"A", b"inner"))
+    writer.failed()
+    assert (board.read(1).errors, shown(board.read(1))) == (1, (BUSY, 1, 2, "A", "outer"))
+    writer.end(running)
+    assert board.read(1).errors == 1
+    writer.failed()
+    assert (board.read(1).errors, shown(board.read(1))) == (2, (IDLE, 0, 2, "", ""))
 
 
 def test_each_rank_has_a_slot_of_its_own(board: Board) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from monarch._src.actor.context import Context, current
 from monarch._src.actor.mailbox import Item, Mailbox, StopNow
 from monarch._src.actor.remote import unship
-from monarch._src.actor.worker import Worker
+from monarch._src.actor.worker import Served, Worker
 from monarch._src.errors import RankFailure
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call
@@ -96,39 +96,39 @@ class _AsyncLife:
         await self._cancel_overlapping()
         worker.drain()
 
-    async def _call(self, peer: str, call: Call, payload: Payload) -> None:
+    async def _call(self, peer: str, call: Call, payload: Payload, came_ns: int) -> None:
         instance = self._worker.instance
         if not self._worker.is_concurrent(call.endpoint):
             instance.endpoint, instance.task = call.endpoint, asyncio.current_task()
-            await self._run(peer, call, payload)
+            await self._run(peer, call, payload, came_ns)
             instance.task = None
             return
-        task = self._loop.create_task(self._run(peer, call, payload))
+        task = self._loop.create_task(self._run(peer, call, payload, came_ns))
         self._overlapping.add(task)
         task.add_done_callback(self._overlapping.discard)
         await asyncio.sleep(0)  # it begins before the next message does
 
-    async def _run(self, peer: str, call: Call, payload: Payload) -> None:
+    async def _run(self, peer: str, call: Call, payload: Payload, came_ns: int) -> None:
         worker = self._worker
         current.set(Context(worker.instance, call.rank, call.labels, call.sizes))
         running = worker.runtime.slot.begin(worker.board_name, call.endpoint.encode())
+        served: Served | None = None
         value: Any = None
         error: BaseException | None = None
         try:
-            method = worker.method(call.endpoint)
-            if method is not None:
+            served = worker.serve(call, payload, running[0] - came_ns)
+            if served is not None:
                 args, kwargs = unship(payload)
                 if call.by_port:
-                    args = (worker.port_for(peer, call), *args)
-                value = await method.function(worker.instance_object, *args, **kwargs)
+                    args = (worker.port_for(peer, call, served.counts), *args)
+                value = await served.method.function(worker.instance_object, *args, **kwargs)
         except asyncio.CancelledError:
             error = RuntimeError("the call was cancelled: its actor ended")
         except BaseException as raised:
             error = raised
         finally:
-            worker.runtime.slot.end(running)
-            current.set(worker.at_home)
-        fatal = worker.finish(peer, call, value, error)
+            ran_ns = worker.ran(running)
+        fatal = worker.finish(peer, call, value, error, served, ran_ns)
         if fatal is not None and worker.dead is None:
             await self._end(*fatal)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from time import monotonic_ns
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from monarch._src.actor.endpoint import EndpointMethod
@@ -18,10 +19,12 @@ from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.remote import error_for, rebuild, ship, unpack, unship
 from monarch._src.actor.runtime import Runtime
 from monarch._src.core.calls import PendingCall
+from monarch._src.core.metrics import EndpointCounts
 from monarch._src.errors import RankFailure, SupervisionError, at_text
 from monarch._src.net.baton import Waitable
 from monarch._src.net.interrupt import uninterrupted
 from monarch._src.shape import Region, ValueMesh
+from monarch._src.wire.figures import Key
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import THROWN, Call
 from monarch._src.wire.pickling import is_atom
@@ -224,12 +227,13 @@ def send_call(
 class Endpoint(Generic[P, R]):
     """One endpoint of an actor mesh. Its adverbs send a message to every rank, or to one."""
 
-    __slots__ = ("_method", "_runtime", "_target", "name")
+    __slots__ = ("_counts", "_method", "_runtime", "_target", "name")
 
     def __init__(self, runtime: Runtime, target: Target, method: EndpointMethod[P, R]) -> None:
         self._runtime = runtime
         self._target = target
         self._method = method
+        self._counts: dict[str, EndpointCounts] = {}  # by adverb
         self.name = method.name
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
@@ -253,30 +257,33 @@ class Endpoint(Generic[P, R]):
                 f"call_one needs a mesh of one rank; {self._target.name} has {region.extent}. "
                 "Slice it to one, or use `call` (all) or `choose` (any)"
             )
+        begun = monotonic_ns()
         payload = self._pack(args, kwargs)
         future: Future[R] = self._runtime.new_future()
         pending = future.pending = OneCall(self._target, region, future)
-        self._send(region, payload, pending)
+        self._send("call_one", begun, region, payload, pending)
         return future
 
     def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call one rank, drawn uniformly at random."""
+        begun = monotonic_ns()
         payload = self._pack(args, kwargs)
         region = self._drawn()
         future: Future[R] = self._runtime.new_future()
         pending = future.pending = OneCall(self._target, region, future)
-        self._send(region, payload, pending)
+        self._send("choose", begun, region, payload, pending)
         return future
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
         """Call every rank; the futures come in the order in which ranks answer."""
+        begun = monotonic_ns()
         payload = self._pack(args, kwargs)
         region = self._target.region
         futures: list[Future[R]] = [self._runtime.new_future() for _ in range(len(region))]
         pending = StreamCall(self._target, region, futures)
         for future in futures:
             future.pending = pending
-        self._send(region, payload, pending)
+        self._send("stream", begun, region, payload, pending)
         return iter(futures)
 
     def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -288,7 +295,7 @@ class Endpoint(Generic[P, R]):
         Raises:
             SupervisionError: a rank of this mesh is known to have failed.
         """
-        self._send(self._target.region, self._pack(args, kwargs), None)
+        self._send("broadcast", 0, self._target.region, self._pack(args, kwargs), None)
 
     def start(
         self,
@@ -297,11 +304,12 @@ class Endpoint(Generic[P, R]):
         make: Callable[[Target, Region, Future[Any]], PendingCall],
     ) -> Future[Any]:
         """Call every rank; `make` says what becomes of the answers."""
+        begun = monotonic_ns()
         payload = self._pack(args, kwargs)
         future = self._runtime.new_future()
         region = self._target.region
         pending = future.pending = make(self._target, region, future)
-        self._send(region, payload, pending)
+        self._send("call", begun, region, payload, pending)
         return future
 
     def send(
@@ -310,7 +318,7 @@ class Endpoint(Generic[P, R]):
         """Send to every rank, or to one at random; answers go to `port`, if given."""
         payload = self._pack(args, kwargs)
         region = self._drawn() if choose else self._target.region
-        self._send(region, payload, None, port)
+        self._send("send", 0, region, payload, None, port)
 
     def _drawn(self) -> Region:
         region = self._target.region
@@ -321,15 +329,41 @@ class Endpoint(Generic[P, R]):
 
     def _send(
         self,
+        adverb: str,
+        begun_ns: int,
         region: Region,
         payload: Payload,
         pending: PendingCall | None,
         port: Port[R] | None = None,
     ) -> None:
-        send_call(
-            self._runtime, self._target, region, self.name, payload, pending,
-            by_port=self._method.by_port, port=port,
-        )  # fmt: skip
+        method = self._method
+        counts = None
+        if method.instrument:
+            counts = self._counts.get(adverb) or self._counts_of(adverb)
+            nbytes = payload.nbytes if payload.buffers else len(payload.body)
+            if pending is not None:
+                pending.counts = counts
+                pending.begun_ns = begun_ns
+                counts.sent(nbytes * pending.owed.bit_count())
+            else:
+                counts.sent(nbytes * len(region))
+                counts.untimed += 1
+        try:
+            send_call(
+                self._runtime, self._target, region, self.name, payload, pending,
+                by_port=method.by_port, port=port,
+            )  # fmt: skip
+        except SupervisionError:  # nobody was sent anything
+            if counts is not None:
+                counts.errors += 1
+            raise
+
+    def _counts_of(self, adverb: str) -> EndpointCounts:
+        target = self._target
+        ref = target.procs
+        key = Key(ref.uid, ref.name, target.class_name, target.name, self.name, adverb)
+        counts = self._counts[adverb] = self._runtime.metrics.counts(key, monotonic_ns())
+        return counts
 
     def _pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Payload:
         target = self._target

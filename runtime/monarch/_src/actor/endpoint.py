@@ -141,7 +141,8 @@ class _EndpointDecorator:
             propagate: accepted for programs that use it with distributed tensors.
             explicit_response_port: the method takes a `Port` first and answers through it, when and
                 as often as it likes; what it returns is dropped.
-            instrument: whether calls are counted and timed.
+            instrument: whether calls are counted and timed, by callers and where they run; see
+                `monarch.observe.metrics`.
         """
         make = partial(_make, by_port=explicit_response_port, instrument=instrument)
         return make if method is None else make(method)

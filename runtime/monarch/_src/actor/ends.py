@@ -53,6 +53,7 @@ class Ends:
         # the proc mesh's uid or 0, the actor mesh's uid or None, the failures.
         self.on_failure: Callable[[int, int | None, list[RankFailure]], None] | None = None
         self.on_bootstrapped: Callable[[int, int, RankFailure | None], None] | None = None
+        self.on_mesh_gone: Callable[[int], None] | None = None
 
     def own(self, uid: int, actor: int) -> None:
         """That mesh, of procs or of actors, was made by this local actor (0: the client)."""
@@ -126,6 +127,8 @@ class Ends:
         future = self._stopping.pop(mesh, None)
         ref = self._known.forget(mesh)
         self._owners.pop(mesh, None)
+        if self.on_mesh_gone is not None:
+            self.on_mesh_gone(mesh)
         if ref is not None:
             self._routes.forget(ref)
             bus.emit(MeshStoppedEvent(f"{ref.uid:x}", ref.name))

@@ -21,7 +21,8 @@ class StopNow:
         self.asked = asked
 
 
-Item = tuple[str, Call, Payload] | StopNow | MeshFailure
+# A call is (who sent it, what, its arguments, when it came: nanoseconds of the monotonic clock).
+Item = tuple[str, Call, Payload, int] | StopNow | MeshFailure
 
 
 class Mailbox(Waitable):

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, cast
 from monarch._src.actor.future import Future
 from monarch._src.actor.remote import error_for, pack_exception, rebuild, ship, unpack, unship
 from monarch._src.actor.runtime import Runtime, runtime
+from monarch._src.core.metrics import EndpointCounts
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import OK, THROWN, Reply
 
@@ -25,16 +26,25 @@ R = TypeVar("R")
 class Port(Generic[R]):
     """The sending end. Pickles; equal ports lead to the same receiver."""
 
-    __slots__ = ("_address", "_node", "_number", "_once", "_rank", "_used")
+    __slots__ = ("_address", "_counts", "_node", "_number", "_once", "_rank", "_used")
 
     def __init__(
-        self, node: str, address: str, number: int, rank: int | None = None, *, once: bool = False
+        self,
+        node: str,
+        address: str,
+        number: int,
+        rank: int | None = None,
+        *,
+        once: bool = False,
+        counts: EndpointCounts | None = None,
     ) -> None:
+        """`counts`: of the endpoint that answers through it, while it stays in this process."""
         self._node = node
         self._address = address
         self._number = number
         self._rank = rank
         self._once = once
+        self._counts = counts
         self._used = False
 
     @property
@@ -79,6 +89,11 @@ class Port(Generic[R]):
         if self._once and self._used:
             raise RuntimeError("this port takes one message, and has had it")
         self._used = True
+        counts = self._counts
+        if counts is not None:
+            counts.bytes_out += payload.nbytes
+            if status != OK:
+                counts.errors += 1
         if self._number:
             run = runtime()
             run.routes.reach_node(self._node, self._address)

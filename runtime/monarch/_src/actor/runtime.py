@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -26,6 +27,7 @@ from monarch._src.actor.refs import Known, ProcsRef
 from monarch._src.actor.routes import Ordered, Routes
 from monarch._src.core.calls import CallTable
 from monarch._src.core.ids import AGENT, UidSource
+from monarch._src.core.metrics import MetricsTable
 from monarch._src.core.waiting import Waiting
 from monarch._src.errors import MeshFailure, RankFailure
 from monarch._src.events import ProcReady, bus
@@ -33,8 +35,10 @@ from monarch._src.net.directory import address_of
 from monarch._src.net.node import Node
 from monarch._src.proc.board import Slot
 from monarch._src.shape import Extent
+from monarch._src.wire.figures import packed
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import (
+    OK,
     ActorFailed,
     Answers,
     AnyMessage,
@@ -48,6 +52,7 @@ from monarch._src.wire.messages import (
     OutputLines,
     Probe,
     ProcEnded,
+    ReadMetrics,
     Refused,
     Reply,
     Snapshotted,
@@ -92,7 +97,8 @@ class Runtime:
         self.directory = directory
         self.host = os.uname().nodename
         self.uids = UidSource()
-        self.calls = CallTable()
+        self.calls = CallTable(time.monotonic_ns)
+        self.metrics = MetricsTable()
         # Answers are entered by the thread that receives, the known dead by the one that calls.
         self.answering = threading.RLock()
         self.slot = Slot(None, 0)
@@ -118,6 +124,7 @@ class Runtime:
         self.agent = Questions(node, known, self.new_future)
         self.ends = Ends(node, known, routes, self.calls, self.answering, self.new_future)
         self.cycles = Cycles(node, routes, self.workers)
+        self.ends.on_mesh_gone = self.metrics.drop
         node.after_drain = self.ends.after_drain
         self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Reply: self._on_reply,
@@ -138,6 +145,7 @@ class Runtime:
             OutputLines: self.agent.on_output,
             OutputFlushed: self.agent.on_flushed,
             Probe: self.cycles.on_probe,
+            ReadMetrics: self._on_read_metrics,
         }
         self._takers: dict[type, Callable[[str, Any, Payload], None]] = {
             Call: self._on_call,
@@ -241,6 +249,10 @@ class Runtime:
             sys.stderr.flush()
             os._exit(1)
         log.error("%s refused to talk: %s", peer, message.why)
+
+    def _on_read_metrics(self, peer: str, message: ReadMetrics, _payload: Payload) -> None:
+        figures = packed(self.metrics.figures(time.monotonic_ns()))
+        self.node.send(peer, Reply(message.call, message.rank, OK), figures)
 
     # --- life -------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+from time import monotonic_ns
 from typing import Any, cast
 
 from monarch._src.actor.context import ActorId, ActorInstance, Context, current
@@ -19,9 +20,12 @@ from monarch._src.actor.mailbox import Mailbox, StopNow
 from monarch._src.actor.ports import Port
 from monarch._src.actor.remote import describe, pack, ship, unship
 from monarch._src.actor.runtime import Runtime
+from monarch._src.core.metrics import EndpointCounts
 from monarch._src.core.waiting import Waiting
 from monarch._src.errors import FailureKind, MeshFailure, RankFailure, moved
+from monarch._src.proc.board import Running
 from monarch._src.shape import Extent
+from monarch._src.wire.figures import Key
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import (
     DIED,
@@ -37,6 +41,16 @@ log = logging.getLogger("monarch.actor")
 _NONE = ship(None)
 
 
+class Served:
+    """One endpoint of one actor; `counts` is None if it is not counted."""
+
+    __slots__ = ("counts", "method")
+
+    def __init__(self, method: EndpointMethod[Any, Any], counts: EndpointCounts | None) -> None:
+        self.method = method
+        self.counts = counts
+
+
 class Worker:
     """One actor of this proc."""
 
@@ -47,7 +61,7 @@ class Worker:
         self.mailbox = Mailbox()
         self.dead: RankFailure | None = None
         self._class: ActorClass | None = None
-        self._plain: dict[str, EndpointMethod[Any, Any]] = {}
+        self._served: dict[str, Served] = {}  # what was called so far
         self.instance_object: Any = None
         point = Extent(spec.labels, spec.sizes).point_of_rank(spec.rank)
         self.instance = ActorInstance(
@@ -66,7 +80,7 @@ class Worker:
         elif isinstance(message, StopActor):
             self.mailbox.put(StopNow(message.reason, (peer, message)))
         else:
-            self.mailbox.put((peer, message, payload))
+            self.mailbox.put((peer, message, payload, monotonic_ns()))
         if self.dead is not None:
             self.drain()  # it ended between the look and the put
 
@@ -126,8 +140,7 @@ class Worker:
                     log.debug("interrupted while idle")
                 continue
             if isinstance(item, tuple):
-                peer, call, payload = item
-                fatal = self.finish(peer, call, *self._run_endpoint(peer, call, payload))
+                fatal = self.finish(item[0], item[1], *self._run_endpoint(*item))
                 if fatal is not None:
                     self.end(*fatal)
             elif isinstance(item, StopNow):
@@ -139,46 +152,69 @@ class Worker:
                     self.end(*fatal)
 
     def _run_endpoint(
-        self, peer: str, call: Call, payload: Payload
-    ) -> tuple[Any, BaseException | None]:
-        """Run a sync endpoint; its value, or what it raised."""
-        runtime = self.runtime
+        self, peer: str, call: Call, payload: Payload, came_ns: int
+    ) -> tuple[Any, BaseException | None, Served | None, int]:
+        """Run a sync endpoint: its value, or what it raised; what ran, and for how long (ns)."""
         current.set(Context(self.instance, call.rank, call.labels, call.sizes))
         self.instance.endpoint = call.endpoint
-        running = runtime.slot.begin(self.board_name, call.endpoint.encode())
+        running = self.runtime.slot.begin(self.board_name, call.endpoint.encode())
+        served = None
         try:
-            method = self.method(call.endpoint)
-            if method is None:
-                return None, None
-            args, kwargs = unship(payload)
-            if call.by_port:
-                args = (self.port_for(peer, call), *args)
-            return method.function(self.instance_object, *args, **kwargs), None
+            served = self.serve(call, payload, running[0] - came_ns)
+            value = None
+            if served is not None:
+                args, kwargs = unship(payload)
+                if call.by_port:
+                    args = (self.port_for(peer, call, served.counts), *args)
+                value = served.method.function(self.instance_object, *args, **kwargs)
         except BaseException as error:
-            return None, error
-        finally:
-            runtime.slot.end(running)
-            current.set(self.at_home)
+            return None, error, served, self.ran(running)
+        return value, None, served, self.ran(running)
 
-    def method(self, name: str) -> EndpointMethod[Any, Any] | None:
-        """The endpoint of that name; None for the empty one, which only answers."""
-        if not name:
-            return None
+    def ran(self, running: Running) -> int:
+        """An endpoint has returned or raised; for how many nanoseconds it ran."""
+        ran_ns = self.runtime.slot.end(running)
+        current.set(self.at_home)
+        return ran_ns
+
+    def serve(self, call: Call, payload: Payload, waited_ns: int) -> Served | None:
+        """The endpoint that a call is for, which is counted; None for the empty one.
+
+        Raises:
+            AttributeError: there is none of that name.
+        """
+        served = self._served.get(call.endpoint)
+        if served is None:
+            if not call.endpoint:
+                return None
+            served = self._served[call.endpoint] = self._first(call.endpoint)
+        counts = served.counts
+        if counts is not None:
+            nbytes = payload.nbytes if payload.buffers else len(payload.body)
+            counts.taken(nbytes, waited_ns)
+        return served
+
+    def _first(self, name: str) -> Served:
         assert self._class is not None
-        method = self._class.endpoints.get(name) or self._plain.get(name)
+        method = self._class.endpoints.get(name)
         if method is None:
             # A method that is no endpoint comes from as_endpoint, which has checked it.
             function = getattr(self._class.cls, name, None)
             if not inspect.isfunction(function):
                 raise AttributeError(f"{self._class.name} has no endpoint {name!r}")
-            method = self._plain[name] = EndpointMethod[Any, Any](function)
-        return method
+            method = EndpointMethod[Any, Any](function)
+        if not method.instrument:
+            return Served(method, None)
+        spec = self.spec
+        key = Key(spec.mesh, spec.mesh_name, spec.class_name, spec.name, name)
+        return Served(method, self.runtime.metrics.counts(key, monotonic_ns()))
 
-    def port_for(self, peer: str, call: Call) -> Port[Any]:
-        """The port through which an endpoint answers that call."""
-        if call.reply_to:
-            return Port(call.reply_to, call.reply_address, call.call, call.rank)
-        return Port(peer, self.runtime.node.address_of(peer), call.call, call.rank)
+    def port_for(self, peer: str, call: Call, counts: EndpointCounts | None) -> Port[Any]:
+        """The port through which an endpoint answers that call; what it sends is counted."""
+        to, address = call.reply_to, call.reply_address
+        if not to:
+            to, address = peer, self.runtime.node.address_of(peer)
+        return Port(to, address, call.call, call.rank, counts=counts)
 
     def is_concurrent(self, name: str) -> bool:
         """Whether calls of that endpoint overlap."""
@@ -188,9 +224,18 @@ class Worker:
     # --- ends of messages -------------------------------------------------------------------------
 
     def finish(
-        self, peer: str, call: Call, value: Any, error: BaseException | None
+        self,
+        peer: str,
+        call: Call,
+        value: Any,
+        error: BaseException | None,
+        served: Served | None,
+        ran_ns: int,
     ) -> tuple[RankFailure, BaseException] | None:
         """Answer a call. What it raised may be the end of the actor: then the end is returned."""
+        counts = None if served is None else served.counts
+        if counts is not None:  # before the answer, so that whoever has that finds it counted
+            counts.ended(ran_ns)
         if error is None:
             if not call.call or call.by_port:
                 return None
@@ -202,23 +247,30 @@ class Worker:
                     f"another process: {unpicklable}"
                 )
             else:
-                self._answer(peer, call, OK, payload)
+                self._answer(peer, call, OK, payload, counts)
                 return None
+        self.runtime.slot.failed()
+        if counts is not None:
+            counts.errors += 1
         if isinstance(error, Exception) and call.call and not call.by_port:
             failure = self.describe(error, "endpoint", call.endpoint)
-            self._reply(peer, call, RAISED, failure, error)
+            self._answer(peer, call, RAISED, pack(failure, error), counts)
             return None
         failure = self.describe(error, "actor died", call.endpoint)
         if call.call:
-            self._reply(peer, call, DIED, failure, None)
+            self._answer(peer, call, DIED, pack(failure, None), counts)
         return failure, error
 
-    def _reply(
-        self, peer: str, call: Call, status: int, failure: RankFailure, error: BaseException | None
+    def _answer(
+        self,
+        peer: str,
+        call: Call | StopActor,
+        status: int,
+        payload: Payload,
+        counts: EndpointCounts | None = None,
     ) -> None:
-        self._answer(peer, call, status, pack(failure, error))
-
-    def _answer(self, peer: str, call: Call | StopActor, status: int, payload: Payload) -> None:
+        if counts is not None:
+            counts.bytes_out += payload.nbytes if payload.buffers else len(payload.body)
         self.runtime.routes.reply(peer, call, status, payload)
 
     def _refuse(self, peer: str, message: Call | StopActor) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
+from monarch._src.core.metrics import EndpointCounts
 from monarch._src.errors import RankFailure
 from monarch._src.shape import Region
-from monarch._src.wire.frames import Payload
+from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import OK
 
 
@@ -21,10 +23,22 @@ class PendingCall(ABC):
     """One call that has been sent.
 
     `region` names the global ranks that were called; an answer carries the *position* in it.
-    `owed`: bit p is set while, and only while, position p owes an answer.
+    `owed`: bit p is set while, and only while, position p owes an answer. `counts`, if the call is
+    counted: what its answers and its end are entered in; it began at `begun_ns` of the table's
+    clock.
     """
 
-    __slots__ = ("actor_mesh", "alone", "mesh", "number", "owed", "region")
+    __slots__ = (
+        "actor_mesh",
+        "alone",
+        "begun_ns",
+        "counts",
+        "failed",
+        "mesh",
+        "number",
+        "owed",
+        "region",
+    )
     takes_runs: ClassVar[bool] = False
 
     def __init__(self, mesh: int, actor_mesh: object, region: Region) -> None:
@@ -34,6 +48,9 @@ class PendingCall(ABC):
         self.region = region
         self.owed = (1 << len(region)) - 1
         self.alone = False  # whether no other call was open when this one was
+        self.counts: EndpointCounts | None = None
+        self.begun_ns = 0
+        self.failed = False  # and counted as such
 
     def owing(self) -> list[int]:
         """The positions that owe an answer."""
@@ -56,10 +73,18 @@ class PendingCall(ABC):
         """That rank's process is gone."""
 
 
-class CallTable:
-    """All open calls of one process. Answers and deaths come one at a time."""
+def _no_clock() -> int:
+    raise RuntimeError("a call is counted, and its table was given no clock")
 
-    def __init__(self) -> None:
+
+class CallTable:
+    """All open calls of one process. Answers and deaths come one at a time.
+
+    `clock`: nanoseconds, for calls that are counted.
+    """
+
+    def __init__(self, clock: Callable[[], int] = _no_clock) -> None:
+        self._clock = clock
         self._ids = itertools.count(1)
         self._open: dict[int, PendingCall] = {}
 
@@ -85,6 +110,8 @@ class CallTable:
         call.owed ^= 1 << position
         if not call.owed:
             del self._open[number]
+        if call.counts is not None:
+            self._count(call, call.counts, payload, failed=status != OK)
         try:
             if status == OK:
                 call.answered(position, payload)
@@ -112,6 +139,8 @@ class CallTable:
         call.owed ^= run
         if not call.owed:
             del self._open[number]
+        if call.counts is not None:
+            self._count(call, call.counts, payload, count)
         try:
             call.answered_alike(first, count, payload)
         except Exception as error:
@@ -135,7 +164,30 @@ class CallTable:
         call.owed ^= 1 << position
         if not call.owed:
             del self._open[number]
+        if call.counts is not None:
+            self._count(call, call.counts, NO_PAYLOAD, failed=True)
         call.lost(position, failure)
+
+    def drop(self, number: int) -> None:
+        """Nobody waits for that call any more: forget it. Ignored if it is closed."""
+        self._open.pop(number, None)
+
+    def _count(
+        self,
+        call: PendingCall,
+        counts: EndpointCounts,
+        payload: Payload,
+        ranks: int = 1,
+        *,
+        failed: bool = False,
+    ) -> None:
+        # Before the call is told, so that whoever has the answer finds it counted.
+        if failed and not call.failed:
+            call.failed = True
+            counts.errors += 1
+        counts.bytes_in += ranks * (payload.nbytes if payload.buffers else len(payload.body))
+        if not call.owed:
+            counts.ended(self._clock() - call.begun_ns)
 
     def calls(self) -> list[PendingCall]:
         """All open calls, oldest first."""

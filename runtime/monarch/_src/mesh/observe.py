@@ -30,7 +30,10 @@ MeshStateName = Literal["starting", "ready", "failed", "stopped"]
 
 @dataclass(frozen=True)
 class RankRow:
-    """One proc. `since_s`: seconds in this state; `rss_mib`: resident memory in MiB."""
+    """One proc. `since_s`: seconds in this state; `rss_mib`: resident memory in MiB.
+
+    Of its `messages` so many were `errors`; anything ran in it for `busy_s` seconds altogether.
+    """
 
     rank: int
     point: dict[str, int]
@@ -42,6 +45,8 @@ class RankRow:
     messages: int
     rss_mib: float | None
     failure: str | None
+    errors: int = 0
+    busy_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,8 @@ def _row(rank: RankState, point: dict[str, int]) -> RankRow:
         messages=rank.messages,
         rss_mib=rank.rss_bytes / 2**20 if rank.rss_bytes else None,
         failure=rank.failure or None,
+        errors=rank.errors,
+        busy_s=rank.busy_s,
     )
 
 

@@ -7,10 +7,14 @@ sent and nobody is asked, so a rank that computes, holds the GIL or is stopped s
 Where several endpoints overlap, the slot names the one that began last of those that still run.
 
 Slot, 256 bytes, little endian: u8 number of writes, modulo 256; at byte 8 + 120 * (that number
-modulo 2) what was written last: u32 state, u32 running endpoints, u64 messages, f64 since (seconds
-of the system-wide monotonic clock), 32 bytes actor, 48 bytes endpoint (UTF-8, zero-padded). The
-next write goes to the other place and then counts itself, so whoever finds the number unchanged
-after reading has read a whole one, also if the writer was stopped or killed in the middle.
+modulo 2) what was written last: u32 state, u32 running endpoints, u64 messages, u64 errors, i64
+busy, i64 since (nanoseconds of the system-wide monotonic clock), 32 bytes actor, 48 bytes endpoint
+(UTF-8, zero-padded). The next write goes to the other place and then counts itself, so whoever
+finds the number unchanged after reading has read a whole one, also if the writer was stopped or
+killed in the middle.
+
+Busy is for how many nanoseconds anything ran, less, while something runs, the time at which that
+began: whoever reads adds the time it is, so that nobody has to write in between.
 """
 
 from __future__ import annotations
@@ -25,15 +29,18 @@ from pathlib import Path
 from typing import TypeAlias
 
 SLOT = 256
-_FORMAT = struct.Struct("<IIQd32s48s")
+_FORMAT = struct.Struct("<IIQQqq32s48s")
 _LOOKS = 100
 NONE, IDLE, BUSY, LEFT = 0, 1, 2, 3
-Running: TypeAlias = "tuple[float, bytes, bytes]"  # since when, actor, endpoint
+Running: TypeAlias = "tuple[int, bytes, bytes]"  # since when (ns), actor, endpoint
 
 
 @dataclass(frozen=True)
 class Status:
-    """One slot as read. `since_s`: for how many seconds it has been so."""
+    """One slot as read. `since_s`: for how many seconds it has been so.
+
+    `errors` of the messages failed; anything ran for `busy_s` seconds, until now.
+    """
 
     state: int
     running: int
@@ -41,6 +48,8 @@ class Status:
     since_s: float
     actor: str
     endpoint: str
+    errors: int
+    busy_s: float
 
 
 class Board:
@@ -65,14 +74,17 @@ class Board:
             raw = self._map[at : at + _FORMAT.size]
             if self._map[rank * SLOT] == number:
                 break
-        state, running, messages, since, actor, endpoint = _FORMAT.unpack(raw)
+        state, running, messages, errors, busy, since, actor, endpoint = _FORMAT.unpack(raw)
+        now = time.monotonic_ns()
         return Status(
             state,
             running,
             messages,
-            max(0.0, time.monotonic() - since) if state else 0.0,
+            max(0, now - since) / 1e9 if state else 0.0,
             _text(actor),
             _text(endpoint),
+            errors,
+            max(0, busy + now if state == BUSY else busy) / 1e9,
         )
 
     def close(self) -> None:
@@ -85,10 +97,13 @@ class Slot:
     """A proc's side: writes what this rank does. Any thread."""
 
     def __init__(self, path: str | None, rank: int) -> None:
-        self._rank = rank
+        self._at = rank * SLOT
+        self._places = (_place(rank, 0), _place(rank, 1))
         self._writes = 0
         self._running: list[Running] = []
         self._messages = 0
+        self._errors = 0
+        self._busy = 0
         self._lock = threading.Lock()
         self._map: mmap.mmap | None = None
         if path is not None:
@@ -101,45 +116,59 @@ class Slot:
     def idle(self) -> None:
         """The proc is ready for work."""
         with self._lock:
-            self._write(IDLE, (time.monotonic(), b"", b""))
+            self._write(IDLE, time.monotonic_ns(), b"", b"")
 
-    def begin(self, actor: bytes, endpoint: bytes) -> Running:
-        """An endpoint begins; give what this returns to `end`."""
-        running = (time.monotonic(), actor, endpoint)
+    def begin(self, actor: bytes, endpoint: bytes, messages: int = 1) -> Running:
+        """An endpoint begins, with so many messages; give what this returns to `end`."""
+        now = time.monotonic_ns()
+        running = (now, actor, endpoint)
         with self._lock:
-            self._messages += 1
+            self._messages += messages
+            if not self._running:
+                self._busy -= now
             self._running.append(running)
-            self._write(BUSY, running)
+            self._write(BUSY, now, actor, endpoint)
         return running
 
     def prepare(self, what: bytes) -> Running:
         """Something begins that is no message to an actor."""
-        running = (time.monotonic(), b"", what)
-        with self._lock:
-            self._running.append(running)
-            self._write(BUSY, running)
-        return running
+        return self.begin(b"", what, 0)
 
-    def end(self, running: Running) -> None:
-        """It has ended."""
+    def end(self, running: Running) -> int:
+        """It has ended; how many nanoseconds it ran."""
         with self._lock:
+            now = time.monotonic_ns()
             self._running.remove(running)
-            if self._running:
-                self._write(BUSY, self._running[-1])
-            else:
-                self._write(IDLE, (time.monotonic(), b"", b""))
+            if not self._running:
+                self._busy += now
+            self._show(now)
+        return now - running[0]
+
+    def failed(self) -> None:
+        """What ended last has failed."""
+        with self._lock:
+            self._errors += 1
+            self._show(time.monotonic_ns())
 
     def leave(self) -> None:
         """The proc was told to end, and is done."""
         with self._lock:
-            self._write(LEFT, (time.monotonic(), b"", b""))
+            self._write(LEFT, time.monotonic_ns(), b"", b"")
 
-    def _write(self, state: int, shown: Running) -> None:
+    def _show(self, now: int) -> None:
+        if self._running:
+            self._write(BUSY, *self._running[-1])
+        else:
+            self._write(IDLE, now, b"", b"")
+
+    def _write(self, state: int, since: int, actor: bytes, endpoint: bytes) -> None:
         if self._map is not None:
             number = self._writes = (self._writes + 1) & 0xFF
-            at = _place(self._rank, number)
-            _FORMAT.pack_into(self._map, at, state, len(self._running), self._messages, *shown)
-            self._map[self._rank * SLOT] = number
+            _FORMAT.pack_into(
+                self._map, self._places[number & 1], state, len(self._running), self._messages,
+                self._errors, self._busy, since, actor, endpoint,
+            )  # fmt: skip
+            self._map[self._at] = number
 
 
 def _place(rank: int, number: int) -> int:

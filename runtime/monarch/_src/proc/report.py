@@ -58,6 +58,9 @@ def rank_state(proc: Proc, board: Board, now: float) -> RankState:
         since = min(since, seen.since_s) if seen.state else since
     pid = proc.pid or 0
     busy = state == "busy"
+    busy_s = seen.busy_s
+    if seen.state == BUSY and proc.state is ProcState.ENDED:
+        busy_s -= min(since, seen.since_s)  # it died in the middle, and is busy no more
     return RankState(
         rank=proc.rank,
         pid=pid,
@@ -68,4 +71,6 @@ def rank_state(proc: Proc, board: Board, now: float) -> RankState:
         messages=seen.messages,
         rss_bytes=rss_bytes(pid) if pid and proc.state is not ProcState.ENDED else 0,
         failure=failure,
+        errors=seen.errors,
+        busy_s=busy_s,
     )

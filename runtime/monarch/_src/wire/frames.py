@@ -37,6 +37,8 @@ class Payload(msgspec.Struct, gc=False):
     @property
     def nbytes(self) -> int:
         """Size in bytes of everything."""
+        if not self.buffers:
+            return len(self.body)
         return len(self.body) + sum(memoryview(b).nbytes for b in self.buffers)
 
     def own(self) -> Payload:

@@ -162,6 +162,8 @@ class RankState(Message, tag=22):
     messages: int
     rss_bytes: int
     failure: str
+    errors: int = 0
+    busy_s: float = 0.0
 
 
 class MeshState(Message, tag=23):
@@ -351,6 +353,16 @@ class Answers(Message, tag=42):
     runs: list[AnswerRun]
 
 
+# --- questions ----------------------------------------------------------------------------------
+
+
+class ReadMetrics(Message, tag=50):
+    """Say what you have counted; answered by Reply, with `wire.figures` as its payload."""
+
+    call: int
+    rank: int
+
+
 OK, RAISED, DIED, THROWN, ELSEWHERE = 0, 1, 2, 3, 4
 
 # All and only the messages that may arrive as the head of a frame.
@@ -358,5 +370,5 @@ AnyMessage = (
     Hello | Refused | SpawnProcs | StopMesh | Watch | Snapshot | WantOutput | FlushOutput | Shutdown
     | ProcEnded | MeshStopped | Snapshotted | OutputLines | OutputFlushed | SpawnActor | StopActor
     | StopProc | Call | Reply | ActorFailed | Probe | Bootstrap | Bootstrapped | Cast | Answer
-    | Answers
+    | Answers | ReadMetrics
 )  # fmt: skip

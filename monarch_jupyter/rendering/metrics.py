@@ -1,0 +1,113 @@
+"""What was counted of endpoints, as tables. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from monarch_jupyter.rank_names import name_point, name_ranks
+from monarch_jupyter.rendering import html
+from monarch_jupyter.rendering.html import Html
+from monarch_jupyter.rendering.words import byte_size, columns, short_time, three_digits
+
+if TYPE_CHECKING:
+    from monarch.observe import EndpointMetrics, Metrics, Process
+
+MOST = 8
+"""So many endpoints stand under a list of meshes; `%monarch ls --metrics` has all."""
+
+CLIENT = "0"
+"""The uid under which endpoints of the client's own actors are counted."""
+
+
+def endpoints_text(metrics: Metrics, meshes: Collection[str], *, every: bool) -> str:
+    """A line an endpoint of these meshes (by uid); empty if none was called."""
+    rows = _chosen(metrics, meshes, every=every)
+    shown = rows if every else rows[:MOST]
+    lines = columns([_head(every=every), *(_cells(r, every=every) for r in shown)]) if rows else []
+    return "\n".join([*lines, *_notes(metrics, len(rows) - len(shown), every=every)])
+
+
+def endpoints_html(metrics: Metrics, meshes: Collection[str], *, every: bool) -> Html:
+    """The same as a table."""
+    rows = _chosen(metrics, meshes, every=every)
+    shown = rows if every else rows[:MOST]
+    lines: list[list[object]] = []
+    for row in shown:
+        cells: list[object] = list(_cells(row, every=every))
+        cells[2] = html.code(cells[2])
+        if row.errors:
+            at = _head(every=every).index("errors")
+            cells[at] = html.toned(cells[at], "bad")
+        lines.append(cells)
+    parts: list[object] = [html.table(_head(every=every), lines)] if rows else []
+    parts += [
+        html.element("div", html.toned(note, "muted"))
+        for note in _notes(metrics, len(rows) - len(shown), every=every)
+    ]
+    return html.join(parts)
+
+
+def _chosen(metrics: Metrics, meshes: Collection[str], *, every: bool) -> Sequence[EndpointMetrics]:
+    """Those of these meshes: all, or what ranks have run, where most time went first."""
+    known = [row for row in metrics.endpoints if row.mesh_uid in meshes or row.mesh_uid == CLIENT]
+    if every:
+        return known
+    return sorted((r for r in known if r.side == "callee"), key=lambda r: -r.total_s)
+
+
+def _head(*, every: bool) -> list[str]:
+    if every:
+        return [
+            "mesh", "actor", "endpoint", "by", "calls", "errors", "in flight", "calls/s", "mean",
+            "p50", "p90", "p99", "longest", "waited", "slowest", "in", "out",
+        ]  # fmt: skip
+    return [
+        "mesh", "actor", "endpoint", "calls", "errors", "running", "mean", "p99", "slowest", "in",
+        "out",
+    ]  # fmt: skip
+
+
+def _cells(row: EndpointMetrics, *, every: bool) -> list[str]:
+    who = [row.mesh, row.actor, f"{row.actor_class}.{row.endpoint}"]
+    counts = [str(row.calls), str(row.errors), str(row.in_flight)]
+    sizes = [byte_size(row.bytes_in), byte_size(row.bytes_out)]
+    if not every:
+        times = [_time(row.mean_s), _time(row.p99_s), _slowest(row)]
+        return [*who, *counts, *times, *sizes]
+    who.append("ranks" if row.adverb is None else row.adverb)
+    taken = (row.mean_s, row.p50_s, row.p90_s, row.p99_s, row.max_s, row.waited_s)
+    times = [three_digits(row.calls_per_s), *(_time(t) for t in taken), _slowest(row)]
+    return [*who, *counts, *times, *sizes]
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else short_time(seconds)
+
+
+def _slowest(row: EndpointMetrics) -> str:
+    """Where calls took longest, which is worth saying where there are several."""
+    if row.slowest is None or row.processes == 1:
+        return "-"
+    process, mean_s = row.slowest
+    where = _name(process) if row.adverb else name_point(process.point) or process.mesh
+    return f"{where} {short_time(mean_s)}"
+
+
+def _name(process: Process) -> str:
+    return f"{process.mesh} {name_point(process.point)}".strip()
+
+
+def _notes(metrics: Metrics, left_out: int, *, every: bool) -> list[str]:
+    said: list[str] = []
+    if left_out:
+        said.append(f"and {left_out} more; `%monarch ls --metrics` shows all")
+    elif metrics.endpoints and not every:
+        said.append("as ranks ran them; `%monarch ls --metrics` shows callers too")
+    groups: dict[tuple[str, str], list[Process]] = {}
+    for missing in metrics.missing:
+        groups.setdefault((missing.process.mesh, missing.reason), []).append(missing.process)
+    for (mesh, reason), processes in groups.items():
+        ranks = name_ranks(process.point for process in processes)
+        said.append(f"no figures of {f'{mesh} {ranks}'.strip()}: {reason}")
+    return said

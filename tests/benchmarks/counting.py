@@ -1,0 +1,128 @@
+"""What counting adds to a call, by part: each with and without, on the code that calls run through.
+
+    python -m tests.benchmarks.counting
+
+The best of many rounds, both in turn; in nanoseconds.
+"""
+
+from __future__ import annotations
+
+import timeit
+from collections.abc import Callable
+from time import monotonic_ns
+from types import SimpleNamespace
+from typing import Any
+
+from monarch._src.actor import calling
+from monarch._src.actor.calling import Endpoint
+from monarch._src.actor.endpoint import EndpointMethod
+from monarch._src.actor.remote import ship
+from monarch._src.actor.worker import Worker
+from monarch._src.core.calls import CallTable, PendingCall
+from monarch._src.core.metrics import MetricsTable
+from monarch._src.errors import RankFailure
+from monarch._src.shape import Extent, Region
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import OK, Call
+from monarch.actor import Actor, endpoint
+
+NUMBER, ROUNDS = 20_000, 15
+REGION = Region.of_extent(Extent((), ()))
+PAYLOAD = ship(((1,), {}))
+Pair = tuple[Callable[[], object], Callable[[], object]]
+
+
+class Silent(PendingCall):
+    """A call that tells nobody."""
+
+    def answered(self, position: int, payload: Payload) -> None: ...
+    def raised(self, position: int, status: int, payload: Payload) -> None: ...
+    def lost(self, position: int, failure: RankFailure) -> None: ...
+
+
+class Echo(Actor):
+    """Two endpoints that differ in this alone."""
+
+    @endpoint
+    def counted(self) -> None: ...
+    @endpoint(instrument=False)
+    def plain(self) -> None: ...
+
+
+def sending() -> Pair:
+    """The caller begins: the clock, and the figures of its arguments."""
+    calling.send_call = lambda *_, **__: None  # type: ignore[assignment]
+    ref = SimpleNamespace(uid=1, name="workers")
+    target: Any = SimpleNamespace(procs=ref, name="echo", class_name="Echo", region=REGION)
+    run: Any = SimpleNamespace(metrics=MetricsTable())
+    pending = Silent(1, None, REGION)
+
+    def one(method: EndpointMethod[Any, Any], clock: Callable[[], int]) -> Callable[[], object]:
+        send = Endpoint(run, target, method)._send
+        return lambda: send("call_one", clock(), REGION, PAYLOAD, pending)
+
+    plain = Endpoint(run, target, Echo.plain)._send
+    return one(Echo.counted, monotonic_ns), lambda: plain("call_one", 0, REGION, PAYLOAD, pending)
+
+
+def answering() -> Pair:
+    """The caller's end: the clock, and the figures of the answer."""
+    table, counts = CallTable(monotonic_ns), MetricsTable().counts(("x",), 0)  # type: ignore[arg-type]
+
+    def one(counted: bool) -> Callable[[], object]:
+        call = Silent(1, None, REGION)
+        call.counts = counts if counted else None
+
+        def answer() -> None:
+            call.owed = 1
+            table.answer(table.open(call), 0, OK, PAYLOAD)
+
+        return answer
+
+    return one(True), one(False)
+
+
+def running() -> Pair:
+    """The callee: when it came, how long it waited and ran, the figures of both payloads."""
+    routes = SimpleNamespace(reply=lambda *_: None)
+    run: Any = SimpleNamespace(metrics=MetricsTable(), routes=routes)
+    spec = SimpleNamespace(mesh=1, mesh_name="workers", class_name="Echo", name="echo")
+
+    def one(name: str) -> Callable[[], object]:
+        worker = Worker.__new__(Worker)
+        worker.runtime, worker.spec = run, spec  # type: ignore[assignment]
+        worker._served = {}
+        worker._class = SimpleNamespace(  # type: ignore[assignment]
+            endpoints={"counted": Echo.counted, "plain": Echo.plain}, cls=Echo
+        )
+        call = Call(1, 1, name, 0, [], [])
+
+        def handle() -> None:
+            came = monotonic_ns() if name == "counted" else 0
+            served = worker.serve(call, PAYLOAD, 5000 - came)
+            worker.finish("client", call, None, None, served, 4321)
+
+        return handle
+
+    return one("counted"), one("plain")
+
+
+def best(work: Callable[[], object]) -> float:
+    """Nanoseconds of one of many."""
+    return timeit.timeit(work, number=NUMBER) / NUMBER * 1e9
+
+
+def main() -> None:
+    """Measure and print."""
+    total = 0.0
+    for make in (sending, answering, running):
+        counted, plain = make()
+        pairs = [(best(counted), best(plain)) for _ in range(ROUNDS)]
+        added = min(with_ for with_, _ in pairs) - min(without for _, without in pairs)
+        total += added
+        print(f"{(make.__doc__ or '').partition(':')[0]:24} {added:6.0f} ns")
+    print(f"{'together':24} {total:6.0f} ns")
+
+
+if __name__ == "__main__":
+    main()
