@@ -21,6 +21,7 @@ from monarch.actor import (
     send,
     this_host,
 )
+from monarch.observe import metrics
 from tests.integration.actors import Echo, Failing, Mortal, Recorder, Ring, Spawner, Teller
 from tests.integration.gates import Gate, GateKeeper
 
@@ -216,3 +217,26 @@ def test_messages_of_both_routes_are_taken_in_the_order_sent(many: ProcMesh, see
     assert ways == {True, False}
     assert recorder.take.call().get(timeout=120).values() == expected
     assert all(answer.exception(timeout=60) is None for answer in answers)
+
+
+def test_what_is_relayed_is_counted_like_what_is_not(many: ProcMesh) -> None:
+    echo, failing = many.spawn("counted", Echo), many.spawn("counted_too", Failing)
+    for value in (1, "text", b"x" * 2 * routes.GATHERED_LIMIT, b"x" * 2 * routes.CAST_LIMIT):
+        echo.same.call(value).get()
+    assert failing.raise_on.call([3, 17]).exception() is not None
+    assert len(failing.raise_on.call([]).get()) == MANY
+    echo.same.broadcast("x")
+    echo.nothing.call().get()  # behind it
+    rows = {
+        (row.endpoint, row.adverb): row
+        for mesh in (echo, failing)
+        for row in metrics(mesh, timeout=60).endpoints
+    }
+    ran, called, cast = (rows["same", adverb] for adverb in (None, "call", "broadcast"))
+    assert (ran.calls, called.calls, cast.calls) == (5 * MANY, 4, 1)
+    assert ran.bytes_in == called.bytes_out + cast.bytes_out
+    assert ran.bytes_out == called.bytes_in
+    ran, called = rows["raise_on", None], rows["raise_on", "call"]
+    assert (ran.calls, ran.errors) == (2 * MANY, 2)
+    assert (called.calls, called.errors, called.in_flight) == (2, 1, 0)
+    assert called.bytes_in == ran.bytes_out

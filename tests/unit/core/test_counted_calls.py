@@ -31,6 +31,8 @@ class Clock:
 class Looking(PendingCall):
     """Looks at its counts whenever it is told something."""
 
+    takes_runs = True
+
     def __init__(self, counts: EndpointCounts | None, mesh: int = 1) -> None:
         super().__init__(mesh, None, FOUR)
         self.counts = counts
@@ -41,6 +43,9 @@ class Looking(PendingCall):
             self.seen.append(self.counts.figures(KEY, 0))
 
     def answered(self, position: int, payload: Payload) -> None:
+        self._look()
+
+    def answered_alike(self, first: int, count: int, payload: Payload) -> None:
         self._look()
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
@@ -70,6 +75,21 @@ def test_a_call_ends_with_its_last_answer() -> None:
     assert [seen.bytes_in for seen in call.seen] == [9, 18, 27, 36]
     assert (call.seen[-1].total_ns, call.seen[-1].max_ns) == (300, 300)
     assert call.seen[-1].errors == 0
+
+
+def test_answers_that_came_as_one_count_for_each_rank() -> None:
+    clock, table, call = begun()
+    table.answer_alike(call.number, 1, 2, OK, ANSWER)
+    clock.now = 30
+    table.answer_alike(call.number, 0, 4, OK, ANSWER)  # two of them have answered
+    assert [seen.bytes_in for seen in call.seen] == [18, 27, 36]
+    assert [seen.timed for seen in call.seen] == [0, 0, 1]
+    assert call.seen[-1].total_ns == 30
+
+    clock, table, call = begun()
+    clock.now = 50
+    table.answer_alike(call.number, 0, 4, RAISED, ANSWER)
+    assert (call.seen[-1].errors, call.seen[-1].bytes_in, call.seen[-1].timed) == (1, 36, 1)
 
 
 def test_a_call_of_which_many_ranks_fail_is_one_error_and_ends_with_its_last_rank() -> None:
