@@ -227,3 +227,9 @@ def test_a_loop_that_ends_before_the_answer_comes_harms_nobody(
     asyncio.run(main())
     gate.open()
     assert answer.get(timeout=60) == "here"
+
+
+def test_a_time_out_without_end_is_none(four: ProcMesh) -> None:
+    echo = four.spawn("echo", Echo).slice(gpus=0)
+    assert echo.same.call_one(1).get(timeout=math.inf) == 1
+    assert echo.same.call_one(2).get(timeout=1e300) == 2

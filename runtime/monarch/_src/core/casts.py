@@ -74,8 +74,9 @@ class CastTable:
         gather.owed.discard(rank)
         if status != ELSEWHERE:
             gather.held.append((position, status, body))
-        if not gather.owed:
-            return self._leave(key, gather)
+        if not gather.owed:  # and what came before it goes before it
+            self._restless.discard(key)
+            return self.looked() + self._leave(key, gather)
         if status not in (OK, ELSEWHERE):
             gather.eager = True
         if gather.eager and gather.held:

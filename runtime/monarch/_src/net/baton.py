@@ -46,6 +46,7 @@ log = logging.getLogger("monarch.net")
 TICK = 0.005
 BRISK_S = 60e-6
 RAREST = 6  # of 2**6 brisk waits one asks, when all before were in vain
+LONGEST_S = 2e6
 LEAVE_S = 1.0  # how long a leader may take to leave; it handles one batch of messages at most
 _registering = threading.Lock()
 
@@ -141,7 +142,9 @@ class Baton:
                 "a blocking wait on the thread that handles messages would never end; "
                 "await the future instead, or wait on a thread of your own"
             )
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        # What the system can't count to (24 days, by `poll`) is for ever.
+        bounded = timeout_s is not None and timeout_s < LONGEST_S
+        deadline = time.monotonic() + timeout_s if bounded and timeout_s is not None else None
         with guard_for_this_thread() as guard:
             gave_up = False
             while not what.done and not self._closed:
