@@ -1,56 +1,92 @@
-"""Actors, meshes and calls: the public API. See `docs/` and the tutorials in `notebooks/`."""
+"""Actors, meshes and calls: the public API. See `docs/` and the tutorials in `notebooks/`.
 
-from monarch._src.actor.background import returns_future
-from monarch._src.actor.calling import Endpoint
-from monarch._src.actor.context import ActorId, ActorInstance, Context
-from monarch._src.actor.context import current as _current
-from monarch._src.actor.endpoint import Actor, concurrent_endpoint, endpoint
-from monarch._src.actor.future import Future
-from monarch._src.actor.ports import Channel, Port, PortReceiver
-from monarch._src.actor.runtime import runtime as _runtime
-from monarch._src.actor.sending import Accumulator, as_endpoint, send
-from monarch._src.config import settings as _settings
-from monarch._src.errors import (
-    ActorError,
-    DeadlockError,
-    Death,
-    Frame,
-    MeshFailure,
-    MeshStoppedError,
-    RankFailure,
-    SupervisionError,
-)
-from monarch._src.mesh import faults as _faults
-from monarch._src.mesh import session as _session
-from monarch._src.mesh.actor_mesh import ActorMesh
-from monarch._src.mesh.controllers import get_or_spawn_controller
-from monarch._src.mesh.host_mesh import HostMesh, this_host, this_proc
-from monarch._src.mesh.observe import anybody_listens as _anybody_listens
-from monarch._src.mesh.proc_mesh import ProcMesh
-from monarch._src.mesh.process_options import BootstrapCommand, default_bootstrap_cmd
-from monarch._src.mesh.session import shutdown_context
-from monarch._src.shape import Extent, NDSlice, Point, Region, Shape, ValueMesh
+Each name is loaded when it is first asked for. A module that only defines actors so costs neither
+the runtime nor ZeroMQ, which take most of the time of an import.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from monarch._src.actor.background import returns_future
+    from monarch._src.actor.calling import Endpoint
+    from monarch._src.actor.context import ActorId, ActorInstance, Context
+    from monarch._src.actor.endpoint import Actor, concurrent_endpoint, endpoint
+    from monarch._src.actor.future import Future
+    from monarch._src.actor.here import context, current_actor_name, current_rank, current_size
+    from monarch._src.actor.ports import Channel, Port, PortReceiver
+    from monarch._src.actor.sending import Accumulator, as_endpoint, send
+    from monarch._src.errors import (
+        ActorError,
+        DeadlockError,
+        Death,
+        Frame,
+        MeshFailure,
+        MeshStoppedError,
+        RankFailure,
+        SupervisionError,
+    )
+    from monarch._src.mesh.actor_mesh import ActorMesh
+    from monarch._src.mesh.controllers import get_or_spawn_controller
+    from monarch._src.mesh.host_mesh import HostMesh, this_host, this_proc
+    from monarch._src.mesh.proc_mesh import ProcMesh
+    from monarch._src.mesh.process_options import BootstrapCommand, default_bootstrap_cmd
+    from monarch._src.mesh.session import shutdown_context
+    from monarch._src.shape import Extent, NDSlice, Point, Region, Shape, ValueMesh
+
+# Where names come from, below monarch._src. Those of the second table can start a session.
+_LIGHT = {
+    "actor.endpoint": "Actor concurrent_endpoint endpoint",
+    "errors": "ActorError DeadlockError Death Frame MeshFailure MeshStoppedError RankFailure "
+    "SupervisionError",
+    "shape": "Extent NDSlice Point Region Shape ValueMesh",
+}
+_RUNTIME = {
+    "actor.background": "returns_future",
+    "actor.calling": "Endpoint",
+    "actor.context": "ActorId ActorInstance Context",
+    "actor.future": "Future",
+    "actor.here": "context current_actor_name current_rank current_size",
+    "actor.ports": "Channel Port PortReceiver",
+    "actor.sending": "Accumulator as_endpoint send",
+    "mesh.actor_mesh": "ActorMesh",
+    "mesh.controllers": "get_or_spawn_controller",
+    "mesh.host_mesh": "HostMesh this_host this_proc",
+    "mesh.proc_mesh": "ProcMesh",
+    "mesh.process_options": "BootstrapCommand default_bootstrap_cmd",
+    "mesh.session": "shutdown_context",
+}
+_WHERE = {
+    name: f"monarch._src.{module}"
+    for module, names in (*_LIGHT.items(), *_RUNTIME.items())
+    for name in names.split()
+}
+_prepared = False
 
 
-def context() -> Context:
-    """Who runs this code: the actor and message at hand, or the client."""
-    return _current.get() or _runtime().root
+def __getattr__(name: str) -> Any:
+    module = _WHERE.get(name)
+    if module is None:
+        raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")
+    if module.removeprefix("monarch._src.") in _RUNTIME:
+        _prepare()
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
 
 
-def current_rank() -> Point:
-    """This actor's place in the slice that the present message was sent to."""
-    return context().message_rank
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
-def current_size() -> Extent:
-    """The dims and sizes of that slice."""
-    return context().message_rank.extent
-
-
-def current_actor_name() -> str:
-    """The name and place of the actor that runs this code."""
-    instance = context().actor_instance
-    return f"{instance.name}{dict(instance.rank) or ''}"
+def _prepare() -> None:
+    global _prepared
+    if not _prepared:
+        _prepared = True
+        this = sys.modules[__name__]
+        import_module("monarch._src.mesh.client").prepare(lambda: this.unhandled_fault_hook)
 
 
 def unhandled_fault_hook(failure: MeshFailure) -> None:
@@ -58,17 +94,8 @@ def unhandled_fault_hook(failure: MeshFailure) -> None:
 
     This one says the cause on stderr, interrupts the main thread, ends with status 1.
     """
-    _faults.end_program(failure)
+    import_module("monarch._src.mesh.faults").end_program(failure)
 
-
-def _on_start(started: _session.Session) -> None:
-    _faults.attach(started.runtime, started.actors)
-    started.runtime.agent.want_output(True)
-
-
-_faults.set_hook_lookup(lambda: unhandled_fault_hook)
-_faults.forward_output(lambda: _settings().enable_log_forwarding and not _anybody_listens())
-_session.on_start(_on_start)
 
 __all__ = [
     "Accumulator",

@@ -43,6 +43,25 @@ def test_importing_loads_nothing_heavy_and_starts_nothing(
     assert found == {"heavy": [], "fds": 0, "threads": 1}
 
 
+ONLY_DEFINES = """
+import json, sys
+from monarch.actor import Actor, Extent, SupervisionError, concurrent_endpoint, endpoint
+
+class Sample(Actor):
+    @endpoint
+    def one(self) -> int:
+        return 1
+
+print(json.dumps([name for name in ("zmq", "monarch._src.actor.runtime") if name in sys.modules]))
+"""
+
+
+def test_a_module_that_only_defines_actors_does_not_load_the_runtime(
+    run_python: Callable[..., str],
+) -> None:
+    assert json.loads(run_python(ONLY_DEFINES)) == []
+
+
 def test_all_that_is_promised_is_there(module: ModuleType) -> None:
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
 

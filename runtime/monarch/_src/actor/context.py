@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -51,7 +52,7 @@ class ActorInstance(msgspec.Struct, eq=False):
     @property
     def proc(self) -> Any:
         """The process it lives in, as a proc mesh of one."""
-        return make_proc(self.proc_ref)
+        return _make_proc(self.proc_ref)
 
     def stop(self, reason: str = "stopped by itself") -> None:
         """Stop this actor once its present message and those before it are done."""
@@ -61,13 +62,21 @@ class ActorInstance(msgspec.Struct, eq=False):
 
 
 # The mesh layer stands above this one and says how a proc reference becomes a ProcMesh.
-make_proc: Callable[[Any], Any] = lambda ref: ref  # noqa: E731
+_MAKER = "monarch._src.mesh.host_mesh"
+_maker: Callable[[Any], Any] | None = None
 
 
 def set_proc_maker(maker: Callable[[Any], Any]) -> None:
     """Called once by the mesh layer."""
-    global make_proc
-    make_proc = maker
+    global _maker
+    _maker = maker
+
+
+def _make_proc(ref: Any) -> Any:
+    if _maker is None:
+        import_module(_MAKER)
+    assert _maker is not None
+    return _maker(ref)
 
 
 class Context:
