@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from monarch._src.actor.background import returns_future
     from monarch._src.actor.calling import Endpoint
-    from monarch._src.actor.context import ActorId, ActorInstance, Context
+    from monarch._src.actor.context import ActorId, ActorInstance, Context, CreatorInstance
     from monarch._src.actor.endpoint import Actor, concurrent_endpoint, endpoint
     from monarch._src.actor.future import Future
     from monarch._src.actor.here import context, current_actor_name, current_rank, current_size
     from monarch._src.actor.ports import Channel, Port, PortReceiver
     from monarch._src.actor.sending import Accumulator, as_endpoint, send
+    from monarch._src.core.identity import ProcId, Uid
     from monarch._src.errors import (
         ActorError,
         DeadlockError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 # Where names come from, below monarch._src. Those of the second table can start a session.
 _LIGHT = {
     "actor.endpoint": "Actor concurrent_endpoint endpoint",
+    "core.identity": "ProcId Uid",
     "errors": "ActorError DeadlockError Death Frame MeshFailure MeshStoppedError RankFailure "
     "SupervisionError",
     "shape": "Extent NDSlice Point Region Shape ValueMesh",
@@ -47,7 +49,7 @@ _LIGHT = {
 _RUNTIME = {
     "actor.background": "returns_future",
     "actor.calling": "Endpoint",
-    "actor.context": "ActorId ActorInstance Context",
+    "actor.context": "ActorId ActorInstance Context CreatorInstance",
     "actor.future": "Future",
     "actor.here": "context current_actor_name current_rank current_size",
     "actor.ports": "Channel Port PortReceiver",
@@ -107,6 +109,7 @@ __all__ = [
     "BootstrapCommand",
     "Channel",
     "Context",
+    "CreatorInstance",
     "DeadlockError",
     "Death",
     "Endpoint",
@@ -120,11 +123,13 @@ __all__ = [
     "Point",
     "Port",
     "PortReceiver",
+    "ProcId",
     "ProcMesh",
     "RankFailure",
     "Region",
     "Shape",
     "SupervisionError",
+    "Uid",
     "ValueMesh",
     "as_endpoint",
     "concurrent_endpoint",

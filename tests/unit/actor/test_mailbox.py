@@ -105,3 +105,44 @@ def test_no_item_is_lost_between_threads_and_it_ends_neither_done_nor_full() -> 
     assert taken == put
     assert mailbox.take() is None
     assert not mailbox.done
+
+
+def test_once_closed_it_is_done_for_good_and_still_gives_out_what_it_holds() -> None:
+    mailbox, put = Mailbox(), items(2)
+    for item in put:
+        mailbox.put(item)
+    mailbox.close()
+    assert [mailbox.take() for _ in range(4)] == [*put, None, None]
+    assert mailbox.done
+    assert mailbox.closed
+
+
+def test_its_close_is_told() -> None:
+    mailbox, told = Mailbox(), list[bool]()
+    mailbox.on_put = lambda: told.append(mailbox.closed and mailbox.done)
+    mailbox.close()
+    assert told == [True]
+
+
+class ClosedMeanwhile(deque[Item]):
+    """Another thread closes the mailbox while one finds out that it is empty."""
+
+    mailbox: Mailbox
+    asked = 0
+
+    def __bool__(self) -> bool:
+        self.asked += 1
+        if self.asked == 1:
+            self.mailbox.close()
+        return len(self) > 0
+
+
+def test_whoever_drains_it_while_it_is_closed_leaves_it_done() -> None:
+    mailbox = Mailbox()
+    mailbox._items = between = ClosedMeanwhile()
+    between.mailbox = mailbox
+    (item,) = items(1)
+    between.append(item)
+    assert mailbox.take() is item
+    assert between.asked
+    assert mailbox.done

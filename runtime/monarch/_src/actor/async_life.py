@@ -14,7 +14,6 @@ from monarch._src.actor.context import Context, current
 from monarch._src.actor.mailbox import Item, Mailbox, StopNow
 from monarch._src.actor.remote import unship
 from monarch._src.actor.worker import Served, Worker
-from monarch._src.errors import RankFailure
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call
 
@@ -42,10 +41,11 @@ class _Inbox:
         self._waiter: asyncio.Future[None] | None = None
         mailbox.on_put = self._put
 
-    async def next(self) -> Item:
-        while (item := self._mailbox.take()) is None:
+    async def next(self) -> Item | None:
+        """The next item; None if there is none and the mailbox is closed."""
+        while (item := self._mailbox.take()) is None and not self._mailbox.closed:
             self._waiter = self._loop.create_future()
-            if not self._mailbox:
+            if not self._mailbox and not self._mailbox.closed:
                 await self._waiter
             self._waiter = None
         return item
@@ -72,6 +72,7 @@ class _AsyncLife:
 
     async def serve(self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         worker = self._worker
+        worker.interrupt = self._interrupt
         try:
             worker.instance_object = cls(*args, **kwargs)
         except BaseException as error:
@@ -79,26 +80,44 @@ class _AsyncLife:
             return
         while worker.dead is None:
             item = await self._inbox.next()
-            if worker.dead is not None:  # an overlapping call ended the actor meanwhile
-                worker.mailbox.put(item)
-            elif isinstance(item, tuple):
+            if isinstance(item, tuple):
                 await self._call(*item)
             elif isinstance(item, StopNow):
                 await self._cancel_overlapping()
-                worker.stopped(item, await self._clean_up(None))
-            else:
+                failed = await self._clean_up(None) if worker.dead is None else None
+                worker.stopped(item, failed)
+            elif item is not None:
                 handled = worker.ask_supervisor(item)
                 if inspect.isawaitable(handled):
                     handled = await _outcome(handled)
                 fatal = worker.supervised(item, handled)
                 if fatal is not None:
-                    await self._end(*fatal)
+                    worker.condemn(*fatal)
         await self._cancel_overlapping()
-        worker.drain()
+        if not worker.gone:
+            await self._clean_up(worker.cause)
+            worker.buried()
+
+    def _interrupt(self) -> None:
+        # Any thread. On the loop's own, too: what is cancelled must not be what runs now.
+        try:
+            self._loop.call_soon_threadsafe(self._cancel_call)
+        except RuntimeError:
+            pass  # the loop has ended
+
+    def _cancel_call(self) -> None:
+        task = self._worker.instance.task
+        if task is not None:
+            task.cancel()
 
     async def _call(self, peer: str, call: Call, payload: Payload, came_ns: int) -> None:
-        instance = self._worker.instance
-        if not self._worker.is_concurrent(call.endpoint):
+        worker = self._worker
+        instance = worker.instance
+        worker.in_hand[id(call)] = (peer, call, payload)
+        if worker.dead is not None:  # looked at after it is in hand: one of us answers it
+            worker.drain()
+            return
+        if not worker.is_concurrent(call.endpoint):
             instance.endpoint, instance.task = call.endpoint, asyncio.current_task()
             await self._run(peer, call, payload, came_ns)
             instance.task = None
@@ -129,15 +148,8 @@ class _AsyncLife:
         finally:
             ran_ns = worker.ran(running)
         fatal = worker.finish(peer, call, value, error, served, ran_ns)
-        if fatal is not None and worker.dead is None:
-            await self._end(*fatal)
-
-    async def _end(self, failure: RankFailure, cause: BaseException) -> None:
-        worker = self._worker
-        worker.dead = failure
-        await self._clean_up(cause)
-        worker.tell_owner(failure)
-        worker.mailbox.put(StopNow(""))  # wakes `serve` if it waits for a message
+        if fatal is not None:
+            worker.condemn(*fatal)
 
     async def _clean_up(self, cause: BaseException | None) -> BaseException | None:
         done = self._worker.clean_up(cause)

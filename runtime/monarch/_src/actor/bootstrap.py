@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 
-from monarch._src.actor.context import ActorId, ActorInstance, Context, current
+from monarch._src.actor.context import ActorId, ActorInstance, Context, End, current
 from monarch._src.actor.remote import describe, unship
 from monarch._src.actor.runtime import Runtime
 from monarch._src.core.waiting import Waiting
@@ -34,7 +34,7 @@ class BootstrapRun:
         point = ref.extent.point_of_rank(runtime.rank)
         instance = ActorInstance(
             ActorId(runtime.name, uid, NAME), point, NAME, ref.owner, Waiting(runtime.name, uid),
-            ref, _no_stop, NAME,
+            ref, _no_end, NAME,
         )  # fmt: skip
         before = current.set(Context(instance, runtime.rank, list(ref.labels), list(ref.sizes)))
         running = runtime.slot.prepare(NAME.encode())
@@ -66,5 +66,8 @@ class BootstrapRun:
         runtime.node.send(ref.owner, Bootstrapped(ref.uid, runtime.rank, self.failure))
 
 
-def _no_stop(reason: str) -> None:
-    raise RuntimeError(f"a bootstrap function ends by returning; it cannot be stopped ({reason})")
+def _no_end(how: End, reason: str | None) -> None:
+    raise RuntimeError(
+        f"a bootstrap function ends by returning, or fails by raising; {how}({reason!r}) is for "
+        "actors"
+    )

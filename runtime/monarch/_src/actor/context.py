@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from monarch._src.core.ids import parse_proc_node
 from monarch._src.core.waiting import Waiting
+from monarch._src.errors import at_text
 from monarch._src.shape import Extent, Point
 
 
@@ -24,24 +26,18 @@ class ActorId(msgspec.Struct, frozen=True):
         return f"{self.node}/{self.name}#{self.uid:x}"
 
 
-class ActorInstance(msgspec.Struct, eq=False):
-    """One actor as seen from inside. `rank` is its place in the mesh it was spawned in."""
+class CreatorInstance(msgspec.Struct, frozen=True):
+    """Who spawned an actor: another actor, or the client, whose `creator` is None."""
 
     actor_id: ActorId
     rank: Point
     class_name: str
-    creator: str
-    waiting: Waiting
+    creator: CreatorInstance | None = None
     proc_ref: Any = None
-    stopper: Callable[[str], None] | None = None
-    # What it runs now; the task that runs it, if calls of it do not overlap; what it waits for.
-    endpoint: str = ""
-    task: Any = None
-    waits_for: Any = None
 
     @property
     def name(self) -> str:
-        """The name given at spawn."""
+        """The name given at spawn; `client` for the client."""
         return self.actor_id.name
 
     @property
@@ -52,31 +48,133 @@ class ActorInstance(msgspec.Struct, eq=False):
     @property
     def proc(self) -> Any:
         """The process it lives in, as a proc mesh of one."""
-        return _make_proc(self.proc_ref)
+        return _make_proc(self.proc_ref, self.actor_id.node)
 
-    def stop(self, reason: str = "stopped by itself") -> None:
-        """Stop this actor once its present message and those before it are done."""
-        if self.stopper is None:
-            raise RuntimeError("the client itself is ended by shutdown_context()")
-        self.stopper(reason)
+    def __repr__(self) -> str:
+        return _lineage(self)
+
+
+End: TypeAlias = Literal["stop", "abort", "kill"]
+
+
+class ActorInstance(msgspec.Struct, eq=False):
+    """One actor as seen from inside. `rank` is its place in the mesh it was spawned in."""
+
+    actor_id: ActorId
+    rank: Point
+    class_name: str
+    creator_node: str
+    waiting: Waiting
+    proc_ref: Any = None
+    ender: Callable[[End, str | None], None] | None = None
+    # What it runs now; the task that runs it, if calls of it do not overlap; what it waits for.
+    endpoint: str = ""
+    task: Any = None
+    waits_for: Any = None
+    find_creator: Callable[[], CreatorInstance | None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name given at spawn."""
+        return self.actor_id.name
+
+    @property
+    def proc_id(self) -> str:
+        """The node name of the process it lives in; `ProcId.from_string` takes it."""
+        return self.actor_id.node
+
+    @property
+    def proc(self) -> Any:
+        """The process it lives in, as a proc mesh of one."""
+        return _make_proc(self.proc_ref, self.actor_id.node)
+
+    @property
+    def creator(self) -> CreatorInstance | None:
+        """Who spawned it. None for the client, and for a controller, which belongs to nobody."""
+        return None if self.find_creator is None else self.find_creator()
+
+    def stop(self, reason: str | None = None) -> None:
+        """End this actor when the messages that it has by now are done. That is no failure.
+
+        Returns at once. `__cleanup__(None)` runs; whoever calls it later gets `SupervisionError`.
+
+        Raises:
+            RuntimeError: there is no actor here that could be stopped (client, bootstrap function).
+        """
+        self._end("stop", reason)
+
+    def abort(self, reason: str | None = None) -> None:
+        """Let this actor fail now, for that reason, told with the place where this was called.
+
+        Returns at once. From here on the calls in progress, what is queued and what comes later
+        are answered with `SupervisionError`. An async endpoint is cancelled where it waits next; a
+        sync one cannot be interrupted, runs on to its end, and its value is dropped, so return
+        right after. Then `__cleanup__(SupervisionError)` runs, and the owner's `__supervise__` is
+        told: at the latest `cleanup_timeout` after this, whatever the actor still does. The
+        process, and other actors in it, live on. On an actor that has ended already: nothing.
+
+        Any thread. In the client, or a thread that is no actor's, take the instance from where
+        the actor runs: `me = context().actor_instance`.
+
+        Raises:
+            RuntimeError: there is no actor here that could be aborted (client, bootstrap function).
+        """
+        self._end("abort", reason)
+
+    def kill(self, reason: str | None = None) -> None:
+        """The same as `abort`, but for the word in the failure: Monarch has both names."""
+        self._end("kill", reason)
+
+    def _end(self, how: End, reason: str | None) -> None:
+        if self.ender is None:
+            raise RuntimeError(_no_actor(self.actor_id.node, how))
+        self.ender(how, reason)
+
+    def __repr__(self) -> str:
+        return _lineage(self)
+
+
+def _lineage(instance: ActorInstance | CreatorInstance) -> str:
+    names: list[str] = []
+    found: ActorInstance | CreatorInstance | None = instance
+    while found is not None:
+        at = at_text(dict(found.rank))
+        is_client = found.class_name == found.name == "client"
+        names.append(f"<{'' if is_client else found.class_name + ' '}{found.name}{at}>")
+        found = found.creator
+    return ".".join(reversed(names))
+
+
+def _no_actor(node: str, how: End) -> str:
+    if parse_proc_node(node) is not None:
+        return (
+            f"no actor runs on this thread, so there is none to {how}; take "
+            "`me = context().actor_instance` where the actor runs, and hand `me` to the thread"
+        )
+    if how == "stop":
+        return "the client itself is ended by shutdown_context()"
+    return (
+        f"the client is no actor that {how}() could end; raise an exception, or end all that it "
+        "has started with shutdown_context()"
+    )
 
 
 # The mesh layer stands above this one and says how a proc reference becomes a ProcMesh.
 _MAKER = "monarch._src.mesh.host_mesh"
-_maker: Callable[[Any], Any] | None = None
+_maker: Callable[[Any, str], Any] | None = None
 
 
-def set_proc_maker(maker: Callable[[Any], Any]) -> None:
+def set_proc_maker(maker: Callable[[Any, str], Any]) -> None:
     """Called once by the mesh layer."""
     global _maker
     _maker = maker
 
 
-def _make_proc(ref: Any) -> Any:
+def _make_proc(ref: Any, node: str) -> Any:
     if _maker is None:
         import_module(_MAKER)
     assert _maker is not None
-    return _maker(ref)
+    return _maker(ref, node)
 
 
 class Context:

@@ -26,14 +26,18 @@ Item = tuple[str, Call, Payload, int] | StopNow | MeshFailure
 
 
 class Mailbox(Waitable):
-    """Done (as a Waitable) while it holds anything. `on_put` is called after each put, if set."""
+    """Done (as a Waitable) while it holds anything, and for good once it is closed.
 
-    __slots__ = ("_items", "on_put")
+    `on_put` is called after each put, and by `close`, if set.
+    """
+
+    __slots__ = ("_items", "closed", "on_put")
 
     def __init__(self) -> None:
         super().__init__()
         self._items: deque[Item] = deque()
         self.on_put: Callable[[], None] | None = None
+        self.closed = False
 
     def put(self, item: Item) -> None:
         """Queue an item. Any thread."""
@@ -50,9 +54,16 @@ class Mailbox(Waitable):
             item = None  # and yet it may say done: `put` says so after the item can be taken
         if not self._items:
             self.done = False
-            if self._items:  # one came between the two lines above
-                self.done = True
+            if self._items or self.closed:  # one came between the two lines above
+                self.finish()
         return item
+
+    def close(self) -> None:
+        """Its actor has ended: whoever waits for an item waits no longer. Any thread."""
+        self.closed = True
+        self.finish()
+        if self.on_put is not None:
+            self.on_put()
 
     def __bool__(self) -> bool:
         return bool(self._items)

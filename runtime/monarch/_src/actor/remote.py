@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import linecache
 import os
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import msgspec
@@ -55,7 +56,22 @@ def frames_of(tb: TracebackType | None) -> tuple[Frame, ...]:
     Not the user's are those of the runtime, and those of a function that says so of itself with a
     local `__tracebackhide__ = True`, as pytest and IPython know it.
     """
-    walked = list(traceback.walk_tb(tb))
+    return _frames(list(traceback.walk_tb(tb)))
+
+
+def frames_here() -> tuple[Frame, ...]:
+    """The user's frames on this thread, outermost first: those in front of the runtime that asks.
+
+    They begin behind the frames of the runtime that called them.
+    """
+    frames = list(_frames(list(traceback.walk_stack(sys._getframe(1)))[::-1]))  # pyright: ignore[reportPrivateUsage]
+    while frames and not frames[-1].user:
+        frames.pop()
+    begin = max((at + 1 for at, frame in enumerate(frames) if not frame.user), default=0)
+    return tuple(frames[begin:])
+
+
+def _frames(walked: list[tuple[FrameType, int]]) -> tuple[Frame, ...]:
     hidden = [frame.f_locals.get("__tracebackhide__") is True for frame, _ in walked]
     found: list[Frame] = []
     for summary, hide in zip(traceback.StackSummary.extract(iter(walked)), hidden, strict=True):

@@ -11,18 +11,30 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import threading
+from collections import deque
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, cast
 
-from monarch._src.actor.context import ActorId, ActorInstance, Context, current
+from monarch._src.actor.context import (
+    ActorId,
+    ActorInstance,
+    Context,
+    CreatorInstance,
+    End,
+    current,
+)
+from monarch._src.actor.creators import creator_of
 from monarch._src.actor.endpoint import ActorClass, EndpointMethod, actor_class
 from monarch._src.actor.mailbox import Mailbox, StopNow
 from monarch._src.actor.ports import Port
-from monarch._src.actor.remote import describe, pack, ship, unship
+from monarch._src.actor.remote import describe, frames_here, pack, ship, unship
 from monarch._src.actor.runtime import Runtime
+from monarch._src.config import settings
 from monarch._src.core.metrics import EndpointCounts
 from monarch._src.core.waiting import Waiting
-from monarch._src.errors import FailureKind, MeshFailure, RankFailure, moved
+from monarch._src.errors import FailureKind, MeshFailure, RankFailure, SupervisionError, moved
 from monarch._src.proc.board import Running
 from monarch._src.shape import Extent
 from monarch._src.wire.figures import Key
@@ -59,14 +71,28 @@ class Worker:
         self.spec = spec
         self._payload: Payload | None = payload
         self.mailbox = Mailbox()
+        # Why it takes no message any more; `cause` if that is a failure. Set once, by `_end_with`.
         self.dead: RankFailure | None = None
+        self.cause: BaseException | None = None
+        self.gone = False  # it has cleaned up too
+        # The calls that are neither answered nor queued. Whoever takes one out answers it.
+        self.in_hand: dict[int, tuple[str, Call, Payload]] = {}
+        # Have the thread of an async actor look whether it has ended.
+        self.interrupt: Callable[[], None] | None = None
+        self._stops: deque[tuple[str, StopActor]] = deque()  # who waits for its end
+        self._lock = threading.Lock()
+        self._told = False
+        self._cleaned = False
+        self._teller: threading.Timer | None = None
         self._class: ActorClass | None = None
         self._served: dict[str, Served] = {}  # what was called so far
         self.instance_object: Any = None
         point = Extent(spec.labels, spec.sizes).point_of_rank(spec.rank)
         self.instance = ActorInstance(
             ActorId(runtime.name, spec.actor, spec.name), point, spec.class_name, spec.creator,
-            Waiting(runtime.name, spec.actor), runtime.proc_ref, self._stop_from_inside,
+            Waiting(runtime.name, spec.actor), runtime.proc_ref or runtime.client_ref,
+            self._end_from_inside,
+            find_creator=self._creator,
         )  # fmt: skip
         self.board_name = spec.class_name.encode()[:32]
         self.at_home = Context(self.instance, spec.rank, spec.labels, spec.sizes)
@@ -74,11 +100,11 @@ class Worker:
     # --- from the thread that receives ----------------------------------------------------------
 
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
-        """Queue a message; one for an actor that has ended is answered at once."""
-        if self.dead is not None:
-            self._refuse(peer, message)
-        elif isinstance(message, StopActor):
+        """Queue a message; a call of an actor that has ended is answered at once."""
+        if isinstance(message, StopActor):
             self.mailbox.put(StopNow(message.reason, (peer, message)))
+        elif self.dead is not None:
+            self._refuse(peer, message)
         else:
             self.mailbox.put((peer, message, payload, monotonic_ns()))
         if self.dead is not None:
@@ -89,6 +115,7 @@ class Worker:
         spec = self.spec
         point = dict(self.instance.rank) or failure.point
         self.dead = moved(failure, spec.mesh_name, spec.rank, point)
+        self.gone = True
         self._payload = None
         self.tell_owner(self.dead)
         self.drain()
@@ -101,8 +128,31 @@ class Worker:
         """End after what is queued."""
         self.mailbox.put(StopNow(reason))
 
-    def _stop_from_inside(self, reason: str) -> None:
-        self.mailbox.put(StopNow(reason))
+    # --- from any thread of the actor -------------------------------------------------------------
+
+    def _end_from_inside(self, how: End, reason: str | None) -> None:
+        if how == "stop":
+            self.mailbox.put(StopNow(reason or "stopped by itself"))
+        elif self.dead is None:
+            failure = self._given_up(how, reason)
+            self.condemn(failure, SupervisionError(failures=[failure]))
+
+    def _given_up(self, how: End, reason: str | None) -> RankFailure:
+        """The story of an actor that ends itself, told with the place where it does."""
+        calls = list(self.in_hand.values())
+        endpoint = calls[0][1].endpoint if len(calls) == 1 else None
+        if self.instance_object is None:
+            endpoint = "__init__"
+        spec, frames = self.spec, frames_here()
+        return RankFailure(
+            spec.mesh_name, spec.rank, dict(self.instance.rank), spec.class_name, endpoint,
+            self.runtime.host, os.getpid(), "actor died", how, reason or "no reason was given",
+            frames, "".join(f'  File "{f.filename}", line {f.lineno}, in {f.name}\n    {f.line}\n'
+                            for f in frames),
+        )  # fmt: skip
+
+    def _creator(self) -> CreatorInstance | None:
+        return creator_of(self.spec, self.runtime.directory, self.runtime.client_ref)
 
     # --- on the actor's own thread ----------------------------------------------------------------
 
@@ -129,10 +179,12 @@ class Worker:
         except BaseException as error:
             self.end(self.describe(error, "constructor", None), error)
             return
-        mailbox, wait = self.mailbox, self.runtime.node.wait
-        while self.dead is None:
+        mailbox, wait, in_hand = self.mailbox, self.runtime.node.wait, self.in_hand
+        while True:
             item = mailbox.take()
             if item is None:
+                if self.dead is not None:
+                    break
                 try:
                     if not wait(mailbox, patient=True):
                         return  # the node is closed
@@ -140,16 +192,23 @@ class Worker:
                     log.debug("interrupted while idle")
                 continue
             if isinstance(item, tuple):
-                fatal = self.finish(item[0], item[1], *self._run_endpoint(*item))
+                peer, call, payload, _ = item
+                in_hand[id(call)] = (peer, call, payload)
+                if self.dead is not None:  # looked at after it is in hand: one of us answers it
+                    self.drain()
+                    continue
+                fatal = self.finish(peer, call, *self._run_endpoint(*item))
                 if fatal is not None:
-                    self.end(*fatal)
+                    self.condemn(*fatal)
             elif isinstance(item, StopNow):
-                self.stopped(item, self.clean_up(None))
-                return
-            else:
+                self.stopped(item, self.clean_up(None) if self.dead is None else None)
+            elif self.dead is None:
                 fatal = self.supervised(item, self.ask_supervisor(item))
                 if fatal is not None:
-                    self.end(*fatal)
+                    self.condemn(*fatal)
+        if not self.gone:
+            self.clean_up(self.cause)
+            self.buried()
 
     def _run_endpoint(
         self, peer: str, call: Call, payload: Payload, came_ns: int
@@ -236,6 +295,8 @@ class Worker:
         counts = None if served is None else served.counts
         if counts is not None:  # before the answer, so that whoever has that finds it counted
             counts.ended(ran_ns)
+        if self.in_hand.pop(id(call), None) is None:
+            return None  # the actor was ended meanwhile, and this call answered
         if error is None:
             if not call.call or call.by_port:
                 return None
@@ -273,12 +334,10 @@ class Worker:
             counts.bytes_out += payload.nbytes if payload.buffers else len(payload.body)
         self.runtime.routes.reply(peer, call, status, payload)
 
-    def _refuse(self, peer: str, message: Call | StopActor) -> None:
+    def _refuse(self, peer: str, call: Call) -> None:
         assert self.dead is not None
-        if isinstance(message, StopActor):
-            self._answer(peer, message, OK, NO_PAYLOAD)
-        elif message.call:
-            self._answer(peer, message, DIED, pack(self.dead, None))
+        if call.call:
+            self._answer(peer, call, DIED, pack(self.dead, None))
 
     def describe(
         self, error: BaseException, kind: FailureKind, endpoint: str | None
@@ -292,14 +351,59 @@ class Worker:
 
     # --- the end of the actor ---------------------------------------------------------------------
 
+    def condemn(self, failure: RankFailure, cause: BaseException, *, cleans: bool = True) -> None:
+        """It has failed: from here on all that is sent to it, or was, is answered with that.
+
+        Any thread; the first failure stands. Its own thread cleans up and calls `buried`.
+        """
+        with self._lock:
+            if self.dead is not None:
+                return
+            self.dead, self.cause = failure, cause
+        if cleans and self._class is not None and hasattr(self._class.cls, "__cleanup__"):
+            # Its owner is told when it has cleaned up, and in any case.
+            self._teller = threading.Timer(settings().cleanup_s, self._tell_of_end)
+            self._teller.daemon = True
+            self._teller.start()
+        else:
+            self._tell_of_end()
+        self.drain()
+        self.mailbox.close()
+        if self.interrupt is not None:
+            self.interrupt()
+
+    def end(self, failure: RankFailure, cause: BaseException) -> None:
+        """It has failed before there was anything to clean up."""
+        self.condemn(failure, cause, cleans=False)
+        self.buried()
+
     def stopped(self, item: StopNow, failed: BaseException | None) -> None:
         """It was told to end, and has cleaned up; `failed` is what clean-up raised."""
-        self.dead = self._epitaph(item.reason)
+        if item.asked is not None:
+            self._stops.append(item.asked)
+        with self._lock:
+            if self.dead is not None:  # it has failed meanwhile
+                return
+            self.dead = self._epitaph(item.reason)
         if failed is not None:
             self.tell_owner(self.describe(failed, "actor died", "__cleanup__"))
-        if item.asked is not None:
-            self._answer(*item.asked, OK, _NONE)
+        self.mailbox.close()
+        self.buried()
+
+    def buried(self) -> None:
+        """It has cleaned up, and nothing of it runs any more."""
+        if self.cause is not None:
+            self._tell_of_end()
+        self.gone = True
         self.drain()
+
+    def _tell_of_end(self) -> None:
+        with self._lock:
+            told, self._told = self._told, True
+        if not told and self.dead is not None:
+            self.tell_owner(self.dead)
+        if self._teller is not None:
+            self._teller.cancel()
 
     def _epitaph(self, reason: str) -> RankFailure:
         spec = self.spec
@@ -307,14 +411,6 @@ class Worker:
             spec.mesh_name, spec.rank, dict(self.instance.rank), spec.class_name, None,
             self.runtime.host, os.getpid(), "stopped", "", reason,
         )  # fmt: skip
-
-    def end(self, failure: RankFailure, cause: BaseException) -> None:
-        """The actor has failed: clean up, tell its owner, answer what is queued."""
-        self.dead = failure
-        if self.instance_object is not None:
-            self.clean_up(cause)
-        self.tell_owner(failure)
-        self.drain()
 
     def tell_owner(self, failure: RankFailure) -> None:
         """Report this actor's failure to the process that spawned it."""
@@ -324,20 +420,31 @@ class Worker:
     def clean_up(self, cause: BaseException | None) -> Any:
         """Run `__cleanup__`, if the class has one: what it raised, an awaitable, or None."""
         hook = getattr(self.instance_object, "__cleanup__", None)
-        if hook is None:
+        if hook is None or self._cleaned:
             return None
+        self._cleaned = True
         try:
             return hook(cause)
         except BaseException as error:
             return error
 
     def drain(self) -> None:
-        """Answer what is still queued with why there will be no other answer."""
+        """Answer what is in hand or queued with why there will be no other answer. Any thread."""
+        for number in list(self.in_hand):
+            item = self.in_hand.pop(number, None)
+            if item is not None:
+                self._refuse(item[0], item[1])
         while (item := self.mailbox.take()) is not None:
             if isinstance(item, tuple):
                 self._refuse(item[0], item[1])
             elif isinstance(item, StopNow) and item.asked is not None:
-                self._answer(*item.asked, OK, NO_PAYLOAD)
+                self._stops.append(item.asked)
+        while self.gone and self._stops:
+            try:
+                peer, message = self._stops.popleft()
+            except IndexError:
+                return  # another thread has answered the last one
+            self._answer(peer, message, OK, NO_PAYLOAD)
 
     # --- supervision ------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from monarch._src.actor.context import current, set_proc_maker
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
 from monarch._src.config import settings
-from monarch._src.core.ids import AGENT
+from monarch._src.core.ids import AGENT, parse_proc_node
 from monarch._src.errors import RankFailure, SupervisionError
 from monarch._src.mesh.proc_mesh import (
     ProcMesh,
@@ -176,12 +176,13 @@ def this_proc() -> ProcMesh:
     run = _own_runtime()
     ref = run.proc_ref or run.client_ref
     assert ref is not None
-    return _one_proc(ref)
+    return _one_proc(ref, run.name)
 
 
-def _one_proc(ref: ProcsRef) -> ProcMesh:
+def _one_proc(ref: ProcsRef, node: str) -> ProcMesh:
     run = runtime()
-    region = Region((), NDSlice(offset=max(run.rank, 0), sizes=(), strides=()))
+    place = parse_proc_node(node)
+    region = Region((), NDSlice(offset=0 if place is None else place[1], sizes=(), strides=()))
     return ProcMesh(run, Procs(ref, Region.of_extent(ref.extent), owned=False), region)
 
 
@@ -245,4 +246,4 @@ def _import_path(same_python: bool) -> list[str]:
     return list(dict.fromkeys(path))
 
 
-set_proc_maker(lambda ref: None if ref is None else _one_proc(ref))
+set_proc_maker(lambda ref, node: this_proc() if ref is None else _one_proc(ref, node))

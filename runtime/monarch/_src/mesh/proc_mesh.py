@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from monarch._src.actor.context import current
+from monarch._src.actor.creators import made_by
 from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
@@ -154,8 +155,9 @@ class ProcMesh(MeshTrait):
         extent = self._region.extent
         ref = procs.ref
         spec = SpawnActor(
-            uid, name, cls.name, ref.uid, ref.name, 0, extent.labels, extent.sizes, run.name
-        )
+            uid, name, cls.name, ref.uid, ref.name, 0, extent.labels, extent.sizes, run.name,
+            made_by=[] if context is None else made_by(context.actor_instance),
+        )  # fmt: skip
         run.routes.post(ref, self._region, spec, payload)
         return cast(A, ActorMesh(run, actors, self._region))
 

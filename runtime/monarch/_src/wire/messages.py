@@ -202,6 +202,23 @@ class OutputFlushed(Message, tag=26):
 # `relayed`: it came as a cast, whose answers are gathered. Its receiver says so to itself.
 
 
+class Creator(msgspec.Struct, array_like=True, frozen=True):
+    """An actor that asks for another one, or had asked for the one that does."""
+
+    node: str
+    actor: int
+    name: str
+    class_name: str
+    rank: int
+    labels: list[str]
+    sizes: list[int]
+    mesh: int  # the procs it lives on
+    mesh_name: str
+    mesh_labels: list[str]
+    mesh_sizes: list[int]
+    mesh_owner: str
+
+
 class SpawnActor(Message, tag=30):
     """Make an actor in this proc. Payload: (class, args, kwargs)."""
 
@@ -217,6 +234,7 @@ class SpawnActor(Message, tag=30):
     creator: str  # is told of its failure; "" for a controller, which belongs to nobody
     if_absent: bool = False  # ignore this if there is a living actor of that uid
     after: int = 0
+    made_by: list[Creator] = []  # the actors above it, the next first; none: the client, or nobody
 
 
 class StopActor(Message, tag=31):
