@@ -201,15 +201,18 @@ class Host:
         self._begin_stop(mesh, grace_s, now)
         return self._free_if_ended(mesh)
 
-    def node_lost(self, node: str, now: float) -> list[Action]:
-        """A process that may own meshes is gone: what it owned is stopped and cleaned up."""
+    def node_lost(self, node: str, now: float, why: str = "") -> list[Action]:
+        """A process that may own meshes is gone: what it owned is stopped and cleaned up.
+
+        `why` is the reason that these are told, if it is another.
+        """
         if parse_proc_node(node) is None:
             self._lost.add(node)
         actions: list[Action] = []
         for mesh in list(self.meshes.values()):
             if mesh.spec.owner != node or mesh.stopping:
                 continue
-            reason = f"its owner {node} is gone"
+            reason = why or f"its owner {node} is gone"
             actions += [
                 Send(p.node, StopProc(reason, mesh.spec.cleanup_s))
                 for p in mesh.procs

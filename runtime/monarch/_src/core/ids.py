@@ -10,6 +10,7 @@ import itertools
 import os
 
 AGENT = "agent"
+OBSERVER = "observer-"  # how the name of one begins that only looks on
 
 
 class UidSource:

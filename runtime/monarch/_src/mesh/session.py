@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -32,7 +33,7 @@ from monarch._src.core.ids import AGENT
 from monarch._src.events import Output, bus
 from monarch._src.mesh.proc_mesh import end_meshes_of
 from monarch._src.net import directory as sessions
-from monarch._src.proc.system import pidfd
+from monarch._src.proc.system import TERMINATED, pidfd
 from monarch._src.wire.messages import Shutdown
 
 log = logging.getLogger("monarch.session")
@@ -89,6 +90,8 @@ class Session:
         self._drop_agent_fd()
         status = self._agent.wait()
         self.lost = f"its process (pid {self._agent.pid}) ended with status {status}"
+        if status in (TERMINATED, -signal.SIGTERM):
+            self.lost += ", since it was told to (SIGTERM, as `monarch kill` sends it)"
         said = self._last_words()
         if said and not self._closed:
             self.lost += f"; its log ends with: {said}"

@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 PREFIX = "monarch-"
@@ -22,14 +23,54 @@ _LONGEST = 103 - len("/client-0123456789abcdef.sock")  # macOS: sun_path has 104
 
 def base_directory() -> Path:
     """Where session directories go: the user's runtime directory if usable, else the temp one."""
-    for candidate in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
-        if not candidate or len(candidate) + len(PREFIX) + 9 > _LONGEST:
+    for candidate in _candidates():
+        if len(candidate) + len(PREFIX) + 9 > _LONGEST:
             continue
         if os.path.isdir(candidate) and os.access(candidate, os.W_OK | os.X_OK):
             return Path(candidate)
     raise OSError(
         "no writable directory with a short path for sockets; set TMPDIR to one (say /tmp)"
     )
+
+
+def _candidates() -> list[str]:
+    named = (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp")
+    return [candidate for candidate in named if candidate]
+
+
+def search_path() -> list[Path]:
+    """Where programs of this user may have sessions, whatever their environment."""
+    found = [*_candidates(), f"/run/user/{os.getuid()}"]
+    return [Path(p) for p in dict.fromkeys(map(os.path.realpath, found)) if os.path.isdir(p)]
+
+
+def find(bases: Iterable[Path]) -> list[Path]:
+    """The session directories in these, whoever they belong to, oldest first."""
+    found = [path for base in bases for path in base.glob(PREFIX + "*") if path.is_dir()]
+    return sorted(found, key=_made_at)
+
+
+def is_held(directory: Path) -> bool | None:
+    """Whether the agent of that session lives; None if no agent has been there."""
+    try:
+        fd = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _made_at(path: Path) -> float:
+    try:
+        return path.stat().st_ctime
+    except OSError:
+        return 0.0
 
 
 def make() -> Path:
@@ -39,8 +80,10 @@ def make() -> Path:
     return Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
 
 
-def hold(directory: Path) -> int:
+def hold(directory: Path, said: bytes = b"") -> int:
     """Take the lock that says the session lives; returns its descriptor, held until closed.
+
+    `said` is what the file of the lock holds, from the moment at which it can be found.
 
     Raises:
         PermissionError: others could enter the directory. FileExistsError: it was held before.
@@ -51,6 +94,7 @@ def hold(directory: Path) -> int:
     fd = os.open(nameless, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(fd, said)
         os.link(nameless, directory / LOCK)
     except BaseException:
         os.close(fd)

@@ -34,17 +34,18 @@ from monarch._src.core.host import (
     Send,
     StartProc,
 )
-from monarch._src.core.ids import AGENT, parse_proc_node, proc_node
+from monarch._src.core.ids import AGENT, OBSERVER, parse_proc_node, proc_node
 from monarch._src.core.notices import Notices
 from monarch._src.net import directory as sessions
 from monarch._src.net.node import Node
-from monarch._src.proc import report
+from monarch._src.proc import record, report
 from monarch._src.proc import spec as wire
 from monarch._src.proc.board import LEFT, NONE, Board
 from monarch._src.proc.casting import Casting
 from monarch._src.proc.outputs import Outputs
 from monarch._src.proc.spec import DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
 from monarch._src.proc.system import (
+    TERMINATED,
     die_with_parent,
     free_descriptors,
     pidfd,
@@ -94,6 +95,7 @@ class Agent:
         self._in_flight = 0
         self._room = 0  # descriptors known to be free, at least; counted again when used up
         self._ending = False
+        self.status = 0  # with which the process is to end
         self._zygote = zygote
         zygote.setblocking(False)
         self._node = Node(AGENT, "agent", sessions.address_of(directory, AGENT), self._handle)
@@ -104,6 +106,8 @@ class Agent:
         self._outputs = Outputs(self._selector, self._said)
         self._register(self._node.router.fd, self._nothing)
         self._register(zygote.fileno(), self._from_zygote)
+        self._terminated_r, self._terminated_w = os.pipe()
+        self._register(self._terminated_r, self._told_to_end)
         self._client_fd = pidfd(client_pid)
         if self._client_fd is not None:
             self._register(self._client_fd, self._client_gone)
@@ -162,11 +166,26 @@ class Agent:
             self._selector.unregister(self._client_fd)
             os.close(self._client_fd)
             self._client_fd = None
+        self._end_without_client("")
+
+    def _end_without_client(self, why: str) -> None:
         self._ending = True
         self._want_output.discard(self._client)
         self._node.forget(self._client)
         self._casting.lost(self._client)
-        self._do(self._host.node_lost(self._client, time.monotonic()))
+        self._do(self._host.node_lost(self._client, time.monotonic(), why))
+
+    def terminate(self, _signum: int, _frame: FrameType | None) -> None:
+        """On SIGTERM: end in order, as when the client is gone; on a second one, at once."""
+        if self.status:
+            raise SystemExit(TERMINATED)
+        self.status = TERMINATED
+        os.write(self._terminated_w, b".")
+
+    def _told_to_end(self) -> None:
+        os.read(self._terminated_r, 1)
+        # The client, if it lives, learns of everything at once, by our end.
+        self._end_without_client("its session was ended")
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
@@ -379,7 +398,9 @@ class Agent:
         found = [self._host.meshes[uid] for uid in wanted if uid in self._host.meshes]
         now = time.monotonic()
         states = [report.mesh_state(mesh, self._boards[mesh.uid], now) for mesh in found]
-        self._node.send(peer, Snapshotted(message.request, states))
+        self._node.send(peer, Snapshotted(message.request, states, self._ending))
+        if peer.startswith(OBSERVER):  # it was here for that
+            self._node.drop(peer)
 
     def _handle(self, peer: str, message: AnyMessage, payload: Payload) -> None:
         handler = self._handlers.get(type(message))
@@ -438,7 +459,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end_quietly)
     raise_fd_limit()
-    lock = sessions.hold(directory)
+    lock = sessions.hold(directory, record.of_this_agent(client, client_pid))
     # Everything that procs need is imported before the fork, once for all of them.
     import importlib
 
@@ -458,7 +479,10 @@ def main() -> None:
     theirs.close()
     os.close(lifeline_r)
     try:
-        Agent(directory, client, client_pid, ours).run()
+        agent = Agent(directory, client, client_pid, ours)
+        signal.signal(signal.SIGTERM, agent.terminate)
+        agent.run()
+        raise SystemExit(agent.status)
     finally:
         os.kill(zygote_pid, signal.SIGKILL)  # a child of ours until it is waited for
         os.waitpid(zygote_pid, 0)

@@ -40,7 +40,10 @@ def mesh_state(mesh: Mesh, board: Board, now: float) -> MeshState:
         state = "stopped"
     else:
         state = "starting" if any(rank.state == "starting" for rank in ranks) else "ready"
-    return MeshState(mesh.uid, state, now - mesh.asked_at, ranks)
+    spec = mesh.spec
+    return MeshState(
+        mesh.uid, state, now - mesh.asked_at, ranks, spec.name, spec.labels, spec.sizes, spec.owner
+    )
 
 
 def rank_state(proc: Proc, board: Board, now: float) -> RankState:

@@ -12,6 +12,7 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+TERMINATED = 128 + signal.SIGTERM  # the status of an agent that was told to end by that signal
 _libc: ctypes.CDLL | None = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 

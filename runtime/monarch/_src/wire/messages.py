@@ -34,7 +34,7 @@ class Hello(Message, tag=1):
 
     protocol: int
     node: str
-    kind: str  # "client", "agent" or "proc"
+    kind: str  # "client", "agent", "proc" or "observer"
     pid: int
     address: str
     versions: dict[str, str]
@@ -173,6 +173,10 @@ class MeshState(Message, tag=23):
     state: str
     age_s: float
     ranks: list[RankState]
+    name: str = ""
+    labels: list[str] = []
+    sizes: list[int] = []
+    owner: str = ""
 
 
 class Snapshotted(Message, tag=24):
@@ -180,6 +184,7 @@ class Snapshotted(Message, tag=24):
 
     request: int
     meshes: list[MeshState]
+    ending: bool = False  # the agent ends, and all of these with it
 
 
 class OutputLines(Message, tag=25):
