@@ -91,6 +91,12 @@ def test_a_mesh_without_dims_is_one_proc(host: Host) -> None:
     assert [a.node for a in host.spawn_requested(asked, 0.0) if isinstance(a, StartProc)] == ["1.0"]
 
 
+def test_meshes_are_told_why_they_end_if_it_is_not_that_their_owner_is_gone(host: Host) -> None:
+    up(host, 1, 1)
+    (told,) = host.node_lost("client", 1.0, "the session was ended")
+    assert told == Send("1.0", StopProc("the session was ended", spec(1, 1).cleanup_s))
+
+
 def test_a_mesh_that_exists_is_refused(host: Host) -> None:
     up(host, 1, 1)
     with pytest.raises(ValueError, match="mesh 1 exists already"):

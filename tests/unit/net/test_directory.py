@@ -209,3 +209,43 @@ def test_removing_takes_all_and_what_is_gone_is_no_error(base: Path) -> None:
 
 def test_the_address_of_a_node_is_its_name_in_the_directory() -> None:
     assert sessions.address_of(Path("/run/monarch-x"), "5.0") == "ipc:///run/monarch-x/5.0"
+
+
+# --- finding the sessions of others ---------------------------------------------------------------
+
+
+def test_what_an_agent_says_is_in_the_lock_file_as_soon_as_that_can_be_found(base: Path) -> None:
+    directory = sessions.make()
+    held = sessions.hold(directory, b"who and since when")
+    assert (directory / sessions.LOCK).read_bytes() == b"who and since when"
+    os.close(held)
+
+
+def test_a_directory_is_held_by_its_agent_or_not_any_more_or_not_yet(base: Path) -> None:
+    directory = sessions.make()
+    assert sessions.is_held(directory) is None
+    held = sessions.hold(directory)
+    assert sessions.is_held(directory) is True
+    os.close(held)
+    assert sessions.is_held(directory) is False
+
+
+def test_only_directories_by_such_a_name_are_sessions(base: Path) -> None:
+    made = {base / f"{sessions.PREFIX}{name}" for name in ("b", "c", "a")}
+    for path in made:
+        path.mkdir()
+    (base / f"{sessions.PREFIX}file").touch()
+    (base / "other").mkdir()
+    assert set(sessions.find([base, base / "not there"])) == made
+
+
+def test_they_are_looked_for_wherever_a_program_may_have_put_them(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    places = sessions.search_path()
+    assert places[:2] == [base, tmp_path]
+    assert Path("/tmp").resolve() in places
+    assert len(set(places)) == len(places)
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert sessions.search_path()[0] == tmp_path
