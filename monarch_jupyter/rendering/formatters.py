@@ -103,7 +103,8 @@ def _snapshot_of(mesh: ProcMesh) -> MeshSnapshot | None:
 
 def _line(mesh: ProcMesh) -> str:
     lives = any(other.uid == mesh.uid for other in observe.meshes())
-    what = "a slice of its ranks" if lives else "stopped"
+    shown = "a slice of its ranks" if mesh.is_slice else "all of its ranks under other dims"
+    what = shown if lives else "stopped"
     return f"{mesh.name} {extent_text(mesh.sizes)}, {what}"
 
 

@@ -77,6 +77,11 @@ class ProcMesh(MeshTrait):
         return self._host_mesh
 
     @property
+    def is_slice(self) -> bool:
+        """Whether this stands for some of the ranks that were spawned together, and not for all."""
+        return len(self._region) != len(self._procs.region)
+
+    @property
     def stopped(self) -> bool:
         """Whether `stop` has been called."""
         return self._procs.stopped is not None
@@ -172,7 +177,7 @@ class ProcMesh(MeshTrait):
         procs, run = self._procs, self._runtime
         if not procs.owned:
             raise ValueError(f"{self.name!r} belongs to who spawned it; only the owner may stop it")
-        if len(self._region) != len(procs.region):
+        if self.is_slice:
             raise ValueError(f"stop the whole mesh {self.name!r}, not a slice of it")
         with procs.lock:
             if procs.stop_future is not None:
