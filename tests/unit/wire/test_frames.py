@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+import types
+import typing
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import example, given
@@ -21,6 +27,7 @@ from monarch._src.wire.frames import (
 from monarch._src.wire.messages import (
     OK,
     PROTOCOL,
+    AnyMessage,
     Call,
     Hello,
     MeshStopped,
@@ -30,11 +37,14 @@ from monarch._src.wire.messages import (
     Reply,
     Watch,
 )
+from monarch._src.wire.text import decode_surrogates, encode_surrogates
 
 CALL = Call(1 << 40, 3, "step", 2, ["gpus"], [8])
 DEATH = Death(None, "SIGKILL", ("last", "words"), None, 1.5, "killed by SIGKILL")
+NOT_DECODED = b"caf\xe9 \xff".decode("utf-8", "surrogateescape")
 SAMPLES: list[Message] = [
     CALL,
+    Call(5, 0, NOT_DECODED, 2, [NOT_DECODED], [8]),
     Reply(3, 2, OK),
     Watch("5.0"),
     MeshStopped(5),
@@ -47,6 +57,41 @@ BODIES = st.one_of(
     st.binary(min_size=1, max_size=64),
     st.integers(SPLIT_BODY - 2, SPLIT_BODY + 2).map(lambda size: b"\x80" * size),
 )
+
+
+ANY_TEXT = st.text(st.characters(codec=None, categories=None), max_size=6)
+LEAVES: dict[Any, st.SearchStrategy[Any]] = {
+    str: ANY_TEXT,
+    bytes: st.binary(max_size=6),
+    int: st.integers(-(1 << 63), (1 << 64) - 1),
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+    type(None): st.none(),
+}
+
+
+def of_type(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a type that a message may hold."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint in LEAVES:
+        return LEAVES[hint]
+    if origin is typing.Literal:
+        return st.sampled_from(inner)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([of_type(kind) for kind in inner])
+    if origin is list:
+        return st.lists(of_type(inner[0]), max_size=3)
+    if origin is dict:
+        return st.dictionaries(of_type(inner[0]), of_type(inner[1]), max_size=3)
+    if origin is tuple and inner[1:] == (...,):
+        return st.lists(of_type(inner[0]), max_size=3).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(of_type, inner))
+    if dataclasses.is_dataclass(hint) or issubclass(hint, msgspec.Struct):
+        hints = typing.get_type_hints(hint)
+        names = hint.__struct_fields__ if issubclass(hint, msgspec.Struct) else list(hints)
+        return st.builds(hint, **{name: of_type(hints[name]) for name in names})
+    raise NotImplementedError(f"a message holds a {hint}")
 
 
 def plain(payload: Payload) -> tuple[bytes, list[bytes]]:
@@ -69,6 +114,51 @@ def test_a_payload_arrives_with_its_message(body: bytes, buffers: list[bytes]) -
 def test_views_travel_like_the_bytes_that_they_show(body: bytes, buffers: list[bytes]) -> None:
     seen = Payload(memoryview(body), [memoryview(bytearray(b)) for b in buffers])
     assert joined(encode(CALL, seen)) == joined(encode(CALL, Payload(body, buffers)))
+
+
+@pytest.mark.parametrize("kind", typing.get_args(AnyMessage), ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_every_message_arrives_as_it_was_sent_whatever_text_it_holds(
+    kind: type[Message], data: st.DataObject
+) -> None:
+    message = data.draw(of_type(kind))
+    arrived, payload = decode(encode(message))
+    assert arrived == message
+    assert type(arrived) is kind
+    assert payload is NO_PAYLOAD
+
+
+@given(body=BODIES, buffers=BUFFERS)
+def test_a_payload_travels_beside_text_that_utf_8_has_no_room_for(
+    body: bytes, buffers: list[bytes]
+) -> None:
+    call = Call(1, 2, NOT_DECODED, 0, [NOT_DECODED], [8])
+    message, payload = decode(encode(call, Payload(body, buffers)))
+    assert message == call
+    assert plain(payload) == (body, buffers)
+
+
+class Noted(Message, tag=33):
+    """As a message could be that holds bytes beside text."""
+
+    text: str
+    data: bytes
+    table: dict[str, list[bytes]]
+
+
+@given(ANY_TEXT, st.binary(max_size=4), st.dictionaries(ANY_TEXT, st.lists(st.binary(max_size=4))))
+def test_bytes_beside_such_text_stay_bytes(
+    text: str, data: bytes, table: dict[str, list[bytes]]
+) -> None:
+    noted = Noted(text, data, table)
+    assert decode_surrogates(encode_surrogates(noted), Noted) == noted
+
+
+def test_what_is_written_as_such_text_is_checked_as_other_text_is() -> None:
+    good = encode_surrogates(Watch(NOT_DECODED))
+    for damaged in (good.replace(b"\xed", b"\xff"), good[:-1], good.replace(b"\1", b"\0")):
+        with pytest.raises(FrameError, match="no message of this protocol"):
+            decode([(PROTOCOL << 24 | len(damaged)).to_bytes(HEAD, "big") + damaged])
 
 
 def test_a_small_message_is_one_frame() -> None:
@@ -192,6 +282,24 @@ def test_a_head_nested_too_deeply_is_refused() -> None:
     head = b"\x91" * 1_000_000
     with pytest.raises(FrameError):
         decode([(PROTOCOL << 24 | len(head)).to_bytes(HEAD, "big") + head])
+
+
+def at_depth(calls: int, frames: list[Buffer]) -> Message:
+    """Decode below that many calls of user code."""
+    return decode(frames)[0] if calls == 0 else at_depth(calls - 1, frames)
+
+
+def test_a_good_message_is_never_called_malformed_for_want_of_stack() -> None:
+    frames = encode(SAMPLES[-1])
+    outcomes: set[str] = set()
+    for calls in range(sys.getrecursionlimit()):
+        try:
+            assert at_depth(calls, frames) == SAMPLES[-1]
+        except RecursionError:
+            outcomes.add("no stack left")
+        else:
+            outcomes.add("decoded")
+    assert outcomes == {"decoded", "no stack left"}
 
 
 @given(

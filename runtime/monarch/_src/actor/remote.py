@@ -1,7 +1,8 @@
 """Failures that travel: made where something was raised, rebuilt where somebody waits.
 
 The story of a failure is plain data (`RankFailure`); the exception itself travels beside it as a
-pickle of its own, so that one that cannot be rebuilt costs nothing but itself.
+pickle of its own, so that one that cannot be rebuilt costs nothing but itself. A story is bounded,
+whatever was raised: it travels in the heads of messages too, which are.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ from monarch._src.errors import ActorError, FailureKind, Frame, RankFailure, Sup
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import DIED
 from monarch._src.wire.pickling import dumps, loads
+from monarch._src.wire.text import pack as pack_values
+from monarch._src.wire.text import unpacker
 
+LONGEST_TEXT = 1 << 19  # characters
+LONGEST_LINE = 200
+MOST_FRAMES = 2000
 _RUNTIME = str(Path(errors.__file__).parent) + os.sep
-_encode = msgspec.msgpack.Encoder().encode
-_decode_failure = msgspec.msgpack.Decoder(RankFailure).decode
+_unpack_failure = unpacker(RankFailure)
 
 
 def source_of(filename: str) -> str | None:
@@ -51,7 +56,7 @@ def unship(payload: Payload) -> Any:
 
 
 def frames_of(tb: TracebackType | None) -> tuple[Frame, ...]:
-    """The frames of a traceback, outermost first.
+    """The frames of a traceback, outermost first; of very many, those at both ends.
 
     Not the user's are those of the runtime, and those of a function that says so of itself with a
     local `__tracebackhide__ = True`, as pytest and IPython know it.
@@ -72,12 +77,20 @@ def frames_here() -> tuple[Frame, ...]:
 
 
 def _frames(walked: list[tuple[FrameType, int]]) -> tuple[Frame, ...]:
+    if len(walked) > MOST_FRAMES:
+        walked[MOST_FRAMES // 2 : -MOST_FRAMES // 2] = []
     hidden = [frame.f_locals.get("__tracebackhide__") is True for frame, _ in walked]
     found: list[Frame] = []
     for summary, hide in zip(traceback.StackSummary.extract(iter(walked)), hidden, strict=True):
         user = not hide and not summary.filename.startswith(_RUNTIME)
         found.append(
-            Frame(summary.filename, summary.lineno or 0, summary.name, summary.line or "", user)
+            Frame(
+                summary.filename,
+                summary.lineno or 0,
+                summary.name[:LONGEST_LINE],
+                (summary.line or "")[:LONGEST_LINE],
+                user,
+            )
         )
     return tuple(found)
 
@@ -106,15 +119,23 @@ def describe(
         exception_type=type(exception).__name__,
         message=_text_of(exception),
         frames=frames_of(exception.__traceback__),
-        traceback="".join(traceback.format_exception(exception)),
+        traceback=_bounded("".join(traceback.format_exception(exception))),
     )
 
 
 def _text_of(exception: BaseException) -> str:
     try:
-        return "\n".join([str(exception), *getattr(exception, "__notes__", ())])
+        return _bounded("\n".join([str(exception), *getattr(exception, "__notes__", ())]))
     except Exception as error:
         return f"<its text could not be made: {type(error).__name__}>"
+
+
+def _bounded(text: str) -> str:
+    left_out = len(text) - LONGEST_TEXT
+    if left_out <= 0:
+        return text
+    half = LONGEST_TEXT // 2
+    return f"{text[:half]}\n... {left_out:,} characters are left out ...\n{text[-half:]}"
 
 
 def pack(failure: RankFailure, exception: BaseException | None) -> Payload:
@@ -127,7 +148,7 @@ def pack(failure: RankFailure, exception: BaseException | None) -> Payload:
                 pickled = bytes(payload.body)
         except Exception:
             pickled = b""  # its story travels anyway
-    return Payload(_encode((_encode(failure), pickled)))
+    return Payload(pack_values((pack_values(failure), pickled)))
 
 
 def unpack(payload: Payload) -> tuple[RankFailure, Callable[[], BaseException | None]]:
@@ -144,7 +165,7 @@ def unpack(payload: Payload) -> tuple[RankFailure, Callable[[], BaseException | 
             return None
         return rebuilt if isinstance(rebuilt, BaseException) else None
 
-    return _decode_failure(story), exception
+    return _unpack_failure(story), exception
 
 
 def pack_exception(exception: BaseException) -> Payload:

@@ -41,7 +41,7 @@ def execute(command: Command, env: dict[str, str], boot: Boot, lifeline: int) ->
     path = [p for p in dict.fromkeys([*named, *boot.spec.path]) if p]
     boot = msgspec.structs.replace(boot, path=path, python_path=full.get("PYTHONPATH"))
     full["PYTHONPATH"] = os.pathsep.join(path)
-    full[BOOT_VARIABLE] = wire.encode_boot(boot).decode()
+    full[BOOT_VARIABLE] = wire.encode_boot(boot)
     os.set_inheritable(lifeline, True)
     full[LIFELINE_VARIABLE] = f"{lifeline}:{os.fstat(lifeline).st_ino}"
     os.execve(command.program, [command.arg0 or command.program, *command.args], full)

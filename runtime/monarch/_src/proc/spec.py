@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Callable
 
 import msgspec
 
 from monarch._src.wire.messages import Command
+from monarch._src.wire.text import pack, unpacker
 
 
 class MeshSpec(msgspec.Struct, tag="mesh"):
@@ -84,8 +86,17 @@ class Boot(msgspec.Struct):
 ToZygote = MeshSpec | StartRank | DropMesh
 FromZygote = Started | NotStarted | Ended
 
-encode = msgspec.msgpack.Encoder().encode
-decode_to_zygote: Callable[[bytes], ToZygote] = msgspec.msgpack.Decoder(ToZygote).decode
-decode_from_zygote: Callable[[bytes], FromZygote] = msgspec.msgpack.Decoder(FromZygote).decode
-encode_boot = msgspec.json.Encoder().encode
-decode_boot = msgspec.json.Decoder(Boot).decode
+encode = pack
+decode_to_zygote: Callable[[bytes], ToZygote] = unpacker(ToZygote)
+decode_from_zygote: Callable[[bytes], FromZygote] = unpacker(FromZygote)
+_unpack_boot = unpacker(Boot)
+
+
+def encode_boot(boot: Boot) -> str:
+    """As the value of a variable of the environment."""
+    return binascii.b2a_base64(pack(boot), newline=False).decode()
+
+
+def decode_boot(text: str) -> Boot:
+    """What `encode_boot` was given."""
+    return _unpack_boot(binascii.a2b_base64(text))

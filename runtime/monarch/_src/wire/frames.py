@@ -5,6 +5,7 @@
 
 One frame for a small message: each further frame costs about as much as the message itself. A body
 over 32 KiB is not copied behind the head: it is frame 1, and the top bit of the version says so.
+A body and its buffers are flat: one dimension of single bytes, so that their length is their size.
 Malformed input raises `FrameError` and nothing else, whatever the bytes.
 """
 
@@ -16,6 +17,7 @@ from typing import TypeAlias
 import msgspec
 
 from monarch._src.wire.messages import PROTOCOL, AnyMessage, Message
+from monarch._src.wire.text import decode_surrogates, encode_surrogates
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 HEAD = 4
@@ -39,7 +41,7 @@ class Payload(msgspec.Struct, gc=False):
         """Size in bytes of everything."""
         if not self.buffers:
             return len(self.body)
-        return len(self.body) + sum(memoryview(b).nbytes for b in self.buffers)
+        return len(self.body) + sum(map(len, self.buffers))
 
     def own(self) -> Payload:
         """The same for a receiver in this process, who may change what it gets unseen by others."""
@@ -53,6 +55,7 @@ NO_PAYLOAD = Payload(b"")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(AnyMessage).decode
 _VERSION = PROTOCOL << 24
+_NESTED = b"\x91" * 16 + b"\xc0"  # deeper than any message
 
 
 def encode(message: Message, payload: Payload = NO_PAYLOAD) -> list[Buffer]:
@@ -61,7 +64,10 @@ def encode(message: Message, payload: Payload = NO_PAYLOAD) -> list[Buffer]:
     Raises:
         ValueError: the head is larger than 16 MiB.
     """
-    head = _encode(message)
+    try:
+        head = _encode(message)
+    except UnicodeEncodeError:
+        head = encode_surrogates(message)
     size = len(head)
     if size > MAX_HEAD:
         raise ValueError(f"the head of {type(message).__name__} has {size} bytes, over {MAX_HEAD}")
@@ -75,11 +81,24 @@ def encode(message: Message, payload: Payload = NO_PAYLOAD) -> list[Buffer]:
     return [first, *payload.buffers] if payload.buffers else [first]
 
 
+def _decode_differently(head: memoryview, error: Exception) -> AnyMessage:
+    """A head that is not as most are; `FrameError` of that error if it is none at all."""
+    try:
+        if isinstance(error, msgspec.ValidationError):
+            return decode_surrogates(head, AnyMessage)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        pass
+    # Is it nested too deeply, or are we? The thread that receives may be deep in user code.
+    msgspec.msgpack.decode(_NESTED)
+    raise FrameError(f"no message of this protocol: {error}") from None
+
+
 def decode(frames: Sequence[Buffer]) -> tuple[AnyMessage, Payload]:
     """The message and payload in these frames.
 
     Raises:
         FrameError: the bytes are no message of this protocol version.
+        RecursionError: this thread's stack is too full to tell.
     """
     if not frames:
         raise FrameError("a message without frames")
@@ -91,10 +110,11 @@ def decode(frames: Sequence[Buffer]) -> tuple[AnyMessage, Payload]:
     end = HEAD + int.from_bytes(view[1:HEAD], "big")
     if end > len(view):
         raise FrameError(f"the head ends at byte {end} of a frame of {len(view)}")
+    head = view[HEAD:end]
     try:
-        message = _decode(view[HEAD:end])
+        message = _decode(head)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise FrameError(f"no message of this protocol: {error}") from None
+        message = _decode_differently(head, error)
     apart = view[0] & _BODY_APART
     if end == len(view) and len(frames) == 1 and not apart:
         return message, NO_PAYLOAD
