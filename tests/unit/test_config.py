@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import threading
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.config import Settings, settings
+from monarch._src.config import LADDER, Settings, check, for_new_procs, settings
 from monarch.config import (
     clear_runtime_config,
     configure,
@@ -24,8 +26,11 @@ DEFAULTS = {
     "liveness": 30.0,
     "cleanup_timeout": None,
     "startup_timeout": None,
+    "message_delivery_timeout": None,
     "preload": (),
     "enable_log_forwarding": True,
+    "small_write_threshold": 256,
+    "actor_queue_dispatch": True,
 }
 
 
@@ -43,16 +48,20 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_defaults_are_those_documented() -> None:
-    assert DEFAULTS.items() <= get_global_config().items()
+    assert get_global_config() == DEFAULTS
     assert get_runtime_config() == {}
 
 
 def test_time_outs_that_are_not_set_follow_from_liveness() -> None:
-    assert (settings().cleanup_s, settings().startup_s) == (10.0, 60.0)
+    def derived() -> tuple[float, float, float]:
+        now = settings()
+        return now.cleanup_s, now.startup_s, now.delivery_s
+
+    assert derived() == (10.0, 60.0, 30.0)
     configure(liveness=3)
-    assert (settings().cleanup_s, settings().startup_s) == (1.0, 6.0)
-    configure(cleanup_timeout=7, startup_timeout="2m")
-    assert (settings().cleanup_s, settings().startup_s) == (7.0, 120.0)
+    assert derived() == (1.0, 6.0, 3.0)
+    configure(cleanup_timeout=2, startup_timeout="2m", message_delivery_timeout="5s")
+    assert derived() == (2.0, 120.0, 5.0)
 
 
 def test_what_is_configured_comes_before_the_environment_and_that_before_the_default(
@@ -82,17 +91,18 @@ def test_none_takes_a_setting_back(monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "seconds"),
     [
         ("30", 30.0), ("30s", 30.0), (" 30 s ", 30.0), ("500ms", 0.5), ("1.5m", 90.0),
-        ("2min", 120.0), ("1h", 3600.0), (30, 30.0), (0.25, 0.25),
+        ("2min", 120.0), ("1h", 3600.0), (30, 30.0), (0.25, 0.25), ("1m30s", 90.0),
+        ("1h 30m", 5400.0), (" 2 hours 1 minute 0.5 s ", 7260.5), ("1d", 86400.0), ("7us", 7e-6),
     ],
 )  # fmt: skip
 def test_durations_are_seconds_or_text_with_a_unit(text: object, seconds: float) -> None:
-    assert configure(liveness=text)["liveness"] == seconds
+    assert configure(liveness=text)["liveness"] == pytest.approx(seconds, rel=1e-12)
 
 
 @pytest.mark.parametrize(
     "value",
     ["", "soon", "30 parsecs", "-3s", "1e3", "s", -1, math.nan, math.inf, 1e12, "999999999999h",
-     True, [30], b"30"],
+     True, [30], b"30", "1m30", "30 1m", "1m,30s", "1M", "1.", ".5s", "9" * 5000 + "!"],
 )  # fmt: skip
 def test_what_is_no_duration_is_refused_with_an_example(value: object) -> None:
     with pytest.raises(TypeError, match=r"liveness=.*: give a duration, as seconds \(30\)"):
@@ -137,9 +147,30 @@ def test_what_is_no_flag_is_refused(value: object) -> None:
         configure(enable_log_forwarding=value)
 
 
+@pytest.mark.parametrize(("value", "size"), [(0, 0), (1 << 40, 1 << 40), ("256", 256), (" 7 ", 7)])
+def test_sizes_are_whole_numbers_of_bytes(value: object, size: int) -> None:
+    assert configure(small_write_threshold=value)["small_write_threshold"] == size
+
+
+@pytest.mark.parametrize(
+    "value", [-1, 1.0, "1.5", "-1", "64 KiB", "", True, [256], "many", "9" * 5000]
+)
+def test_what_is_no_size_is_refused(value: object) -> None:
+    with pytest.raises(TypeError, match=r"small_write_threshold=.*: give a whole number of bytes"):
+        configure(small_write_threshold=value)
+
+
+def test_a_queue_for_each_actor_is_what_there_always_is() -> None:
+    assert configure(actor_queue_dispatch=True)["actor_queue_dispatch"] is True
+    with pytest.raises(ValueError, match="actor_queue_dispatch=False: what an actor is sent alway"):
+        configure(actor_queue_dispatch=False)
+    assert get_global_config()["actor_queue_dispatch"] is True
+
+
 @pytest.mark.parametrize(
     ("key", "hint"),
     [("livenes", "did you mean liveness?"), ("start_timeout", "did you mean startup_timeout"),
+     ("message_ttl", "did you mean message_delivery_timeout?"),
      ("xyz", "there are liveness, cleanup_timeout")],
 )  # fmt: skip
 def test_an_unknown_setting_is_refused_with_near_names(key: str, hint: str) -> None:
@@ -154,6 +185,102 @@ def test_a_time_out_that_could_not_work_is_refused(values: dict[str, object]) ->
     with pytest.raises(ValueError, match=f"{key}=0.0: give more than 0 seconds"):
         configure(**values)
     assert get_runtime_config() == {}
+
+
+# Of each pair the first may not be longer than the second: what is set, and what is said of it.
+INVERTED = [
+    ({"cleanup_timeout": "31s"},
+     "cleanup_timeout=31 s{} is longer than liveness=30 s (the default): procs whose owner is gone",
+     "Set cleanup_timeout to at most 30 s, or liveness to at least 31 s"),
+    ({"liveness": "5s", "cleanup_timeout": "6s"},
+     "cleanup_timeout=6 s{} is longer than liveness=5 s{}: procs whose owner is gone",
+     "Set cleanup_timeout to at most 5 s, or liveness to at least 6 s"),
+    ({"message_delivery_timeout": "29s"},
+     "liveness=30 s (the default) is longer than message_delivery_timeout=29 s{}: a call would be",
+     "Set liveness to at most 29 s, or message_delivery_timeout to at least 30 s"),
+    ({"liveness": "1m", "message_delivery_timeout": "59s"},
+     "liveness=60 s{} is longer than message_delivery_timeout=59 s{}",
+     "Set liveness to at most 59 s, or message_delivery_timeout to at least 60 s"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "said", "remedy"), INVERTED, ids=lambda v: str(v)[:40])
+def test_time_outs_in_an_order_that_cannot_work_are_refused(
+    values: dict[str, str], said: str, remedy: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said.format("", ""))) as refused:
+        configure(**values)
+    assert str(refused.value).endswith(remedy)
+    assert get_runtime_config() == {}
+
+
+@pytest.mark.parametrize(("values", "said", "remedy"), INVERTED, ids=lambda v: str(v)[:40])
+def test_they_are_refused_where_the_environment_sets_them(
+    values: dict[str, str], said: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in values.items():
+        monkeypatch.setenv(f"MONARCH_{key.upper()}", value)
+    with pytest.raises(ValueError, match="is longer than") as refused:
+        settings()
+    for key in values:
+        assert f" s (from MONARCH_{key.upper()})" in str(refused.value)
+    assert str(refused.value).endswith(remedy)
+
+
+MIXED = [found for found in INVERTED if len(found[0]) == 2]
+
+
+@pytest.mark.parametrize(("values", "said", "remedy"), MIXED, ids=lambda v: str(v)[:40])
+@pytest.mark.parametrize("first_from_environment", [True, False])
+def test_they_are_refused_where_one_comes_from_the_environment(
+    values: dict[str, str],
+    said: str,
+    remedy: str,
+    first_from_environment: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = list(values) if first_from_environment else list(reversed(values))
+    monkeypatch.setenv(f"MONARCH_{keys[0].upper()}", values[keys[0]])
+    with pytest.raises(ValueError, match=rf"\(from MONARCH_{keys[0].upper()}\)") as refused:
+        configure(**{keys[1]: values[keys[1]]})
+    assert f"MONARCH_{keys[1].upper()}" not in str(refused.value)
+    assert str(refused.value).endswith(remedy)
+    assert get_runtime_config() == {}
+
+
+def test_equal_time_outs_are_in_order() -> None:
+    configure(liveness=5, cleanup_timeout=5, message_delivery_timeout=5)
+    assert settings().cleanup_s == settings().delivery_s == settings().liveness
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            key: st.floats(0.001, 100)
+            for key in ("liveness", "cleanup_timeout", "message_delivery_timeout")
+        },
+    )
+)
+def test_whatever_is_accepted_is_in_order_and_whatever_is_refused_is_not(
+    values: dict[str, float],
+) -> None:
+    tried = Settings(**values)
+    in_order = tried.cleanup_s <= tried.liveness <= tried.delivery_s
+    try:
+        with configured(**values):
+            assert in_order
+            assert settings() == tried
+    except ValueError:
+        assert not in_order
+
+
+def test_every_rung_names_settings_and_is_kept_by_the_defaults() -> None:
+    for shorter, longer, why in LADDER:
+        assert {shorter, longer} <= get_global_config().keys()
+        assert why
+    for liveness in (0.001, 1.0, 1e8):
+        check(Settings(liveness=liveness))
 
 
 def test_one_bad_value_leaves_all_as_it_was() -> None:
@@ -195,10 +322,47 @@ def test_a_block_that_fails_ends_too() -> None:
     assert get_runtime_config() == {}
 
 
-@given(st.dictionaries(st.sampled_from(["liveness", "cleanup_timeout"]), st.floats(0.1, 100)))
-def test_what_is_configured_is_what_is_in_force(values: dict[str, float]) -> None:
+# --- the processes of a new mesh ------------------------------------------------------------------
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "liveness": st.floats(20, 1e6),
+            "cleanup_timeout": st.floats(0, 20),
+            "startup_timeout": st.floats(0.001, 1e6),
+            "preload": st.lists(st.sampled_from(["torch", "a.b", "numpy"])),
+            "enable_log_forwarding": st.booleans(),
+            "small_write_threshold": st.integers(0, 1 << 40),
+        },
+    )
+)
+def test_what_is_set_here_can_be_told_to_new_processes(values: dict[str, object]) -> None:
     with configured(**values):
-        assert values.items() <= get_global_config().items()
+        here, told = settings(), for_new_procs()
+    assert told.keys() == {f"MONARCH_{key.upper()}" for key in values}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, text in told.items():
+            patch.setenv(name, text)
+        there = settings()
+    for key in msgspec.structs.asdict(here):
+        mine, others = getattr(here, key), getattr(there, key)
+        assert others == (pytest.approx(mine, abs=1e-9) if isinstance(mine, float) else mine)
+
+
+def test_what_is_taken_back_here_is_taken_back_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONARCH_LIVENESS", "45s")
+    assert for_new_procs() == {"MONARCH_LIVENESS": "45.000000000s"}
+    configure(liveness=None)
+    assert settings().liveness == 30.0
+    assert for_new_procs() == {"MONARCH_LIVENESS": ""}
+    monkeypatch.setenv("MONARCH_LIVENESS", "")
+    clear_runtime_config()
+    assert settings().liveness == 30.0
+
+
+# --- threads --------------------------------------------------------------------------------------
 
 
 def test_settings_may_be_read_while_others_configure() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import monarch
 
-PUBLIC = ["monarch.actor", "monarch.config", "monarch.observe"]
+PUBLIC = ["monarch.actor", "monarch.buffers", "monarch.config", "monarch.observe"]
 HEAVY = [
     "torch", "numpy", "IPython", "ipykernel", "ipywidgets", "tornado", "traitlets",
     "jupyter_client", "asyncio", "multiprocessing", "concurrent.futures",

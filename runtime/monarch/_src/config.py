@@ -1,39 +1,49 @@
 """Typed settings: defaults < environment (`MONARCH_<KEY>`) < `configure()`.
 
 There is one value for how long silence is tolerated, `liveness`; every time-out of the runtime is
-derived from it unless it is set by itself, and one that could not work (a stop that gives up before
-clean-up may end) is refused when it is set. Later settings do not reach meshes that exist.
+derived from it unless it is set by itself. Time-outs of which one has to end before another are
+checked together (`LADDER`): an order in which one could not do its work is refused where it is set,
+whichever layers the two come from. Later settings do not reach meshes that exist; the processes of
+a new mesh get those that are in force where it is spawned.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True)
-class Settings:
+
+class Settings(msgspec.Struct, frozen=True):
     """All settings. Durations are seconds; a None one is derived from `liveness`.
 
     liveness: how long a silent process or host is waited for before it counts as lost.
-    cleanup_timeout: how long a stopping proc may drain and clean up before it is killed.
-    startup_timeout: how long a new proc may take to say hello.
+    cleanup_timeout: how long a stopping proc may drain and clean up before it is killed; a third
+        of `liveness`.
+    startup_timeout: how long a new proc may take to say hello; twice `liveness`.
+    message_delivery_timeout: how long a proc keeps a call to an actor that it does not know yet,
+        because the message that makes the actor is still on its way; `liveness`.
     preload: modules that every new proc has imported before it exists (`("torch",)`).
     enable_log_forwarding: show what ranks print in the client of a script. Front ends that
         subscribe to output get it regardless.
+    small_write_threshold: from this many bytes on, `Buffer.write` keeps a `bytes` instead of
+        copying it.
+    actor_queue_dispatch: always True; what an actor is sent waits in a queue of its own.
     """
 
     liveness: float = 30.0
     cleanup_timeout: float | None = None
     startup_timeout: float | None = None
+    message_delivery_timeout: float | None = None
     preload: tuple[str, ...] = ()
     enable_log_forwarding: bool = True
+    small_write_threshold: int = 256
+    actor_queue_dispatch: bool = True
 
     @property
     def cleanup_s(self) -> float:
@@ -43,23 +53,49 @@ class Settings:
     def startup_s(self) -> float:
         return 2 * self.liveness if self.startup_timeout is None else self.startup_timeout
 
+    @property
+    def delivery_s(self) -> float:
+        delivery = self.message_delivery_timeout
+        return self.liveness if delivery is None else delivery
 
-_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+# --- values ---------------------------------------------------------------------------------------
+
+_UNITS = {
+    "ns": 1e-9, "us": 1e-6, "ms": 1e-3,
+    "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
+    "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0,
+    "h": 3600.0, "hr": 3600.0, "hour": 3600.0, "hours": 3600.0,
+    "d": 86400.0, "day": 86400.0, "days": 86400.0,
+}  # fmt: skip
 
 
 def _seconds(key: str, value: object) -> float:
+    seconds = -1.0
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)?\s*", value)
-        seconds = float(match[1]) * _UNITS[match[2] or "s"] if match else -1.0
+        seconds = _seconds_of_text(value)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         seconds = float(value)
-    else:
-        seconds = -1.0
     if 0 <= seconds < 1e9:
         return seconds
     raise TypeError(
-        f"{key}={value!r}: give a duration, as seconds (30) or as text with a unit ('30s', '500ms')"
+        f"{key}={value!r}: give a duration, as seconds (30) or as text with units "
+        "('30s', '500ms', '1m 30s')"
     )
+
+
+def _seconds_of_text(text: str) -> float:
+    """'1h 30m', '500ms' or '30'; -1 if it is no duration."""
+    number = r"(\d+(?:\.\d+)?)"
+    if re.fullmatch(rf"\s*{number}\s*", text):
+        return float(text)
+    part = rf"{number}\s*([a-z]+)\s*"
+    if not re.fullmatch(rf"\s*(?:{part})+", text):
+        return -1.0
+    parts = re.findall(part, text)
+    if any(unit not in _UNITS for _, unit in parts):
+        return -1.0
+    return sum(float(count) * _UNITS[unit] for count, unit in parts)
 
 
 def _names(key: str, value: object) -> tuple[str, ...]:
@@ -81,69 +117,166 @@ def _flag(key: str, value: object) -> bool:
     raise TypeError(f"{key}={value!r}: give True or False")
 
 
+def _size(key: str, value: object) -> int:
+    if isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise TypeError(f"{key}={value!r}: give a whole number of bytes, such as 256")
+
+
 _PARSERS: dict[str, Callable[[str, object], Any]] = {
     "liveness": _seconds,
     "cleanup_timeout": _seconds,
     "startup_timeout": _seconds,
+    "message_delivery_timeout": _seconds,
     "preload": _names,
     "enable_log_forwarding": _flag,
+    "small_write_threshold": _size,
+    "actor_queue_dispatch": _flag,
 }
-
-_lock = threading.Lock()
-_runtime: dict[str, Any] = {}
 
 
 def _parsed(values: dict[str, object]) -> dict[str, Any]:
     parsed: dict[str, Any] = {}
     for key, value in values.items():
         if key not in _PARSERS:
-            near = difflib.get_close_matches(key, _PARSERS, n=3, cutoff=0.5)
-            hint = (
-                f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(_PARSERS)}"
-            )
-            raise ValueError(f"there is no setting {key!r}; {hint}")
+            raise ValueError(f"there is no setting {key!r}; {_hint(key)}")
         parsed[key] = None if value is None else _PARSERS[key](key, value)
     return parsed
 
 
-def _checked(settings: Settings) -> Settings:
-    if settings.liveness <= 0:
-        raise ValueError(f"liveness={settings.liveness}: give more than 0 seconds")
-    if settings.startup_s <= 0:
-        raise ValueError(f"startup_timeout={settings.startup_s}: give more than 0 seconds")
-    return settings
+def _hint(key: str) -> str:
+    import difflib  # slow to load, and only needed here
+
+    near = difflib.get_close_matches(key, _PARSERS, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(_PARSERS)}"
+
+
+# --- what has to hold between them ----------------------------------------------------------------
+
+# The first may be no longer than the second, because of what would come too late otherwise.
+LADDER = (
+    (
+        "cleanup_timeout",
+        "liveness",
+        "procs whose owner is gone would outlive the time after which nothing of it may be left",
+    ),
+    (
+        "liveness",
+        "message_delivery_timeout",
+        "a call would be refused while the process that makes its actor only counts as silent",
+    ),
+)
+
+_IN_FORCE = {
+    "cleanup_timeout": "cleanup_s",
+    "startup_timeout": "startup_s",
+    "message_delivery_timeout": "delivery_s",
+}
+
+
+def check(settings: Settings, source: Callable[[str], str] = lambda _: "") -> None:
+    """ValueError if these settings cannot work together; `source` says where a key was set."""
+    for key in ("liveness", "startup_timeout"):
+        if _in_force(settings, key) <= 0:
+            raise ValueError(f"{key}={getattr(settings, key)}: give more than 0 seconds")
+    if not settings.actor_queue_dispatch:
+        raise ValueError(
+            "actor_queue_dispatch=False: what an actor is sent always waits in a queue of its own; "
+            "leave the setting out"
+        )
+    for shorter, longer, otherwise in LADDER:
+        low, high = _in_force(settings, shorter), _in_force(settings, longer)
+        if low > high:
+            raise ValueError(
+                f"{shorter}={low:g} s{source(shorter)} is longer than {longer}={high:g} s"
+                f"{source(longer)}: {otherwise}. Set {shorter} to at most {high:g} s, or "
+                f"{longer} to at least {low:g} s"
+            )
+
+
+def _in_force(settings: Settings, key: str) -> float:
+    return getattr(settings, _IN_FORCE.get(key, key))
+
+
+# --- layers ---------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_runtime: dict[str, Any] = {}
 
 
 def _environment() -> dict[str, object]:
+    """What the environment sets. An empty variable sets nothing."""
     found: dict[str, object] = {}
     for key in _PARSERS:
-        text = os.environ.get(f"MONARCH_{key.upper()}")
-        if text is not None:
+        text = os.environ.get(_variable(key))
+        if text:
             found[key] = text
     return found
 
 
+def _variable(key: str) -> str:
+    return f"MONARCH_{key.upper()}"
+
+
+def _merged(runtime: dict[str, Any]) -> Settings:
+    environment = _parsed(_environment())
+    given = {k: v for k, v in {**environment, **runtime}.items() if v is not None}
+    merged = Settings(**given)
+
+    def source(key: str) -> str:
+        if key not in given:
+            return " (the default)" if key == "liveness" else " (derived from liveness)"
+        return "" if key in runtime else f" (from {_variable(key)})"
+
+    check(merged, source)
+    return merged
+
+
 def settings() -> Settings:
-    """The settings in force now."""
+    """The settings in force now.
+
+    Raises:
+        TypeError, ValueError: as `configure`, of what the environment says.
+    """
     with _lock:
-        merged = {**_parsed(_environment()), **_runtime}
-    return _checked(Settings(**{k: v for k, v in merged.items() if v is not None}))
+        runtime = dict(_runtime)
+    return _merged(runtime)
+
+
+def for_new_procs() -> dict[str, str]:
+    """What to add to the environment of new processes, so that what is set here is set there."""
+    with _lock:
+        runtime = dict(_runtime)
+    given = {**_parsed(_environment()), **runtime}
+    return {_variable(key): _as_text(value) for key, value in given.items()}
+
+
+def _as_text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ",".join(value)  # pyright: ignore[reportUnknownArgumentType]
+    return f"{value:.9f}s" if isinstance(value, float) else str(value)
 
 
 def configure(**values: object) -> dict[str, Any]:
     """Set settings for what is made from now on; returns all settings in force.
 
+    A None takes a setting back: it is as if nothing had set it.
+
     Raises:
-        ValueError: an unknown key (the nearest names are listed) or a value that cannot work.
+        ValueError: an unknown key (the nearest names are listed), a value that cannot work, or
+            time-outs in an order that cannot work.
         TypeError: a value of the wrong type.
     """
     parsed = _parsed(values)
     with _lock:
-        merged = {**_runtime, **parsed}
-        base = {**_parsed(_environment()), **merged}
-        _checked(replace(Settings(), **{k: v for k, v in base.items() if v is not None}))
+        runtime = {**_runtime, **parsed}
+        _merged(runtime)
         _runtime.clear()
-        _runtime.update(merged)
+        _runtime.update(runtime)
     return get_global_config()
 
 
@@ -163,8 +296,7 @@ def configured(**values: object) -> Generator[dict[str, Any], None, None]:
 
 def get_global_config() -> dict[str, Any]:
     """All settings in force, by name."""
-    current = settings()
-    return {f.name: getattr(current, f.name) for f in fields(current)}
+    return msgspec.structs.asdict(settings())
 
 
 def get_runtime_config() -> dict[str, Any]:

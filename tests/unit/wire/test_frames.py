@@ -232,6 +232,26 @@ def test_a_body_that_should_be_a_frame_of_its_own_must_be() -> None:
             decode(frames)
 
 
+@pytest.mark.parametrize("message", [m for m in SAMPLES if not m.carries_payload])
+@pytest.mark.parametrize("behind", [[], [b""], [b"body"], [b"", b"buffer"]], ids=str)
+def test_no_message_without_a_payload_has_its_body_apart(
+    message: Message, behind: list[Buffer]
+) -> None:
+    first = bytearray(encode(message)[0])
+    first[0] |= 0x80
+    with pytest.raises(FrameError, match="carries no payload"):
+        decode([first, *behind])
+
+
+def test_a_body_apart_may_be_empty_or_small_and_have_buffers() -> None:
+    first = bytearray(encode(CALL)[0])
+    first[0] |= 0x80
+    for body, buffers in ((b"", []), (b"x", []), (b"", [b"buffer"])):
+        message, payload = decode([first, body, *buffers])
+        assert message == CALL
+        assert plain(payload) == (body, buffers)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from monarch._src.wire import pickling
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.pickling import OUT_OF_BAND, dumps, loads
+from monarch._src.wire.pickling import LARGEST_PLAIN, OUT_OF_BAND, dumps, is_atom, loads
 
 LARGE = b"large" * OUT_OF_BAND
 
@@ -85,6 +85,12 @@ def test_the_short_path_and_the_full_one_give_the_same(value: Any) -> None:
 def test_the_short_path_is_taken_for_nothing_that_pickle_could_not_carry(value: Any) -> None:
     if pickling._is_plain(value):
         assert pickle.loads(pickle.dumps(value, 5)) == value
+
+
+@pytest.mark.parametrize("count", [LARGEST_PLAIN, LARGEST_PLAIN + 1, 10 * LARGEST_PLAIN])
+def test_containers_of_many_and_of_few_arrive_alike(count: int) -> None:
+    values = (list(range(count)), {str(n): n for n in range(count)}, tuple(range(count)))
+    assert travelled(values) == values
 
 
 class SubInt(int):
@@ -330,10 +336,101 @@ def test_an_array_that_goes_to_the_same_process_is_not_the_same_array() -> None:
     assert array.sum() == 0
 
 
-def test_an_array_that_cannot_change_is_sent_as_it_stands() -> None:
-    array = np.frombuffer(LARGE, np.uint8)
-    (buffer,) = dumps(array).buffers
-    assert np.shares_memory(np.frombuffer(buffer, np.uint8), array)
+@pytest.mark.parametrize("seen", [LARGE, memoryview(LARGE), memoryview(memoryview(LARGE))[5:]])
+def test_an_array_that_cannot_change_is_sent_as_it_stands(seen: Any) -> None:
+    array = np.frombuffer(seen, np.uint8)
+    for shown in (array, array[7:], array.view(np.int8)[:OUT_OF_BAND]):
+        (buffer,) = dumps(shown).buffers
+        assert np.shares_memory(np.frombuffer(buffer, np.uint8), array)
+
+
+def test_one_that_is_only_shown_read_only_can_change_and_is_copied() -> None:
+    memory = np.ones(OUT_OF_BAND)
+    shown = memory.view()
+    shown.setflags(write=False)
+    exported = np.frombuffer(memoryview(bytearray(LARGE)).toreadonly(), np.uint8)
+    payload = dumps([shown, exported])
+    memory[:] = 0
+    exported.base.obj[:] = bytes(len(LARGE))
+    first, second = loads(payload)
+    assert first.sum() == OUT_OF_BAND
+    assert second.tobytes() == LARGE
+    assert not first.flags.writeable
+
+
+def test_every_buffer_is_flat_whatever_the_layout_of_its_array() -> None:
+    base = np.zeros((64, 32, 32))
+    arrays = [base, np.asfortranarray(base), base.astype("i2"), base.astype("c16"), base.T]
+    for buffer in dumps(arrays).buffers:
+        view = memoryview(buffer)
+        assert (view.ndim, view.format, view.nbytes) == (1, "B", len(buffer))
+
+
+# --- within one process ---------------------------------------------------------------------------
+
+
+def test_bytes_that_go_to_the_same_process_are_not_copied() -> None:
+    args, kwargs = loads(dumps(((LARGE,), {"again": LARGE}), own=2).own())
+    assert args[0] is kwargs["again"] is LARGE
+
+
+def test_arrays_that_go_to_the_same_process_belong_to_who_gets_them() -> None:
+    payload = dumps([np.zeros(OUT_OF_BAND), np.frombuffer(LARGE, np.uint8)])
+    (mine, shown), (others, _) = loads(payload.own()), loads(payload.own())
+    mine += 1
+    assert others.sum() == 0
+    assert not shown.flags.writeable
+
+
+# --- atoms ----------------------------------------------------------------------------------------
+
+
+@given(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+    | st.binary(max_size=300) | st.sampled_from(["x" * 5000, b"x" * 5000, 1 << 2000])
+)  # fmt: skip
+def test_the_pickle_of_an_atom_is_known_as_one(value: Any) -> None:
+    assert is_atom(dumps(value))
+    assert is_atom(over_the_wire(dumps(value)))
+
+
+@given(trees)
+def test_what_is_taken_for_an_atom_is_one(value: Any) -> None:
+    if is_atom(dumps(value)):
+        assert type(value) in (type(None), bool, int, float, str, bytes)
+
+
+@pytest.mark.parametrize(
+    "value", [[1], (1,), (1, 2), {}, [], (), {1: 2}, [b"x"], ["", "b"], 1j, {1}, LARGE, int,
+              (1, "x" * 100_000)],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_what_could_be_changed_in_place_is_no_atom(value: Any) -> None:
+    assert not is_atom(dumps(value, own=2))
+
+
+@given(st.binary(max_size=40))
+def test_whatever_the_bytes_to_ask_whether_they_are_an_atom_raises_nothing(body: bytes) -> None:
+    assert is_atom(Payload(b"\x80\x05" + body)) in (True, False)
+    assert is_atom(Payload(body)) in (True, False)
+
+
+# --- what cannot be pickled -----------------------------------------------------------------------
+
+
+def test_what_is_nested_too_deeply_raises_what_pickle_raises() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(pickle.PicklingError, match="recursion"):
+        dumps(deep)
+    while deep:
+        deep = deep[0]
+
+
+def test_a_message_without_its_payload_is_told_as_such() -> None:
+    with pytest.raises(pickle.UnpicklingError, match="without its payload"):
+        loads(Payload(b""))
 
 
 def test_what_cannot_be_pickled_raises_what_pickle_raises() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -88,9 +89,10 @@ class LocalActors:
                 worker.stop(reason)
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait until the threads have ended."""
+        """Wait until the threads have ended, for that long in all."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(timeout_s)
+            thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
     def supervise(self, mesh: int, actor: int | None, failures: list[RankFailure]) -> bool:
         """Tell the actor that owns what has failed; False if none here does."""
@@ -107,7 +109,7 @@ class LocalActors:
         """Hold a call that has overtaken the message that makes its actor.
 
         A mesh can be given away before its actors exist, and messages of different senders keep no
-        order. One whose actor is not made within the liveness bound is refused.
+        order. One whose actor is not made within `message_delivery_timeout` is refused.
         """
         if isinstance(message, StopActor):  # it has ended before: that is what was wanted
             self._runtime.routes.reply(peer, message, OK, NO_PAYLOAD)
@@ -116,7 +118,7 @@ class LocalActors:
             early = self._early.get(message.actor)
             if early is None:
                 early = self._early[message.actor] = _Early(
-                    threading.Timer(settings().liveness, self._refuse_early, (message.actor,))
+                    threading.Timer(settings().delivery_s, self._refuse_early, (message.actor,))
                 )
                 early.timer.daemon = True
                 early.timer.start()

@@ -15,7 +15,7 @@ from typing import Any
 from monarch._src.actor.context import current, set_proc_maker
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
-from monarch._src.config import settings
+from monarch._src.config import for_new_procs, settings
 from monarch._src.core.ids import AGENT, parse_proc_node
 from monarch._src.errors import RankFailure, SupervisionError
 from monarch._src.mesh.proc_mesh import (
@@ -36,7 +36,7 @@ from monarch._src.mesh.process_options import (
     is_this_python,
     proc_bind_for,
 )
-from monarch._src.mesh.session import session_for_client, shutdown_context
+from monarch._src.mesh.session import allow_cleanup, session_for_client, shutdown_context
 from monarch._src.proc.system import free_descriptors, raise_fd_limit
 from monarch._src.shape import Extent, MeshTrait, NDSlice, Region
 from monarch._src.wire.messages import Bootstrap, SpawnProcs
@@ -106,16 +106,19 @@ class HostMesh(MeshTrait):
         region = Region.of_extent(extent)
         function = None if bootstrap is None else bootstrap_payload(bootstrap)
         affinity, numactl = proc_bind_for(proc_bind, extent)
+        current_settings, set_here = settings(), for_new_procs()
         environments = env_for(env, extent)
+        if set_here:
+            environments = [{**set_here, **added} for added in environments or [{}]]
         commands = commands_for(bootstrap_command, self._python, environments, numactl, extent)
         run = _own_runtime()
         _make_room_for(len(region))
-        current_settings = settings()
         ref = ProcsRef(
             run.uids(), name or "procs", tuple(region.labels), tuple(region.extent.sizes),
             run.directory, run.name, run.host,
         )  # fmt: skip
-        procs = Procs(ref, region, owned=True)
+        procs = Procs(ref, region, owned=True, cleanup_s=current_settings.cleanup_s)
+        allow_cleanup(procs.cleanup_s)
         procs.initialized = run.new_future()
         procs.bootstrapped = None if function is None else set()
         mesh = ProcMesh(run, procs, region, self)

@@ -17,7 +17,6 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.remote import ship
 from monarch._src.actor.runtime import Runtime, runtime
-from monarch._src.config import settings
 from monarch._src.core.ids import AGENT
 from monarch._src.errors import MeshStoppedError, RankFailure, SupervisionError, at_text
 from monarch._src.events import MeshSpawned, bus
@@ -34,8 +33,11 @@ A = TypeVar("A", bound=Actor)
 class Procs:
     """What all slices of one proc mesh share."""
 
-    def __init__(self, ref: ProcsRef, region: Region, *, owned: bool) -> None:
+    def __init__(
+        self, ref: ProcsRef, region: Region, *, owned: bool, cleanup_s: float = 0.0
+    ) -> None:
         self.ref = ref
+        self.cleanup_s = cleanup_s  # what stop() gives them
         self.region = region
         self.owned = owned
         self.spawned_at = time.monotonic()
@@ -186,7 +188,7 @@ class ProcMesh(MeshTrait):
             future = procs.stop_future = run.ends.stopping(procs.ref.uid)
         for actors in procs.actors.values():
             actors.stopped = actors.stopped or f"its procs were stopped ({reason})"
-        grace = settings().cleanup_s
+        grace = procs.cleanup_s
         dead = run.known.dead(procs.ref.uid)
         run.routes.post(procs.ref, procs.region, StopProc(reason, grace), skip=dead)
         if not run.node.send(AGENT, StopMesh(procs.ref.uid, reason, grace)):

@@ -49,6 +49,7 @@ class Session:
     """One host agent and this process's runtime that talks to it."""
 
     def __init__(self) -> None:
+        self.cleanup_s = settings().cleanup_s  # the longest that any mesh was given
         self.directory = sessions.make()
         self.lost: str | None = None
         self._closed = False
@@ -125,7 +126,7 @@ class Session:
         lost = self.lost is not None
         runtime = self.runtime
         runtime.ends.on_failure = None  # what ends from here on ends because we end it
-        bound = settings().cleanup_s
+        bound = self.cleanup_s
         self.actors.stop(reason)
         self.actors.join(bound)
         if self.lost is None:
@@ -186,6 +187,13 @@ def session_for_client() -> None:
     run = runtime_or_none()
     if run is None or run.proc_ref is None:
         session()
+
+
+def allow_cleanup(seconds: float) -> None:
+    """A mesh of this process may take that long to clean up, so its session has to wait for it."""
+    found = current_session()
+    if found is not None:
+        found.cleanup_s = max(found.cleanup_s, seconds)
 
 
 def current_session() -> Session | None:

@@ -23,6 +23,9 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 HEAD = 4
 MAX_HEAD = (1 << 24) - 1
 SPLIT_BODY = 1 << 15
+# Buffers of this many bytes are frames. ZeroMQ hands smaller ones than 8 KiB over at any address,
+# and there is no time in it: up to 64 KiB a call takes as long either way.
+OUT_OF_BAND = 1 << 14
 _BODY_APART = 0x80
 
 
@@ -44,10 +47,18 @@ class Payload(msgspec.Struct, gc=False):
         return len(self.body) + sum(map(len, self.buffers))
 
     def own(self) -> Payload:
-        """The same for a receiver in this process, who may change what it gets unseen by others."""
+        """The same for a receiver in this process, who may change what it gets unseen by others.
+
+        What cannot be written to is shared: nobody changes it (see `wire.pickling`).
+        """
         if not self.buffers:
             return self
-        return Payload(self.body, [b if type(b) is bytes else bytearray(b) for b in self.buffers])
+        return Payload(self.body, [_owned(buffer) for buffer in self.buffers])
+
+
+def _owned(buffer: Buffer) -> Buffer:
+    fixed = buffer.readonly if isinstance(buffer, memoryview) else isinstance(buffer, bytes)
+    return buffer if fixed else bytearray(buffer)
 
 
 NO_PAYLOAD = Payload(b"")

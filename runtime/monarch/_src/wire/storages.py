@@ -1,0 +1,66 @@
+"""Memory of torch tensors, pickled once and beside the stream. No I/O.
+
+A tensor's own reduction writes its storage into the stream as a file of `torch.save`: several
+copies, and one more for each tensor that shares the storage. Here a CPU storage is one buffer,
+which travels out of band if it is large, and tensors of one message that share memory share it
+there too. One that came out of band cannot be made larger in place (`resize_`).
+
+Nothing here imports torch: who has a tensor has it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from typing import Any
+
+from monarch._src.wire.frames import OUT_OF_BAND
+
+
+class Memory:
+    """One untyped storage in a pickle; unpickles as a storage over the memory that came."""
+
+    __slots__ = ("_untyped",)
+
+    def __init__(self, untyped: Any) -> None:
+        self._untyped = untyped
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        import ctypes  # torch has it loaded
+
+        size = self._untyped.nbytes()
+        data = (ctypes.c_char * size).from_address(self._untyped.data_ptr()) if size else b""
+        return _rebuild_untyped, (pickle.PickleBuffer(data),)
+
+
+def reduce_storage(storage: Any, known: dict[int, Memory]) -> tuple[Any, ...] | None:
+    """How to pickle a `TypedStorage` or `UntypedStorage`; None if torch has to do it (a device's).
+
+    Args:
+        known: those of this message, by the address of what they share.
+    """
+    untyped = getattr(storage, "_untyped_storage", storage)
+    if untyped.device.type != "cpu":
+        return None
+    memory = known.get(untyped._cdata)
+    if memory is None:
+        memory = known[untyped._cdata] = Memory(untyped)
+    if untyped is storage:
+        return _same, (memory,)
+    return _rebuild_typed, (type(storage), storage.dtype, memory)
+
+
+def _rebuild_untyped(buffer: Any) -> Any:
+    torch: Any = sys.modules["torch"]
+    if not len(buffer):
+        return torch.UntypedStorage(0)
+    tensor = torch.frombuffer(buffer, dtype=torch.uint8)
+    return (tensor.clone() if len(buffer) < OUT_OF_BAND else tensor).untyped_storage()
+
+
+def _rebuild_typed(kind: Any, dtype: Any, untyped: Any) -> Any:
+    return kind(wrap_storage=untyped, dtype=dtype, _internal=True)
+
+
+def _same(value: Any) -> Any:
+    return value
