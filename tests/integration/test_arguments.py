@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import namedtuple
 from dataclasses import dataclass
@@ -11,7 +12,15 @@ from typing import Any
 import numpy
 import pytest
 
-from monarch.actor import ActorError, Extent, ProcMesh, ValueMesh
+from monarch.actor import (
+    Actor,
+    ActorError,
+    Extent,
+    ProcMesh,
+    ValueMesh,
+    endpoint,
+    get_or_spawn_controller,
+)
 from tests.integration.actors import Arrays, Echo
 
 
@@ -110,6 +119,111 @@ def test_what_cannot_be_pickled_is_named_by_its_parameter(four: ProcMesh) -> Non
     with pytest.raises(TypeError, match=r"argument 'args\[1\]' of type lock cannot be sent"):
         echo.all.call(1, lock)
     assert echo.rank.call().get().values() == [0, 1, 2, 3]
+
+
+LOCK = threading.Lock()
+
+
+class Keeper:
+    """Holds something as an attribute."""
+
+    def __init__(self, **kept: Any) -> None:
+        self.__dict__.update(kept)
+
+    def method(self) -> None: ...
+
+
+class Reduces:
+    """Says itself how it is pickled, with what is no attribute of it."""
+
+    def __init__(self) -> None:
+        self.kept = LOCK
+
+    def __reduce__(self) -> Any:
+        return Reduces, (iter([]), lambda: LOCK)
+
+
+def holds(value: Any) -> Any:
+    def function() -> Any:
+        return value
+
+    return function
+
+
+NAMED = [
+    ((), {"key": {"deep": [1, (2, LOCK)]}}, "'key' of type dict", "key['deep'][1][1], a lock"),
+    (({"a": 1}, [0, {"k": LOCK}]), {}, "'args[1]' of type list", "args[1][1]['k'], a lock"),
+    ((1, Keeper(inner=Keeper(lock=LOCK))), {}, "'args[1]' of type Keeper",
+     "args[1].inner.lock, a lock"),
+    ((), {"key": holds([1, LOCK])}, "'key' of type function", "key, its variable value[1], a lock"),
+    ((Keeper(lock=LOCK).method,), {}, "'args[0]' of type method",
+     "args[0].__self__.lock, a lock"),
+    ((), {"key": (n for n in range(3))}, "'key' of type generator", None),
+    ((), {"key": Reduces()}, "'key' of type Reduces", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("args", "kwargs", "argument", "within"), NAMED, ids=lambda v: str(v)[:30])
+def test_what_in_an_argument_cannot_be_sent_is_named_by_the_way_to_it(
+    four: ProcMesh, args: Any, kwargs: Any, argument: str, within: str | None
+) -> None:
+    because = "" if within is None else f", because of {within}"
+    said = f": argument {argument} cannot be sent to another process{because}: "
+    with pytest.raises(TypeError, match=re.escape("Echo.all" + said)):
+        four.spawn("echo", Echo).all.call(*args, **kwargs)
+    with pytest.raises(TypeError, match=re.escape("Takes" + said)):
+        four.spawn("takes", Takes, *args, **kwargs)
+    with pytest.raises(TypeError, match=re.escape("Takes" + said)):
+        get_or_spawn_controller("takes", Takes, *args, **kwargs)
+
+
+class Takes(Actor):
+    """Takes anything."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    @endpoint
+    def nothing(self) -> None: ...
+
+
+class TakesNamed(Actor):
+    """Takes three."""
+
+    def __init__(self, first: Any, second: Any = 2, *, third: Any = 3) -> None: ...
+
+    @endpoint
+    def nothing(self) -> None: ...
+
+
+def test_what_a_constructor_cannot_be_given_is_named_by_its_parameter(four: ProcMesh) -> None:
+    said = "TakesNamed: argument '{}' of type lock cannot be sent to another process: cannot pickle"
+    with pytest.raises(TypeError, match=said.format("second")):
+        four.spawn("takes", TakesNamed, 1, LOCK)
+    with pytest.raises(TypeError, match=said.format("third")):
+        four.spawn("takes", TakesNamed, 1, third=LOCK)
+    with pytest.raises(TypeError, match=said.format("first")):
+        get_or_spawn_controller("takes", TakesNamed, LOCK)
+
+
+def test_a_class_that_cannot_be_sent_is_named(four: ProcMesh) -> None:
+    class Local(Actor):
+        lock = LOCK
+
+        @endpoint
+        def nothing(self) -> None: ...
+
+    with pytest.raises(TypeError, match=r"Local cannot be sent to another process: .*lock"):
+        four.spawn("local", Local)
+
+
+def test_what_is_nested_too_deeply_is_named_too(four: ProcMesh) -> None:
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+    with pytest.raises(
+        TypeError, match=r"Echo.same: argument 'value' of type list .*s: .*recursion"
+    ):
+        four.spawn("echo", Echo).same.call(deep)
 
 
 class Refuses:

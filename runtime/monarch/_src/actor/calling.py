@@ -18,6 +18,7 @@ from monarch._src.actor.ports import Port
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.remote import error_for, rebuild, ship, unpack, unship
 from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.unpicklable import unpicklable
 from monarch._src.core.calls import PendingCall
 from monarch._src.core.metrics import EndpointCounts
 from monarch._src.errors import RankFailure, SupervisionError, at_text
@@ -372,21 +373,8 @@ class Endpoint(Generic[P, R]):
         try:
             return ship((args, kwargs), own=2)
         except Exception as error:
-            raise self._unpicklable(args, kwargs, error) from error
-
-    def _unpicklable(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
-    ) -> TypeError:
-        named = [(self._method.parameter(i), value) for i, value in enumerate(args)]
-        for name, value in [*named, *kwargs.items()]:
-            try:
-                ship(value)
-            except Exception as cause:
-                return TypeError(
-                    f"{self._target.class_name}.{self.name}: argument {name!r} of type "
-                    f"{type(value).__qualname__} cannot be sent to another process: {cause}"
-                )
-        return TypeError(f"{self._target.class_name}.{self.name}: cannot be sent: {error}")
+            who = f"{target.class_name}.{self.name}"
+            raise unpicklable(who, self._method.signature, args, kwargs, error) from error
 
     def __repr__(self) -> str:
         at = at_text(self._target.region.sizes)

@@ -82,15 +82,6 @@ class EndpointMethod(Generic[P, R]):
         except TypeError as error:
             raise TypeError(f"{class_name}.{self.name}{self.signature}: {error}") from None
 
-    def parameter(self, position: int) -> str:
-        """The name under which that positional argument arrives."""
-        for at, parameter in enumerate(self.signature.parameters.values()):
-            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                return f"{parameter.name}[{position - at}]"
-            if at == position:
-                return parameter.name
-        return f"argument {position + 1}"
-
     # A mesh of actors has the type of the actor class, so this is what its endpoints look like.
     @overload
     def __get__(self, instance: None, owner: type) -> EndpointMethod[P, R]: ...

@@ -11,10 +11,9 @@ from typing import Any, TypeVar, cast
 
 from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.future import Future
-from monarch._src.actor.remote import ship
 from monarch._src.actor.runtime import runtime
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors
-from monarch._src.mesh.proc_mesh import check_constructor, unpicklable
+from monarch._src.mesh.proc_mesh import constructor_payload
 from monarch._src.mesh.session import session_for_client
 from monarch._src.shape import Extent, Region
 from monarch._src.wire.messages import SpawnActor
@@ -35,15 +34,11 @@ def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any
     if not name:
         raise ValueError("a controller needs a name")
     cls = actor_class(Class)
-    check_constructor(Class, args, kwargs)
+    payload = constructor_payload(Class, args, kwargs)
     session_for_client()
     run = runtime()
     ref = run.client_ref
     assert ref is not None
-    try:
-        payload = ship((Class, args, kwargs))
-    except Exception as error:
-        raise unpicklable(Class, args, kwargs, error) from error
     uid = controller_uid(name)
     spec = SpawnActor(uid, name, cls.name, ref.uid, ref.name, 0, [], [], "", if_absent=True)
     region = Region.of_extent(Extent((), ()))

@@ -17,11 +17,13 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.remote import ship
 from monarch._src.actor.runtime import Runtime, runtime
+from monarch._src.actor.unpicklable import unpicklable
 from monarch._src.core.ids import AGENT
 from monarch._src.errors import MeshStoppedError, RankFailure, SupervisionError, at_text
 from monarch._src.events import MeshSpawned, bus
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors
 from monarch._src.shape import MeshTrait, Region
+from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import SpawnActor, SpawnProcs, StopMesh, StopProc
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ class ProcMesh(MeshTrait):
         """
         self._check_usable()
         cls = actor_class(Class)
-        check_constructor(Class, args, kwargs)
+        payload = constructor_payload(Class, args, kwargs)
         procs, run = self._procs, self._runtime
         if run.bootstrapping and run.proc_ref is not None and run.proc_ref.uid == procs.ref.uid:
             raise RuntimeError(
@@ -150,10 +152,6 @@ class ProcMesh(MeshTrait):
         ]
         if failed:
             raise SupervisionError(failures=failed)
-        try:
-            payload = ship((Class, args, kwargs), own=2)
-        except Exception as error:
-            raise unpicklable(Class, args, kwargs, error) from error
         uid = run.uids()
         context = current.get()
         run.ends.own(uid, 0 if context is None else context.actor_instance.actor_id.uid)
@@ -216,31 +214,21 @@ def _reference(ref: ProcsRef, base: Region, region: Region) -> ProcMesh:
     return ProcMesh(runtime(), Procs(ref, base, owned=False), region)
 
 
-def check_constructor(cls: type[Actor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """TypeError if the constructor could not begin with these arguments."""
+def constructor_payload(cls: type[Actor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Payload:
+    """A class and what its constructor is given; TypeError if it could not begin with that."""
     try:
         signature = inspect.signature(cls)
     except ValueError:
-        return  # some extension types have none; the constructor itself will tell
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{cls.__name__}{signature}: {error}") from None
-
-
-def unpicklable(
-    cls: type[Actor], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
-) -> TypeError:
-    """The error that names what of a spawn cannot be pickled."""
-    for name, value in [*((f"argument {i + 1}", a) for i, a in enumerate(args)), *kwargs.items()]:
+        signature = None  # some extension types have none; the constructor itself will tell
+    else:
         try:
-            ship(value)
-        except Exception as cause:
-            return TypeError(
-                f"{cls.__name__}: {name!r} of type {type(value).__qualname__} cannot be sent to "
-                f"another process: {cause}"
-            )
-    return TypeError(f"the class {cls.__name__} cannot be sent to another process: {error}")
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{cls.__name__}{signature}: {error}") from None
+    try:
+        return ship((cls, args, kwargs), own=2)
+    except Exception as error:
+        raise unpicklable(cls.__name__, signature, args, kwargs, error) from error
 
 
 # --- the meshes that this process owns ------------------------------------------------------------
