@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.wire.frames import OUT_OF_BAND, Payload, decode, encode
+from monarch._src.wire.frames import OUT_OF_BAND, decode, encode
 from monarch._src.wire.messages import Call
 from monarch._src.wire.pickling import dumps, loads
 from monarch.buffers import Buffer, FrozenBuffer
@@ -323,8 +323,3 @@ def test_they_say_how_much_they_hold() -> None:
     assert repr(buffer) == "<Buffer of 300 bytes>"
     assert repr(buffer.freeze()) == "<FrozenBuffer of 300 bytes in 1 piece>"
     assert repr(frozen(b"x" * 300, b"y")) == "<FrozenBuffer of 301 bytes in 2 pieces>"
-
-
-def test_a_payload_of_no_buffers_is_its_own() -> None:
-    payload = Payload(b"x")
-    assert payload.own() is payload

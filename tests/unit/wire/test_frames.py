@@ -161,6 +161,20 @@ def test_what_is_written_as_such_text_is_checked_as_other_text_is() -> None:
             decode([(PROTOCOL << 24 | len(damaged)).to_bytes(HEAD, "big") + damaged])
 
 
+@given(body=BODIES, buffers=BUFFERS)
+def test_each_receiver_in_this_process_has_a_payload_of_its_own(
+    body: bytes, buffers: list[bytes]
+) -> None:
+    payload = Payload(body, [*buffers, *map(bytearray, buffers)])
+    first, second = payload.own(), payload.own()
+    for buffer in first.buffers:
+        if isinstance(buffer, bytearray):
+            buffer[:] = bytes(len(buffer))
+    first.drop()
+    assert plain(first) == (b"", [])
+    assert plain(second) == plain(payload) == (body, [*buffers, *buffers])
+
+
 def test_a_small_message_is_one_frame() -> None:
     assert len(encode(CALL, Payload(b"x" * SPLIT_BODY))) == 1
 

@@ -18,13 +18,13 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call
 
 
-def live(worker: Worker, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def live(worker: Worker) -> None:
     """Construct the actor and serve its messages until it ends."""
     # Not asyncio.run: on the main thread it would put a SIGINT handler of its own in place.
     loop = asyncio.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(_AsyncLife(worker, loop).serve(cls, args, kwargs))
+        loop.run_until_complete(_AsyncLife(worker, loop).serve())
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         worker.mailbox.on_put = None
@@ -70,11 +70,11 @@ class _AsyncLife:
         self._inbox = _Inbox(worker.mailbox, loop)
         self._overlapping: set[asyncio.Task[None]] = set()
 
-    async def serve(self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    async def serve(self) -> None:
         worker = self._worker
         worker.interrupt = self._interrupt
         try:
-            worker.instance_object = cls(*args, **kwargs)
+            worker.construct()
         except BaseException as error:
             worker.end(worker.describe(error, "constructor", None), error)
             return
@@ -138,6 +138,7 @@ class _AsyncLife:
             served = worker.serve(call, payload, running[0] - came_ns)
             if served is not None:
                 args, kwargs = unship(payload)
+                payload.drop()
                 if call.by_port:
                     args = (worker.port_for(peer, call, served.counts), *args)
                 value = await served.method.function(worker.instance_object, *args, **kwargs)

@@ -70,6 +70,7 @@ class Worker:
         self.runtime = runtime
         self.spec = spec
         self._payload: Payload | None = payload
+        self._given: tuple[Any, ...] = ()  # class, args, kwargs
         self.mailbox = Mailbox()
         # Why it takes no message any more; `cause` if that is a failure. Set once, by `_end_with`.
         self.dead: RankFailure | None = None
@@ -160,22 +161,27 @@ class Worker:
         """Live and end. Returns when the actor is gone."""
         current.set(self.at_home)
         try:
-            cls, args, kwargs = unship(cast(Payload, self._payload))
+            self._given = unship(cast(Payload, self._payload))
             self._payload = None
-            self._class = actor_class(cls)
+            self._class = actor_class(self._given[0])
         except BaseException as error:
             self.end(self.describe(error, "constructor", None), error)
             return
         if self._class.is_async:
             from monarch._src.actor import async_life  # asyncio is slow to load
 
-            async_life.live(self, cls, args, kwargs)
+            async_life.live(self)
         else:
-            self._run_sync(cls, args, kwargs)
+            self._run_sync()
 
-    def _run_sync(self, cls: Any, args: Any, kwargs: Any) -> None:
+    def construct(self) -> None:
+        """Make the actor object. What the constructor does not keep, nobody keeps."""
+        (cls, args, kwargs), self._given = self._given, ()
+        self.instance_object = cls(*args, **kwargs)
+
+    def _run_sync(self) -> None:
         try:
-            self.instance_object = cls(*args, **kwargs)
+            self.construct()
         except BaseException as error:
             self.end(self.describe(error, "constructor", None), error)
             return
@@ -223,6 +229,7 @@ class Worker:
             value = None
             if served is not None:
                 args, kwargs = unship(payload)
+                payload.drop()
                 if call.by_port:
                     args = (self.port_for(peer, call, served.counts), *args)
                 value = served.method.function(self.instance_object, *args, **kwargs)

@@ -52,8 +52,12 @@ class Payload(msgspec.Struct, gc=False):
         What cannot be written to is shared: nobody changes it (see `wire.pickling`).
         """
         if not self.buffers:
-            return self
+            return Payload(self.body)
         return Payload(self.body, [_owned(buffer) for buffer in self.buffers])
+
+    def drop(self) -> None:
+        """It has been read: whoever still holds it holds no memory. Only for its one receiver."""
+        self.body, self.buffers = b"", ()
 
 
 def _owned(buffer: Buffer) -> Buffer:
