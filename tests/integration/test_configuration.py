@@ -119,6 +119,7 @@ def test_a_mesh_has_the_time_for_clean_up_that_it_was_spawned_with(tmp_path: Pat
                 threading.Event().wait(3)  # longer than a session waits for what needs no time
                 open(sys.argv[1], "w").write("cleaned up")
 
+        configure(liveness="2m", cleanup_timeout="1m")
         this_host().spawn_procs().spawn("slow", Slow).nothing.call_one().get()
         configure(cleanup_timeout=0)
     """
