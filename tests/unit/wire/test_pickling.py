@@ -59,11 +59,6 @@ def shape(value: Any) -> Any:
     return type(value)
 
 
-@pytest.fixture
-def only_the_full_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pickling, "_is_plain", lambda value: False)
-
-
 @given(trees)
 def test_builtin_values_arrive_equal_and_of_the_same_types(value: Any) -> None:
     arrived = travelled(value)
@@ -75,7 +70,7 @@ def test_builtin_values_arrive_equal_and_of_the_same_types(value: Any) -> None:
 def test_the_short_path_and_the_full_one_give_the_same(value: Any) -> None:
     short = travelled(value)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pickling, "_is_plain", lambda value: False)
+        patch.setattr(pickling, "_which", lambda value: pickling._FULL)
         full = travelled(value)
     assert short == full
     assert shape(short) == shape(full)
@@ -83,7 +78,7 @@ def test_the_short_path_and_the_full_one_give_the_same(value: Any) -> None:
 
 @given(trees)
 def test_the_short_path_is_taken_for_nothing_that_pickle_could_not_carry(value: Any) -> None:
-    if pickling._is_plain(value):
+    if pickling._which(value) != pickling._FULL:
         assert pickle.loads(pickle.dumps(value, 5)) == value
 
 
@@ -100,7 +95,7 @@ class SubInt(int):
 
 @pytest.mark.parametrize("value", [SubInt(1), [SubInt(1)], {"a": SubInt(1)}, {SubInt(1): 1}])
 def test_a_subclass_of_a_builtin_takes_the_full_path(value: Any) -> None:
-    assert not pickling._is_plain(value)
+    assert pickling._which(value) == pickling._FULL
 
 
 def test_what_is_one_object_here_is_one_object_there() -> None:
@@ -309,6 +304,36 @@ def test_arrays_of_any_layout_arrive_equal_and_can_be_written_to(name: str) -> N
     assert arrived.dtype == array.dtype
     np.testing.assert_array_equal(arrived, array)
     assert arrived.flags.writeable
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_on_the_short_path_and_on_the_full_one_are_the_same(name: str) -> None:
+    value = (ARRAYS[name], {"key": [1, ARRAYS[name]]}, bytearray(LARGE))
+    short = dumps(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pickling, "_which", lambda value: pickling._FULL)
+        full = dumps(value)
+    assert len(short.buffers) == len(full.buffers)
+    for payload in (short, full):
+        first, table, data = loads(over_the_wire(payload))
+        assert table["key"][1] is first
+        np.testing.assert_array_equal(first, ARRAYS[name])
+        assert data == LARGE
+
+
+class Noted(np.ndarray):
+    """An array that says itself how it is pickled."""
+
+    def __reduce__(self) -> Any:
+        return str, ("an array",)
+
+
+def test_arrays_of_other_classes_and_of_objects_are_pickled_as_they_say() -> None:
+    noted = np.zeros(3).view(Noted)
+    assert travelled([noted]) == ["an array"]
+    offset = 3
+    (function,) = travelled(np.array([lambda x: x + offset]))
+    assert function(4) == 7
 
 
 @pytest.mark.parametrize("size", [8, 1 << 16])
