@@ -365,7 +365,7 @@ class Answer(Message, tag=41):
     status: int
 
 
-AnswerRun: TypeAlias = "tuple[int, int, int, int]"  # first position, count, status, bytes
+AnswerRun: TypeAlias = tuple[int, int, int, int]  # first position, count, status, bytes
 
 
 class Answers(Message, tag=42):
