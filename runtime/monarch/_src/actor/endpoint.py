@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# What a mesh of actors has of its own: an endpoint of such a name could not be reached.
 RESERVED = frozenset(
     {"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized",
-    "name", "uid", "host_mesh"}
+    "name", "uid", "class_name", "procs", "region", "check_usable", "failure_at", "told_of",
+    "host_mesh"}
 )  # fmt: skip
 
 
@@ -92,7 +94,10 @@ class EndpointMethod(Generic[P, R]):
 
 
 class _EndpointDecorator:
-    """`@endpoint`, with or without options."""
+    """`@endpoint` or `@concurrent_endpoint`, with or without options."""
+
+    def __init__(self, *, concurrent: bool) -> None:
+        self._concurrent = concurrent
 
     @overload
     def __call__(
@@ -135,7 +140,12 @@ class _EndpointDecorator:
             instrument: whether calls are counted and timed, by callers and where they run; see
                 `monarch.observe.metrics`.
         """
-        make = partial(_make, by_port=explicit_response_port, instrument=instrument)
+        make = partial(
+            _make,
+            concurrent=self._concurrent,
+            by_port=explicit_response_port,
+            instrument=instrument,
+        )
         return make if method is None else make(method)
 
 
@@ -153,8 +163,10 @@ class _PortEndpointDecorator(Protocol):
 
 
 def _make(
-    method: Any, *, concurrent: bool = False, by_port: bool = False, instrument: bool = True
+    method: Any, *, concurrent: bool, by_port: bool, instrument: bool
 ) -> EndpointMethod[Any, Any]:
+    if concurrent and not inspect.iscoroutinefunction(method):
+        raise TypeError(f"@concurrent_endpoint needs an `async def`; {method!r} is none")
     if not callable(method) or isinstance(method, (type, staticmethod, classmethod)):
         raise TypeError(f"@endpoint marks methods; {method!r} is none")
     return EndpointMethod(
@@ -165,16 +177,9 @@ def _make(
     )
 
 
-def concurrent_endpoint(
-    method: Callable[Concatenate[Any, P], Awaitable[R]],
-) -> EndpointMethod[P, R]:
-    """Like `@endpoint`, for `async def` only: calls overlap from their first `await`."""
-    if not inspect.iscoroutinefunction(method):
-        raise TypeError(f"@concurrent_endpoint needs an `async def`; {method!r} is none")
-    return _make(method, concurrent=True)
-
-
-endpoint = _EndpointDecorator()
+endpoint = _EndpointDecorator(concurrent=False)
+# For `async def` only: calls overlap from their first `await`.
+concurrent_endpoint = _EndpointDecorator(concurrent=True)
 
 
 class _Logger:
