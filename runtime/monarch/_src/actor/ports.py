@@ -108,14 +108,19 @@ class Port(Generic[R]):
         return hash((self._node, self._number, self._rank))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _port, (self._node, self._address, self._number, self._rank, self._once)
+        used = self._used and self._once
+        return _port, (self._node, self._address, self._number, self._rank, self._once, used)
 
     def __repr__(self) -> str:
         return f"<Port {self._number} of {self._node}>"
 
 
-def _port(node: str, address: str, number: int, rank: int | None, once: bool) -> Port[Any]:
-    return Port(node, address, number, rank, once=once)
+def _port(
+    node: str, address: str, number: int, rank: int | None, once: bool, used: bool
+) -> Port[Any]:
+    port: Port[Any] = Port(node, address, number, rank, once=once)
+    port._used = used  # pyright: ignore[reportPrivateUsage]
+    return port
 
 
 class PortReceiver(Generic[R]):
