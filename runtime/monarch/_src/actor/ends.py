@@ -70,6 +70,10 @@ class Ends:
             future = self._stopping[mesh] = self._new_future()
         return future
 
+    def stops(self) -> list[Future[None]]:
+        """Those futures, of all meshes that are being stopped now."""
+        return list(self._stopping.values())
+
     # --- messages ---------------------------------------------------------------------------------
 
     def on_proc_ended(self, _peer: str, message: ProcEnded, _payload: Payload) -> None:

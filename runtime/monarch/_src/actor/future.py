@@ -59,6 +59,13 @@ class Future(Waitable, Generic[R]):
 
     # --- for the runtime ----------------------------------------------------------------------
 
+    @staticmethod
+    def of(value: R) -> Future[R]:
+        """One that is done, where there is nothing to wait for and maybe no runtime."""
+        future: Future[R] = Future(cast(Baton, None))  # only those who wait ask for it
+        future.settle(lambda: value)
+        return future
+
     def settle(self, decode: Callable[[], R]) -> None:
         """Done, with a value that `decode` makes when it is first looked at. First one wins."""
         if not self.done:

@@ -132,7 +132,8 @@ class Session:
         if self.lost is None:
             try:
                 if bus.wanted(Output):
-                    runtime.agent.flush_output().get(timeout=min(1.0, bound))
+                    # Not `get`, which warns where a loop runs: nobody could await it here.
+                    runtime.node.wait(runtime.agent.flush_output(), min(1.0, bound))
             except Exception as error:
                 log.debug("last output was not flushed: %s", error)
             runtime.node.send(AGENT, Shutdown(reason))
