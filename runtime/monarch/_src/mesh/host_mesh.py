@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from monarch._src.actor.context import current, set_proc_maker
+from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
 from monarch._src.config import for_new_procs, settings
@@ -21,6 +22,7 @@ from monarch._src.errors import RankFailure, SupervisionError
 from monarch._src.mesh.proc_mesh import (
     ProcMesh,
     Procs,
+    owned_meshes,
     proc_bootstrapped,
     proc_ready,
     procs_to_come,
@@ -157,9 +159,32 @@ class HostMesh(MeshTrait):
                 run.node.send(ref.node(rank), Bootstrap(), function)
         return mesh
 
-    def shutdown(self) -> None:
-        """End everything on this host that this client started. Idempotent."""
+    def stop(self) -> Future[None]:
+        """End every process that this program started on these hosts; the hosts can be used again.
+
+        Idempotent. Done when all of them are gone.
+        """
+        run = runtime_or_none()
+        if run is None:
+            return Future[None].of(None)
+        for mesh in owned_meshes():
+            mesh.stop("its host mesh was stopped")
+        return _when_all_done(run, run.ends.stops())
+
+    def shutdown(self) -> Future[None]:
+        """End everything that this client started on these hosts, and their agents. Idempotent.
+
+        Everything is gone when this returns; the future, like that of `stop`, is there to be
+        awaited.
+        """
         shutdown_context("the host mesh was shut down")
+        return Future[None].of(None)
+
+    async def __aenter__(self) -> HostMesh:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HostMesh, (self._region, self._python)
@@ -167,6 +192,19 @@ class HostMesh(MeshTrait):
     def __repr__(self) -> str:
         run = runtime_or_none()
         return f"<HostMesh {self._region.extent} {run.host if run else 'this host'}>"
+
+
+def _when_all_done(run: Runtime, futures: Sequence[Future[None]]) -> Future[None]:
+    done: Future[None] = run.new_future()
+
+    def look() -> None:
+        if all(future.done for future in futures):
+            done.settle(lambda: None)
+
+    for future in futures:
+        future.on_done(look)
+    look()
+    return done
 
 
 def this_host() -> HostMesh:
