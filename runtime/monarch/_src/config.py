@@ -98,7 +98,8 @@ def _seconds_of_text(text: str) -> float:
     return sum(float(count) * _UNITS[unit] for count, unit in parts)
 
 
-def _names(key: str, value: object) -> tuple[str, ...]:
+def module_names(key: str, value: object) -> tuple[str, ...]:
+    """The modules in a list, or in text with commas; TypeError if it is neither."""
     listed = [n for n in value.split(",") if n.strip()] if isinstance(value, str) else value
     if isinstance(listed, (list, tuple)):
         names = [str(name).strip() for name in listed]  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
@@ -130,7 +131,7 @@ _PARSERS: dict[str, Callable[[str, object], Any]] = {
     "cleanup_timeout": _seconds,
     "startup_timeout": _seconds,
     "message_delivery_timeout": _seconds,
-    "preload": _names,
+    "preload": module_names,
     "enable_log_forwarding": _flag,
     "small_write_threshold": _size,
     "actor_queue_dispatch": _flag,

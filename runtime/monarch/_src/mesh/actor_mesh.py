@@ -17,6 +17,7 @@ from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.remote import ship
 from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.actor.sending import PlainMethod
+from monarch._src.actor.texts import reason_text
 from monarch._src.core.calls import PendingCall
 from monarch._src.errors import MeshStoppedError, RankFailure, at_text, moved
 from monarch._src.shape import MeshTrait, Region
@@ -138,17 +139,19 @@ class ActorMesh(MeshTrait):
         send_call(self._runtime, self, self._region, "", _NO_ARGUMENTS, pending)
         return future
 
-    def stop(self, reason: str = "stopped by client") -> Future[None]:
+    def stop(self, reason: str | None = None) -> Future[None]:
         """Stop its actors after the messages they have, clean-up included. Idempotent.
 
         Raises:
             ValueError: this is a slice, or a reference that somebody else owns.
+            TypeError: a reason that is no text.
         """
         actors = self._actors
         if not actors.owned:
             raise ValueError(f"{self.name!r} belongs to who spawned it; only the owner may stop it")
         if len(self._region) != len(actors.region):
             raise ValueError(f"stop the whole mesh {self.name!r}, not a slice of it")
+        reason = reason_text(reason, "stopped by client")
         future = self._runtime.new_future()
         if actors.stopped is not None:
             future.settle(lambda: None)

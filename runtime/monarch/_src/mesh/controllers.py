@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import runtime
+from monarch._src.actor.texts import name_text
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors
 from monarch._src.mesh.proc_mesh import constructor_payload
 from monarch._src.mesh.session import session_for_client
@@ -28,10 +29,11 @@ def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any
     asked, and the next to ask makes it anew.
 
     Raises:
-        TypeError: the arguments do not fit `__init__`, or one cannot be pickled.
+        TypeError: the arguments do not fit `__init__`, or one cannot be pickled; the name is no
+            text.
         ValueError: `Class` breaks a rule of actor classes, or the name is empty.
     """
-    if not name:
+    if not name_text("a controller", name):
         raise ValueError("a controller needs a name")
     cls = actor_class(Class)
     payload = constructor_payload(Class, args, kwargs)

@@ -16,7 +16,8 @@ from monarch._src.actor.context import current, set_proc_maker
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
-from monarch._src.config import for_new_procs, settings
+from monarch._src.actor.texts import name_text
+from monarch._src.config import for_new_procs, module_names, settings
 from monarch._src.core.ids import AGENT, parse_proc_node
 from monarch._src.errors import RankFailure, SupervisionError
 from monarch._src.mesh.proc_mesh import (
@@ -105,6 +106,8 @@ class HostMesh(MeshTrait):
             SupervisionError: the host agent is gone.
         """
         extent = _checked_dims(per_host or {})
+        modules = settings().preload if preload is None else module_names("preload", preload)
+        name = "procs" if name is None else name_text("a proc mesh", name)
         region = Region.of_extent(extent)
         function = None if bootstrap is None else bootstrap_payload(bootstrap)
         affinity, numactl = proc_bind_for(proc_bind, extent)
@@ -134,7 +137,7 @@ class HostMesh(MeshTrait):
             env=environments,
             cwd=_cwd(),
             path=_import_path(all(c is None or is_this_python(c.program) for c in commands)),
-            preload=list(current_settings.preload if preload is None else preload),
+            preload=list(modules),
             startup_s=current_settings.startup_s,
             cleanup_s=current_settings.cleanup_s,
             commands=[None if c is None else c.command for c in commands],

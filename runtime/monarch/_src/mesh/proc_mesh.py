@@ -17,6 +17,7 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.remote import ship
 from monarch._src.actor.runtime import Runtime, runtime
+from monarch._src.actor.texts import name_text, reason_text
 from monarch._src.actor.unpicklable import unpicklable
 from monarch._src.core.ids import AGENT
 from monarch._src.errors import MeshStoppedError, RankFailure, SupervisionError, at_text
@@ -124,7 +125,8 @@ class ProcMesh(MeshTrait):
         A constructor that raises is told on first use.
 
         Raises:
-            TypeError: the arguments do not fit `__init__`, or one cannot be pickled.
+            TypeError: the arguments do not fit `__init__`, or one cannot be pickled; the name is no
+                text.
             ValueError: `Class` breaks a rule of actor classes.
             SupervisionError: a proc of this mesh, or an actor on it that is not stopped, has died,
                 or the bootstrap function of a proc has raised.
@@ -132,6 +134,7 @@ class ProcMesh(MeshTrait):
         """
         self._check_usable()
         cls = actor_class(Class)
+        name_text("an actor mesh", name)
         payload = constructor_payload(Class, args, kwargs)
         procs, run = self._procs, self._runtime
         if run.bootstrapping and run.proc_ref is not None and run.proc_ref.uid == procs.ref.uid:
@@ -166,19 +169,21 @@ class ProcMesh(MeshTrait):
         run.routes.post(ref, self._region, spec, payload)
         return cast(A, ActorMesh(run, actors, self._region))
 
-    def stop(self, reason: str = "stopped by client") -> Future[None]:
+    def stop(self, reason: str | None = None) -> Future[None]:
         """End its processes: what they have is finished, actors clean up, every pid is gone.
 
         Idempotent. What outlasts the time for clean-up is killed.
 
         Raises:
             ValueError: this is a slice, or a reference that somebody else owns.
+            TypeError: a reason that is no text.
         """
         procs, run = self._procs, self._runtime
         if not procs.owned:
             raise ValueError(f"{self.name!r} belongs to who spawned it; only the owner may stop it")
         if self.is_slice:
             raise ValueError(f"stop the whole mesh {self.name!r}, not a slice of it")
+        reason = reason_text(reason, "stopped by client")
         with procs.lock:
             if procs.stop_future is not None:
                 return procs.stop_future

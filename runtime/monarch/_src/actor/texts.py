@@ -1,0 +1,22 @@
+"""Names and reasons that users give: checked here, since a message with anything else is dropped.
+
+No I/O.
+"""
+
+from __future__ import annotations
+
+
+def name_text(what: str, name: object) -> str:
+    """The name; TypeError if it is no text. `what` is named: `a controller`."""
+    if isinstance(name, str):
+        return name
+    raise TypeError(f"the name of {what} is text, not {name!r}")
+
+
+def reason_text(reason: object, default: str) -> str:
+    """The reason, or `default` for None; TypeError if it is no text."""
+    if reason is None:
+        return default
+    if isinstance(reason, str):
+        return reason
+    raise TypeError(f"reason={reason!r}: give text, or None")
