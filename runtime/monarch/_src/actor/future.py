@@ -39,6 +39,7 @@ class Future(Waitable, Generic[R]):
         "given_up",
         "pending",
         "rest",
+        "source",
     )
 
     def __init__(self, baton: Baton, prober: Prober | None = None) -> None:
@@ -56,6 +57,8 @@ class Future(Waitable, Generic[R]):
         self.given_up = False
         # The call that it answers, as far as there is one.
         self.pending: Any = None
+        # `source` is set where something must live as long as this is waited for.
+        self.source: Any
 
     # --- for the runtime ----------------------------------------------------------------------
 

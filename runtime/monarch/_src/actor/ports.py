@@ -124,7 +124,9 @@ def _port(
 
 
 class PortReceiver(Generic[R]):
-    """The receiving end; stays where it was made. Dropping it closes the port."""
+    """The receiving end; stays where it was made. The port is closed when nobody has it any more, nor
+    waits for one of its futures.
+    """
 
     def __init__(self, run: Runtime, *, ranked: bool, once: bool) -> None:
         self._runtime = run
@@ -155,6 +157,7 @@ class PortReceiver(Generic[R]):
             if self._messages:
                 self._settle(future, *self._messages.popleft())
             else:
+                future.source = self
                 self._waiting.append(future)
             return future
 
@@ -165,6 +168,7 @@ class PortReceiver(Generic[R]):
                 self._messages.append((rank, status, payload))
                 return
             future = self._waiting.popleft()
+            future.source = None
             self._settle(future, rank, status, payload)
             if future.given_up:
                 self._unread.append(future)
