@@ -1,0 +1,70 @@
+"""A million messages over every adverb: none lost, none doubled, none overtaken, memory flat."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+import pytest
+
+from monarch.actor import ProcMesh, context
+from tests.integration.traffic import Checker, Driver, Sent, Traffic, blocks_here, check_books
+
+MESSAGES = int(os.environ.get("MONARCH_STRESS_MESSAGES", "1_000_000"))
+BURST = 100  # messages of one sender in flight
+BURSTS = 20  # in a round
+# Growth from the end of the warm-up, 300,000 messages, to the end of the million. Each process
+# sends or takes 80,000 and more in between. Blocks are objects of Python, and there must be none of
+# every fortieth message; resident memory is that of libraries too, and creeps until every arena of
+# the allocator is as full as it gets.
+WARM_UP = 0.3
+MOST_BLOCKS = 2_000
+MOST_MIB = 4.0
+
+
+@dataclass
+class Memory:
+    """What every process takes: the client, its agent, the zygote, and the ranks."""
+
+    blocks: list[int]
+    resident: dict[int, float]
+
+    @staticmethod
+    def now(checkers: Checker) -> Memory:
+        blocks = [blocks_here(), *checkers.blocks.call().get().values()]
+        client = psutil.Process()
+        processes = [client, *client.children(recursive=True)]
+        return Memory(blocks, {p.pid: p.memory_info().rss / (1 << 20) for p in processes})
+
+
+@pytest.mark.slow
+def test_of_a_million_messages_none_is_lost_doubled_or_overtaken_and_memory_stays_flat(
+    spawn_procs: Callable[..., ProcMesh],
+) -> None:
+    procs = spawn_procs({"hosts": 2, "gpus": 4}, name="stress")
+    checkers, drivers = procs.spawn("checkers", Checker), procs.spawn("drivers", Driver, 8)
+    mine = Traffic(str(context().actor_instance.actor_id), checkers, 8)
+
+    def run_until(messages: float) -> list[Sent]:
+        while True:
+            answer = drivers.drive.call(checkers, BURSTS, BURST)
+            for _ in range(BURSTS):
+                mine.burst(BURST)
+                mine.settled()
+            sent = answer.get(timeout=600).values()
+            if mine.sent.total + sum(one.total for one in sent) >= messages:
+                return sent
+
+    run_until(WARM_UP * MESSAGES)
+    before = Memory.now(checkers)
+    sent = run_until(MESSAGES)
+    after = Memory.now(checkers)
+
+    check_books(checkers, [mine.sent, *sent])
+    blocks = [new - old for old, new in zip(before.blocks, after.blocks, strict=True)]
+    resident = {pid: round(size - before.resident[pid], 2) for pid, size in after.resident.items()}
+    print(f"grown by {blocks} blocks, {resident} MiB")
+    assert max(blocks) < MOST_BLOCKS, blocks
+    assert max(resident.values()) < MOST_MIB, resident
