@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,11 +33,11 @@ MESHES = [{"hosts": 2, "gpus": 4}, {"hosts": 4, "gpus": 6}]
 
 
 @pytest.fixture
-def seed() -> Iterator[int]:
+def seed() -> int:
     """Another one each time; pytest shows what was printed when a test fails."""
     drawn = int(os.environ.get("MONARCH_ORDER_SEED", random.randrange(1 << 32)))
     print(f"run this again with MONARCH_ORDER_SEED={drawn}")
-    yield drawn
+    return drawn
 
 
 class ClientThread(threading.Thread):

@@ -77,7 +77,9 @@ class Checker(Actor):
         self.ledger = _Ledger()
 
     @endpoint
-    def take(self, sender: str, numbers: Any, chosen: int | None = None, pad: bytes = b"") -> Answer:
+    def take(
+        self, sender: str, numbers: Any, chosen: int | None = None, pad: bytes = b""
+    ) -> Answer:
         return self.ledger.enter(sender, numbers, chosen)
 
     @endpoint

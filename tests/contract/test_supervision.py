@@ -1,0 +1,265 @@
+"""Supervision as far as it concerns calls: who hears of a failure, and what can still be called."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.actor import Actor, MeshFailure, ProcMesh, SupervisionError, endpoint, this_host
+from tests.conftest import Faults
+from tests.integration.actors import Echo, Recorder, Tidy, append
+from tests.integration.gates import GateKeeper, write_byte
+
+Spawn = Callable[..., ProcMesh]
+
+
+class Child(Actor):
+    """Fails as it is told."""
+
+    @endpoint
+    def fail(self) -> None:
+        raise ValueError("the child is ill")
+
+    @endpoint
+    def die(self) -> None:
+        os._exit(7)
+
+    @endpoint
+    def fine(self) -> str:
+        return "fine"
+
+
+class Parent(Actor):
+    """Owns children, and says `handled` when one of them fails."""
+
+    def __init__(self, path: str, handled: Any, told: str = "") -> None:
+        self.path = path
+        self.handled = handled
+        self.told = told
+
+    @endpoint
+    def spawn(self) -> Any:
+        self.procs = this_host().spawn_procs({"gpus": 2}, name="children")
+        self.children = self.procs.spawn("child", Child)
+        return self.children
+
+    @endpoint
+    def provoke(self, how: str) -> None:
+        getattr(self.children.slice(gpus=1), how).broadcast()
+
+    @endpoint
+    def provoke_and_wait(self, how: str) -> str:
+        try:
+            getattr(self.children.slice(gpus=1), how).call_one().get()
+        except SupervisionError as error:
+            return str(error)
+        return "no error"
+
+    @endpoint
+    def fine(self) -> str:
+        return "parent is fine"
+
+    def __supervise__(self, failure: MeshFailure) -> Any:
+        append(self.path, f"{failure.mesh_name}: {failure.report().splitlines()[0]}")
+        if self.told:
+            write_byte(self.told)
+        if isinstance(self.handled, BaseException):
+            raise self.handled
+        return self.handled
+
+
+class AsyncParent(Actor):
+    """The same on an event loop."""
+
+    def __init__(self, path: str, handled: Any, told: str = "") -> None:
+        self.path = path
+        self.handled = handled
+        self.told = told
+
+    @endpoint
+    async def spawn(self) -> Any:
+        self.procs = this_host().spawn_procs({"gpus": 2}, name="children")
+        self.children = self.procs.spawn("child", Child)
+        return self.children
+
+    @endpoint
+    async def provoke(self, how: str) -> None:
+        getattr(self.children.slice(gpus=1), how).broadcast()
+
+    @endpoint
+    async def provoke_and_wait(self, how: str) -> str:
+        try:
+            await getattr(self.children.slice(gpus=1), how).call_one()
+        except SupervisionError as error:
+            return str(error)
+        return "no error"
+
+    @endpoint
+    async def fine(self) -> str:
+        return "parent is fine"
+
+    async def __supervise__(self, failure: MeshFailure) -> Any:
+        await asyncio.sleep(0)
+        append(self.path, f"{failure.mesh_name}: {failure.report().splitlines()[0]}")
+        if self.told:
+            write_byte(self.told)
+        if isinstance(self.handled, BaseException):
+            raise self.handled
+        return self.handled
+
+
+class Careless(Actor):
+    """Owns children and says nothing about failures."""
+
+    @endpoint
+    def spawn(self) -> Any:
+        self.procs = this_host().spawn_procs({"gpus": 2}, name="children")
+        self.children = self.procs.spawn("child", Child)
+        return self.children
+
+    @endpoint
+    def provoke(self, how: str) -> None:
+        getattr(self.children.slice(gpus=1), how).broadcast()
+
+
+FAILS = "died of ValueError: the child is ill"
+DIES = "died while it ran Child.die: exited with status 7"
+
+
+@pytest.mark.parametrize("kind", [Parent, AsyncParent])
+@pytest.mark.parametrize(("how", "said"), [("fail", FAILS), ("die", DIES)])
+def test_an_owner_that_handles_a_failure_lives_and_calls_what_is_left(
+    spawn_procs: Spawn, tmp_path: Path, gate: GateKeeper, kind: type[Any], how: str, said: str
+) -> None:
+    path = tmp_path / "said"
+    parent = spawn_procs().spawn("parent", kind, str(path), True, gate.gate.entered)
+    children = parent.spawn.call_one().get(timeout=60)
+    assert children.fine.call().get(timeout=60).values() == ["fine", "fine"]
+    parent.provoke.call_one(how).get()
+    with pytest.raises(SupervisionError, match=r"children\[gpus=1\].*" + said):
+        children.slice(gpus=1).fine.call_one().get(timeout=60)
+    gate.wait_entered()
+    assert parent.fine.call_one().get(timeout=60) == "parent is fine"
+    (line,) = path.read_text().splitlines()
+    assert line.startswith("child" if how == "fail" else "children")
+    assert said in line
+    assert children.slice(gpus=0).fine.call_one().get(timeout=60) == "fine"
+
+
+@pytest.mark.parametrize("kind", [Parent, AsyncParent])
+def test_an_owner_may_wait_for_the_call_that_fails_and_be_asked_about_the_failure(
+    spawn_procs: Spawn, tmp_path: Path, gate: GateKeeper, kind: type[Any]
+) -> None:
+    path = tmp_path / "said"
+    parent = spawn_procs().spawn("parent", kind, str(path), "truthy", gate.gate.entered)
+    parent.spawn.call_one().get(timeout=60)
+    assert DIES in parent.provoke_and_wait.call_one("die").get(timeout=60)
+    gate.wait_entered()
+    assert parent.fine.call_one().get(timeout=60) == "parent is fine"
+    assert DIES in path.read_text()
+
+
+@pytest.mark.parametrize("kind", [Parent, AsyncParent])
+@pytest.mark.parametrize("handled", [False, None])
+def test_an_owner_that_does_not_handle_a_failure_fails_too(
+    spawn_procs: Spawn, faults: Faults, tmp_path: Path, kind: type[Any], handled: Any
+) -> None:
+    parent = spawn_procs(name="above").spawn("parent", kind, str(tmp_path / "said"), handled)
+    parent.spawn.call_one().get(timeout=60)
+    parent.provoke.call_one("fail").get()
+    fault = faults.take()
+    assert fault.mesh_name == "parent"
+    assert f"{kind.__name__}.__supervise__ on above died of" in fault.report()
+    assert FAILS in fault.report(), "the first cause is told"
+    with pytest.raises(SupervisionError, match=FAILS):
+        parent.fine.call_one().get(timeout=60)
+
+
+def test_an_owner_without_a_supervisor_fails_too(spawn_procs: Spawn, faults: Faults) -> None:
+    parent = spawn_procs(name="above").spawn("careless", Careless)
+    parent.spawn.call_one().get(timeout=60)
+    parent.provoke.call_one("fail").get()
+    assert FAILS in faults.take().report()
+    with pytest.raises(SupervisionError, match=FAILS):
+        parent.provoke.call_one("fail").get(timeout=60)
+
+
+@pytest.mark.parametrize("kind", [Parent, AsyncParent])
+def test_what_a_supervisor_raises_is_a_new_failure_chained_to_the_first(
+    spawn_procs: Spawn, faults: Faults, tmp_path: Path, kind: type[Any]
+) -> None:
+    handled = KeyError("no plan")
+    parent = spawn_procs(name="above").spawn("parent", kind, str(tmp_path / "said"), handled)
+    parent.spawn.call_one().get(timeout=60)
+    parent.provoke.call_one("fail").get()
+    (failure,) = faults.take().failures
+    assert (failure.exception_type, failure.endpoint) == ("KeyError", "__supervise__")
+    assert FAILS in failure.traceback
+    assert failure.traceback.index(FAILS) < failure.traceback.index("KeyError: 'no plan'")
+
+
+# --- what can still be called ---------------------------------------------------------------------
+
+
+def test_a_broadcast_that_includes_a_failed_rank_reaches_nobody(
+    spawn_procs: Spawn, faults: Faults
+) -> None:
+    procs = spawn_procs({"gpus": 3}, name="broken")
+    recorder, child = procs.spawn("recorder", Recorder), procs.spawn("child", Child)
+    with pytest.raises(SupervisionError):
+        child.slice(gpus=1).die.call_one().get(timeout=60)
+    faults.take()
+    for part in (recorder, recorder.slice(gpus=slice(0, 2)), recorder.slice(gpus=1)):
+        with pytest.raises(SupervisionError, match=r"broken\[gpus=1\].*exited with status 7"):
+            part.note.broadcast("lost")
+    recorder.slice(gpus=slice(0, 3, 2)).note.broadcast("heard")
+    for rank in (0, 2):
+        assert recorder.slice(gpus=rank).take.call_one().get() == ["heard"]
+
+
+def test_a_mesh_whose_actor_failed_is_callable_in_all_its_other_parts(
+    spawn_procs: Spawn, faults: Faults
+) -> None:
+    grid = spawn_procs({"hosts": 2, "gpus": 2}, name="broken")
+    child, echo = grid.spawn("child", Child), grid.spawn("echo", Echo)
+    child.slice(hosts=1, gpus=0).fail.broadcast()
+    faults.take()
+    for part in (child, child.slice(hosts=1), child.slice(gpus=0), child.flatten("all")):
+        with pytest.raises(SupervisionError, match=r"broken\[hosts=1, gpus=0\] " + FAILS):
+            part.fine.call().get(timeout=60)
+    assert child.slice(hosts=0).fine.call().get().values() == ["fine"] * 2
+    assert child.slice(gpus=1).fine.call().get().values() == ["fine"] * 2
+    assert echo.rank.call().get().values() == [0, 1, 2, 3]
+    with pytest.raises(SupervisionError, match=FAILS):
+        grid.spawn("more", Echo)
+
+
+def test_a_failed_mesh_that_is_stopped_is_nobodys_trouble_any_more(
+    spawn_procs: Spawn, faults: Faults, tmp_path: Path
+) -> None:
+    procs = spawn_procs({"gpus": 2}, name="mended")
+    child, tidy = procs.spawn("child", Child), procs.spawn("tidy", Tidy, str(tmp_path / "said"))
+    child.slice(gpus=1).fail.broadcast()
+    faults.take()
+    child.stop().get(timeout=60)
+    assert procs.spawn("child", Child).fine.call().get().values() == ["fine"] * 2
+    tidy.note.call("untouched").get()
+
+
+def test_calls_in_flight_to_ranks_that_live_are_answered_when_another_dies(
+    spawn_procs: Spawn, faults: Faults, gate: GateKeeper
+) -> None:
+    procs = spawn_procs({"gpus": 3}, name="broken")
+    echo, child = procs.spawn("echo", Echo), procs.spawn("child", Child)
+    held = [echo.slice(gpus=rank).pass_gate.call_one(gate.gate, rank) for rank in (0, 2)]
+    gate.wait_entered(2)
+    with pytest.raises(SupervisionError, match="exited with status 7"):
+        child.slice(gpus=1).die.call_one().get(timeout=60)
+    gate.open(2)
+    assert [answer.get() for answer in held] == [0, 2]
+    faults.take()
