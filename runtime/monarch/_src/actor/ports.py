@@ -124,8 +124,9 @@ def _port(
 
 
 class PortReceiver(Generic[R]):
-    """The receiving end; stays where it was made. The port is closed when nobody has it any more, nor
-    waits for one of its futures.
+    """The receiving end; stays where it was made.
+
+    The port is closed when nobody has this any more, nor waits for one of its futures.
     """
 
     def __init__(self, run: Runtime, *, ranked: bool, once: bool) -> None:
