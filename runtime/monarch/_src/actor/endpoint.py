@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import (
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# What a mesh of actors has of its own: an endpoint of such a name could not be reached.
-RESERVED = frozenset(
-    {"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized",
-    "name", "uid", "class_name", "procs", "region", "check_usable", "failure_at", "told_of",
-    "host_mesh"}
-)  # fmt: skip
+_reserved: frozenset[str] = frozenset()
+
+
+def reserve(names: Iterable[str]) -> None:
+    """Refuse endpoints of these names: a mesh of actors has them. Called once by the mesh layer."""
+    global _reserved
+    _reserved = frozenset(names)
 
 
 class EndpointMethod(Generic[P, R]):
@@ -242,7 +243,7 @@ def actor_class(cls: Any) -> ActorClass:
             else:
                 endpoints.pop(name, None)
     for name in endpoints:
-        if name in RESERVED:
+        if name in _reserved:
             raise ValueError(
                 f"{cls.__name__}.{name}: a mesh of actors has its own {name!r}; rename the endpoint"
             )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from monarch._src.actor.calling import Endpoint, OneCall, send_call
-from monarch._src.actor.endpoint import Actor, ActorClass, actor_class
+from monarch._src.actor.endpoint import Actor, ActorClass, actor_class, reserve
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.remote import ship
@@ -177,6 +177,9 @@ class ActorMesh(MeshTrait):
         at = at_text(self._region.sizes)
         stopped = ", stopped" if self._actors.stopped is not None else ""
         return f"<ActorMesh {self.name!r}: {self.class_name}{at} on {self.procs.name!r}{stopped}>"
+
+
+reserve(name for name in dir(ActorMesh) if not name.startswith("_"))
 
 
 def _reference(
