@@ -17,7 +17,6 @@ from monarch.actor import (
     ProcMesh,
     SupervisionError,
     concurrent_endpoint,
-    context,
     endpoint,
 )
 from tests.conftest import Faults
@@ -192,11 +191,8 @@ class Tidying(Actor):
             append(self.path, "cancelled")
 
     @endpoint
-    async def end(self, how: str) -> None:
-        if how == "abort":
-            context().actor_instance.abort("enough")
-        elif how == "broadcast":
-            raise ValueError("enough")
+    async def fail(self) -> None:
+        raise ValueError("enough")
 
     async def __cleanup__(self, exception: BaseException | None) -> None:
         append(self.path, f"cleaned up after {exception!r}")
@@ -206,7 +202,6 @@ class Tidying(Actor):
     ("how", "after"),
     [
         ("stop", "None"),
-        ("abort", "Aborted('enough')"),
         ("broadcast", "ValueError('enough')"),
     ],
 )
@@ -221,7 +216,7 @@ def test_overlapping_calls_are_cancelled_and_awaited_before_clean_up(
     if how == "stop":
         tidying.stop().get(timeout=60)
     else:
-        tidying.end.broadcast(how)
+        tidying.fail.broadcast()
         assert "enough" in faults.take().report()
     for answer in answers:
         with pytest.raises(SupervisionError, match="stopped" if how == "stop" else "enough"):
