@@ -54,6 +54,7 @@ class ClientThread(threading.Thread):
             for _ in range(self._bursts):
                 self.traffic.burst(self._messages)
                 self.traffic.settled()
+            self.traffic.finished()
         except BaseException as error:
             self._error = error
 

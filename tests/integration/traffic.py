@@ -91,6 +91,10 @@ class Checker(Actor):
         return blocks_here()
 
     @endpoint
+    def arrived(self) -> None:
+        """Answered when all that the same sender sent before has been taken."""
+
+    @endpoint
     def report(self) -> tuple[dict[str, tuple[int, int]], list[str]]:
         return self.ledger.report()
 
@@ -113,6 +117,10 @@ class AsyncChecker(Actor):
         answer = self.ledger.enter(sender, numbers, chosen)
         await asyncio.sleep(0)
         return answer
+
+    @endpoint
+    async def arrived(self) -> None:
+        """Answered when all that the same sender sent before has been taken."""
 
     @endpoint
     async def report(self) -> tuple[dict[str, tuple[int, int]], list[str]]:
@@ -280,6 +288,16 @@ class Traffic:
         for answer, check in self._taken():
             check(await asyncio.wait_for(answer.as_asyncio(), PATIENCE_S))
 
+    def finished(self) -> Sent:
+        """Wait until every rank has taken what nobody answers, too; what was sent in all."""
+        self._checkers.arrived.call().get(timeout=PATIENCE_S)
+        return self.sent
+
+    async def finished_async(self) -> Sent:
+        """The same in an async actor."""
+        await asyncio.wait_for(self._checkers.arrived.call().as_asyncio(), PATIENCE_S)
+        return self.sent
+
     def _taken(self) -> Iterator[tuple[Future[Any], Callable[[Any], None]]]:
         waiting, self._waiting = self._waiting, []
         return iter(waiting)
@@ -303,7 +321,7 @@ class Driver(Actor):
         for _ in range(bursts):
             traffic.burst(messages)
             traffic.settled()
-        return traffic.sent
+        return traffic.finished()
 
 
 class AsyncDriver(Actor):
@@ -320,7 +338,7 @@ class AsyncDriver(Actor):
         for _ in range(bursts):
             traffic.burst(messages)
             await traffic.settled_async()
-        return traffic.sent
+        return await traffic.finished_async()
 
 
 def _traffic_of_this_actor(driver: Any, checkers: Any) -> Traffic:
