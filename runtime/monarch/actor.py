@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from monarch import config
     from monarch._src.actor.background import returns_future
     from monarch._src.actor.calling import Endpoint
     from monarch._src.actor.context import ActorId, ActorInstance, Context, CreatorInstance
@@ -70,6 +71,8 @@ _prepared = False
 
 
 def __getattr__(name: str) -> Any:
+    if name == "config":
+        return import_module("monarch.config")
     module = _WHERE.get(name)
     if module is None:
         raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")
@@ -133,6 +136,7 @@ __all__ = [
     "ValueMesh",
     "as_endpoint",
     "concurrent_endpoint",
+    "config",
     "context",
     "current_actor_name",
     "current_rank",
