@@ -42,6 +42,11 @@ test: $(VENV)/.test $(VENV)/.labextension ## every test: runtime, notebooks, pac
 	@echo "== notebooks"
 	@$(PY) -m pytest --nbmake --nbmake-timeout=120 notebooks
 
+.PHONY: stress
+stress: $(VENV)/.test ## ten million messages, and the order of messages from twenty seeds
+	@MONARCH_STRESS_MESSAGES=10000000 MONARCH_ORDER_ROUNDS=20 $(PY) -m pytest -s \
+		tests/integration/test_stress.py tests/integration/test_order_model.py $(ARGS)
+
 # --- around them --------------------------------------------------------------------------------
 
 .PHONY: check

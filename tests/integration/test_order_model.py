@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from monarch._src.actor.routes import CAST_FROM
 from monarch.actor import ProcMesh
 from tests.integration.traffic import (
     AsyncChecker,
@@ -29,7 +30,7 @@ from tests.integration.traffic import (
 Spawn = Callable[..., ProcMesh]
 ROUNDS = int(os.environ.get("MONARCH_ORDER_ROUNDS", "1"))
 # Casts to the second go by way of the host, those to small parts of it do not.
-MESHES = [{"hosts": 2, "gpus": 4}, {"hosts": 4, "gpus": 6}]
+MESHES = [{"hosts": 2, "gpus": 4}, {"hosts": 6, "gpus": 8}]
 
 
 @pytest.fixture
@@ -68,10 +69,11 @@ class ClientThread(threading.Thread):
 
 @pytest.mark.parametrize("kind", [Checker, AsyncChecker])
 @pytest.mark.parametrize("dims", MESHES, ids=lambda dims: f"{dims['hosts'] * dims['gpus']} ranks")
-def test_no_message_overtakes_another_of_its_sender(
+def test_no_message_overtakes_another_of_its_sender_on_any_route(
     spawn_procs: Spawn, seed: int, dims: dict[str, int], kind: type[Any]
 ) -> None:
     draw = random.Random(seed)
+    assert 8 < CAST_FROM < 48, "one mesh is below it, the other above"
     procs, elsewhere = spawn_procs(dims, name="taking"), spawn_procs({"gpus": 2}, name="elsewhere")
     checkers = procs.spawn("checkers", kind)
     # They begin at once, while processes still come up.
@@ -83,7 +85,7 @@ def test_no_message_overtakes_another_of_its_sender(
     ]
     sent: dict[str, Sent] = {}
     for part in range(ROUNDS):
-        bursts, messages = draw.choice([(1, 120), (3, 40), (12, 10), (40, 3)])
+        bursts, messages = draw.choice([(1, 60), (3, 20), (12, 5), (20, 3)])
         answers = [group.drive.call(checkers, bursts, messages) for group in groups]
         threads = [
             ClientThread(f"thread {n} of the client, part {part}", checkers, seed, bursts, messages)

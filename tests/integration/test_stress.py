@@ -13,8 +13,6 @@ from monarch.actor import ProcMesh, context
 from tests.integration.traffic import Checker, Driver, Sent, Traffic, blocks_here, check_books
 
 MESSAGES = int(os.environ.get("MONARCH_STRESS_MESSAGES", "1_000_000"))
-BURST = 100  # messages of one sender in flight
-BURSTS = 20  # in a round
 # Growth from the end of the warm-up, 300,000 messages, to the end of the million. Each process
 # sends or takes 80,000 and more in between. Blocks are objects of Python, and there must be none of
 # every fortieth message; resident memory is that of libraries too, and creeps until every arena of
@@ -40,31 +38,46 @@ class Memory:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dims", "messages", "burst", "bursts"),
+    [
+        pytest.param({"hosts": 2, "gpus": 4}, MESSAGES, 100, 20, id="8 ranks"),
+        # Casts to most of them go by way of their host.
+        pytest.param({"hosts": 6, "gpus": 8}, MESSAGES // 8, 20, 5, id="48 ranks"),
+    ],
+)
 def test_of_a_million_messages_none_is_lost_doubled_or_overtaken_and_memory_stays_flat(
     spawn_procs: Callable[..., ProcMesh],
+    dims: dict[str, int],
+    messages: int,
+    burst: int,
+    bursts: int,
 ) -> None:
-    procs = spawn_procs({"hosts": 2, "gpus": 4}, name="stress")
+    """`burst` messages of each sender are in flight at most; a round has as many `bursts`."""
+    procs = spawn_procs(dims, name="stress")
     checkers, drivers = procs.spawn("checkers", Checker), procs.spawn("drivers", Driver, 8)
     mine = Traffic(str(context().actor_instance.actor_id), checkers, 8)
 
-    def run_until(messages: float) -> list[Sent]:
+    def run_until(most: float) -> list[Sent]:
         while True:
-            answer = drivers.drive.call(checkers, BURSTS, BURST)
-            for _ in range(BURSTS):
-                mine.burst(BURST)
+            answer = drivers.drive.call(checkers, bursts, burst)
+            for _ in range(bursts):
+                mine.burst(burst)
                 mine.settled()
             sent = answer.get(timeout=600).values()
-            if mine.sent.total + sum(one.total for one in sent) >= messages:
+            if mine.sent.total + sum(one.total for one in sent) >= most:
                 return sent
 
-    run_until(WARM_UP * MESSAGES)
+    run_until(WARM_UP * messages)
     before = Memory.now(checkers)
-    sent = run_until(MESSAGES)
+    sent = run_until(messages)
     after = Memory.now(checkers)
 
     check_books(checkers, [mine.finished(), *sent])
     blocks = [new - old for old, new in zip(before.blocks, after.blocks, strict=True)]
     resident = {pid: round(size - before.resident[pid], 2) for pid, size in after.resident.items()}
-    print(f"grown by {blocks} blocks, {resident} MiB")
+    print(
+        f"{mine.sent.total + sum(one.total for one in sent)} messages; grown by {blocks} blocks, {resident} MiB"
+    )
     assert max(blocks) < MOST_BLOCKS, blocks
     assert max(resident.values()) < MOST_MIB, resident
