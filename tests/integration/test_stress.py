@@ -76,8 +76,7 @@ def test_of_a_million_messages_none_is_lost_doubled_or_overtaken_and_memory_stay
     check_books(checkers, [mine.finished(), *sent])
     blocks = [new - old for old, new in zip(before.blocks, after.blocks, strict=True)]
     resident = {pid: round(size - before.resident[pid], 2) for pid, size in after.resident.items()}
-    print(
-        f"{mine.sent.total + sum(one.total for one in sent)} messages; grown by {blocks} blocks, {resident} MiB"
-    )
+    total = mine.sent.total + sum(one.total for one in sent)
+    print(f"{total} messages; grown by {blocks} blocks, {resident} MiB")
     assert max(blocks) < MOST_BLOCKS, blocks
     assert max(resident.values()) < MOST_MIB, resident
