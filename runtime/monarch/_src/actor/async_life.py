@@ -13,7 +13,8 @@ from typing import Any
 from monarch._src.actor.context import Context, current
 from monarch._src.actor.mailbox import Item, Mailbox, StopNow
 from monarch._src.actor.remote import unship
-from monarch._src.actor.worker import Served, Worker
+from monarch._src.actor.worker import CutShort, Served, Worker
+from monarch._src.errors import RankFailure
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call
 
@@ -69,6 +70,7 @@ class _AsyncLife:
         self._loop = loop
         self._inbox = _Inbox(worker.mailbox, loop)
         self._overlapping: set[asyncio.Task[None]] = set()
+        self._ends: RankFailure | None = None  # why they are being cancelled
 
     async def serve(self) -> None:
         worker = self._worker
@@ -83,7 +85,7 @@ class _AsyncLife:
             if isinstance(item, tuple):
                 await self._call(*item)
             elif isinstance(item, StopNow):
-                await self._cancel_overlapping()
+                await self._cancel_overlapping(worker.epitaph(item.reason))
                 failed = await self._clean_up(None) if worker.dead is None else None
                 worker.stopped(item, failed)
             elif item is not None:
@@ -142,8 +144,8 @@ class _AsyncLife:
                 if call.by_port:
                     args = (worker.port_for(peer, call, served.counts), *args)
                 value = await served.method.function(worker.instance_object, *args, **kwargs)
-        except asyncio.CancelledError:
-            error = RuntimeError("the call was cancelled: its actor ended")
+        except asyncio.CancelledError as cancelled:
+            error = cancelled if self._ends is None else CutShort(self._ends)
         except BaseException as raised:
             error = raised
         finally:
@@ -156,7 +158,8 @@ class _AsyncLife:
         done = self._worker.clean_up(cause)
         return await _outcome(done) if inspect.isawaitable(done) else done
 
-    async def _cancel_overlapping(self) -> None:
+    async def _cancel_overlapping(self, why: RankFailure | None = None) -> None:
+        self._ends = why  # of an actor that has failed they have been told
         own = asyncio.current_task()
         tasks = [task for task in self._overlapping if task is not own]
         for task in tasks:

@@ -63,6 +63,14 @@ class Served:
         self.counts = counts
 
 
+class CutShort(Exception):
+    """A call that was cancelled because its actor ends. No failure of its own."""
+
+    def __init__(self, why: RankFailure) -> None:
+        super().__init__(why)
+        self.why = why
+
+
 class Worker:
     """One actor of this proc."""
 
@@ -320,6 +328,10 @@ class Worker:
         self.runtime.slot.failed()
         if counts is not None:
             counts.errors += 1
+        if isinstance(error, CutShort):
+            if call.call:
+                self._answer(peer, call, DIED, pack(error.why, None), counts)
+            return None
         if isinstance(error, Exception) and call.call and not call.by_port:
             failure = self.describe(error, "endpoint", call.endpoint)
             self._answer(peer, call, RAISED, pack(failure, error), counts)
@@ -391,7 +403,7 @@ class Worker:
         with self._lock:
             if self.dead is not None:  # it has failed meanwhile
                 return
-            self.dead = self._epitaph(item.reason)
+            self.dead = self.epitaph(item.reason)
         if failed is not None:
             self.tell_owner(self.describe(failed, "actor died", "__cleanup__"))
         self.mailbox.close()
@@ -412,7 +424,8 @@ class Worker:
         if self._teller is not None:
             self._teller.cancel()
 
-    def _epitaph(self, reason: str) -> RankFailure:
+    def epitaph(self, reason: str) -> RankFailure:
+        """What is told of an actor that was stopped."""
         spec = self.spec
         return RankFailure(
             spec.mesh_name, spec.rank, dict(self.instance.rank), spec.class_name, None,
