@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +52,23 @@ class AsyncPassing(Actor):
         return 1 + await self.next.throw.call_one(times - 1) if times else 0
 
 
+class BlockingPassing(Actor):
+    """On an event loop too, which it blocks."""
+
+    def __init__(self) -> None:
+        self.next: Any = None
+
+    @endpoint
+    async def meet(self, other: Any) -> None:
+        self.next = other
+
+    @endpoint
+    async def throw(self, times: int) -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return 1 + self.next.throw.call_one(times - 1).get() if times else 0
+
+
 class OverlappingPassing(Actor):
     """Its calls overlap, so it can be called back."""
 
@@ -63,6 +82,14 @@ class OverlappingPassing(Actor):
     @concurrent_endpoint
     async def throw(self, times: int) -> int:
         return 1 + await self.next.throw.call_one(times - 1) if times else 0
+
+    @concurrent_endpoint
+    async def throw_from_a_thread(self, times: int, gate: Any) -> int:
+        if not times:
+            await asyncio.to_thread(gate.pass_through)
+            return 0
+        future = self.next.throw_from_a_thread.call_one(times - 1, gate)
+        return 1 + await asyncio.to_thread(future.get)
 
 
 def ring(procs: ProcMesh, kind: type[Any], size: int) -> list[Any]:
@@ -80,7 +107,7 @@ def caught(call: Callable[[], Any]) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize("kind", [Passing, AsyncPassing])
+@pytest.mark.parametrize("kind", [Passing, AsyncPassing, BlockingPassing])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_a_ring_that_waits_for_itself_is_told_so(
     four: ProcMesh, kind: type[Any], size: int
@@ -116,6 +143,18 @@ def test_two_that_call_each_other_from_calls_of_others_are_told(four: ProcMesh) 
 def test_a_ring_whose_calls_overlap_goes_round(four: ProcMesh) -> None:
     members = ring(four, OverlappingPassing, 3)
     assert members[0].throw.call_one(10).get(timeout=60) == 10
+
+
+def test_a_ring_that_waits_in_threads_beside_its_loops_goes_round(
+    four: ProcMesh, gate: GateKeeper
+) -> None:
+    members = ring(four, OverlappingPassing, 2)
+    answer = members[0].throw_from_a_thread.call_one(4, gate.gate)
+    gate.wait_entered()
+    with pytest.raises(TimeoutError):
+        answer.get(timeout=0.6)  # longer than a probe takes
+    gate.open()
+    assert answer.get(timeout=60) == 4
 
 
 def test_a_long_wait_for_somebody_busy_is_no_cycle(four: ProcMesh, gate: GateKeeper) -> None:

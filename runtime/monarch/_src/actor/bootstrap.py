@@ -6,6 +6,7 @@ Runs in: a proc, on the main thread, once.
 from __future__ import annotations
 
 import inspect
+import threading
 
 from monarch._src.actor.context import ActorId, ActorInstance, Context, End, current
 from monarch._src.actor.remote import describe, unship
@@ -36,6 +37,7 @@ class BootstrapRun:
             ActorId(runtime.name, uid, NAME), point, NAME, ref.owner, Waiting(runtime.name, uid),
             ref, _no_end, NAME,
         )  # fmt: skip
+        instance.thread = threading.get_ident()
         before = current.set(Context(instance, runtime.rank, list(ref.labels), list(ref.sizes)))
         running = runtime.slot.prepare(NAME.encode())
         try:

@@ -72,6 +72,7 @@ class ActorInstance(msgspec.Struct, eq=False):
     task: Any = None
     waits_for: Any = None
     find_creator: Callable[[], CreatorInstance | None] | None = None
+    thread: int = 0  # the one that takes its messages, so that it takes none while that one waits
 
     @property
     def name(self) -> str:

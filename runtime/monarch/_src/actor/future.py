@@ -137,7 +137,8 @@ class Future(Waitable, Generic[R]):
         pending = self.pending
         brisk = pending is not None and pending.alone and pending.owed == 1
         context = current.get() if timeout is None and pending is not None else None
-        if context is None or context.actor_instance.task is not None:
+        # A thread beside the one that takes the messages may wait for what that one brings about.
+        if context is None or context.actor_instance.thread != threading.get_ident():
             return self._baton.wait(self, timeout, brisk=brisk)
         instance = context.actor_instance
         self._begin_wait(instance)

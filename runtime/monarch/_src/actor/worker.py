@@ -167,6 +167,7 @@ class Worker:
 
     def run(self) -> None:
         """Live and end. Returns when the actor is gone."""
+        self.instance.thread = threading.get_ident()
         current.set(self.at_home)
         try:
             self._given = unship(cast(Payload, self._payload))
