@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from monarch._src.actor.texts import reason_text
 from monarch._src.core.ids import parse_proc_node
 from monarch._src.core.waiting import Waiting
 from monarch._src.errors import at_text
@@ -101,6 +102,7 @@ class ActorInstance(msgspec.Struct, eq=False):
 
         Raises:
             RuntimeError: there is no actor here that could be stopped (client, bootstrap function).
+            TypeError: the reason is no text.
         """
         self._end("stop", reason)
 
@@ -119,6 +121,7 @@ class ActorInstance(msgspec.Struct, eq=False):
 
         Raises:
             RuntimeError: there is no actor here that could be aborted (client, bootstrap function).
+            TypeError: the reason is no text.
         """
         self._end("abort", reason)
 
@@ -129,7 +132,7 @@ class ActorInstance(msgspec.Struct, eq=False):
     def _end(self, how: End, reason: str | None) -> None:
         if self.ender is None:
             raise RuntimeError(_no_actor(self.actor_id.node, how))
-        self.ender(how, reason)
+        self.ender(how, reason_text(reason, "") or None)
 
     def __repr__(self) -> str:
         return _lineage(self)
