@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from monarch.actor import (
     Actor,
+    ActorError,
     Extent,
     ProcMesh,
     context,
@@ -17,8 +19,6 @@ from monarch.actor import (
     endpoint,
 )
 from tests.integration.actors import Teller
-
-Spawn = Callable[..., ProcMesh]
 
 
 class Knowing(Actor):
@@ -88,3 +88,23 @@ def test_an_actor_spawns_on_its_own_proc(four: ProcMesh) -> None:
     for mine, neighbours, dims in four.spawn("k", Knowing).pid_next_door.call().get().values():
         assert mine == neighbours
         assert dims == {}
+
+
+class Ending(Actor):
+    """Tries to end itself."""
+
+    @endpoint
+    def end(self, how: str, reason: Any) -> None:
+        getattr(context().actor_instance, how)(reason)
+
+    @endpoint
+    def fine(self) -> str:
+        return "fine"
+
+
+@pytest.mark.parametrize("how", ["stop", "abort", "kill"])
+def test_a_reason_that_is_no_text_is_refused_and_ends_nobody(four: ProcMesh, how: str) -> None:
+    ending = four.spawn("ending", Ending)
+    with pytest.raises(ActorError, match="TypeError: reason=3: give text, or None"):
+        ending.end.call(how, 3).get(timeout=60)
+    assert ending.fine.call().get().values() == ["fine"] * 4
