@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from monarch.actor import Actor, ActorError, ProcMesh, concurrent_endpoint, endpoint
+from monarch.actor import (
+    Actor,
+    ActorError,
+    ProcMesh,
+    SupervisionError,
+    concurrent_endpoint,
+    endpoint,
+)
 from tests.integration.gates import GateKeeper
 
 
@@ -92,6 +99,18 @@ class OverlappingPassing(Actor):
         return 1 + await asyncio.to_thread(future.get)
 
 
+class Asking(Actor):
+    """Waits for another before it is there."""
+
+    def __init__(self, other: Any, gate: Any) -> None:
+        gate.pass_through()
+        other.watch.call_one(None).get()
+
+    @endpoint
+    def hold(self, gate: Any) -> str:
+        return "never"
+
+
 def ring(procs: ProcMesh, kind: type[Any], size: int) -> list[Any]:
     """Actors each of which knows the next, the last one the first."""
     mesh = procs.spawn("ring", kind)
@@ -125,6 +144,16 @@ def test_the_ring_is_usable_afterwards(four: ProcMesh, kind: type[Any]) -> None:
     for _ in range(3):
         caught(lambda: members[0].throw.call_one(3))
         assert members[1].throw.call_one(2).get(timeout=60) == 2
+
+
+def test_a_constructor_that_waits_for_itself_is_told_so(four: ProcMesh, gate: GateKeeper) -> None:
+    passing = four.slice(gpus=0).spawn("passing", Passing)
+    asking = four.slice(gpus=1).spawn("asking", Asking, passing, gate.gate)
+    passing.meet.call_one(asking).get(timeout=60)
+    gate.open()
+    with pytest.raises(SupervisionError, match=r"Asking\.__init__ on .* DeadlockError") as raised:
+        asking.hold.call_one(None).get(timeout=60)
+    assert "Asking.__init__ on workers waits for Passing.watch" in str(raised.value)
 
 
 def test_two_that_call_each_other_from_calls_of_others_are_told(four: ProcMesh) -> None:

@@ -100,7 +100,7 @@ class Worker:
         self.instance = ActorInstance(
             ActorId(runtime.name, spec.actor, spec.name), point, spec.class_name, spec.creator,
             Waiting(runtime.name, spec.actor), runtime.proc_ref or runtime.client_ref,
-            self._end_from_inside,
+            self._end_from_inside, "__init__",
             find_creator=self._creator,
         )  # fmt: skip
         self.board_name = spec.class_name.encode()[:32]
