@@ -55,10 +55,12 @@ def not_built() -> list[str]:
 
 
 def is_there(name: str) -> bool:
-    """Whether that name of `monarch.actor`, attribute of a class of it, or module exists."""
+    """Whether that module, setting, name of `monarch.actor` or attribute of such exists."""
     if name.startswith("monarch."):
         return importlib.util.find_spec(name) is not None
     owner, _, attribute = name.partition(".")
+    if owner == "config" and attribute:
+        return attribute in monarch.actor.config.get_global_config()
     if not hasattr(monarch.actor, owner):
         return False
     return not attribute or hasattr(getattr(monarch.actor, owner), attribute)
