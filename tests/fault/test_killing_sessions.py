@@ -315,13 +315,12 @@ def test_an_agent_that_is_told_twice_ends_at_once(
 def test_what_is_asked_of_an_agent_that_ends_is_told_so_too(
     spawn_procs: Spawn, faults: Faults, gate: GateKeeper
 ) -> None:
-    procs = spawn_procs({"gpus": 1})
-    mortal = procs.spawn("mortal", Mortal)
-    held = mortal.hold.call(gate.gate)
+    procs = spawn_procs({"gpus": 1}, name="first")
+    held = procs.spawn("mortal", Mortal).hold.call(gate.gate)
     gate.wait_entered()
     os.kill(agent().pid, signal.SIGTERM)
     with pytest.raises(SupervisionError):  # at once, or when it has ended
         this_host().spawn_procs(name="late").spawn("teller", Teller).pid.call_one().get(timeout=60)
     gate.open()
     held.exception(timeout=60)  # its value, or the loss: it was under way
-    faults.take()
+    assert {faults.take().mesh_name, faults.take().mesh_name} == {"first", "late"}

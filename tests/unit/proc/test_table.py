@@ -56,7 +56,8 @@ def test_a_process_is_found_with_its_parent_group_and_state(
     stopped = None
     while stopped is None or stopped.state != "T":  # the signal is on its way
         stopped = table.entry(child)
-    assert stopped.began == found.began
+    assert stopped == found  # the same process, in another state
+    assert len({stopped, found}) == 1
     os.kill(child, signal.SIGCONT)
 
 
@@ -97,7 +98,9 @@ def test_another_life_of_a_pid_is_another_process(source: str) -> None:
     me = table.entry(os.getpid())
     assert me is not None
     assert table.lives(me)
-    assert not table.lives(Entry(me.pid, me.parent, me.group, me.state, "some other time"))
+    other = Entry(me.pid, me.parent, me.group, me.state, "some other time")
+    assert other != me
+    assert not table.lives(other)
 
 
 def test_who_does_not_end_in_time_is_named(python_program: Start, source: str) -> None:
@@ -131,4 +134,6 @@ def test_a_command_is_told_in_one_line(python_program: Start, source: str) -> No
 
 def test_a_name_with_parentheses_and_blanks_confuses_nobody() -> None:
     rest = "S 7 8 8 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 0 0"
-    assert table._parse_stat(f"12 (a) b (c) {rest}") == Entry(12, 7, 8, "S", "4711")
+    found = table._parse_stat(f"12 (a) b (c) {rest}")
+    assert (found.pid, found.parent, found.group) == (12, 7, 8)
+    assert (found.state, found.began) == ("S", "4711")

@@ -22,14 +22,25 @@ LOOK_S = 0.02
 DEAD_STATES = ("Z", "X")
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """One process. `began` tells two lives of one pid apart, and means nothing else."""
+class Entry(msgspec.Struct, frozen=True, eq=False):
+    """One process. `began` tells two lives of one pid apart, and means nothing else.
+
+    Two looks at one process are equal, whatever it did in between.
+    """
 
     pid: int
     parent: int
     group: int
     state: str  # one letter: T is stopped by a signal, Z dead and not waited for
     began: str
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Entry):
+            return NotImplemented
+        return (self.pid, self.began) == (other.pid, other.began)
+
+    def __hash__(self) -> int:
+        return hash((self.pid, self.began))
 
 
 def entry(pid: int) -> Entry | None:
