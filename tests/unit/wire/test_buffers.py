@@ -206,12 +206,21 @@ def test_so_is_what_is_only_shown_read_only_by_one_who_can_change_it() -> None:
         memoryview(b"x" * 600)[::-1],
         memoryview(bytes(range(200)))[::-3],
         array.array("d", range(100)),
+        np.ones(100, dtype=[("a", "i4"), ("b", "f8")]),
+        np.arange(100, dtype=">f8"),
+        np.arange(100, dtype="f2"),
+        memoryview(bytes(range(200))).cast("I", [5, 10]),
     ],
-    ids=["rows", "columns", "backwards", "no dims", "bytes backwards", "thirds", "array"],
-)
-def test_memory_of_any_layout_is_written_in_its_order(memory: Any) -> None:
-    assert Buffer().write(memory) == memoryview(memory).nbytes
-    assert frozen(memory).read() == memoryview(memory).tobytes()
+    ids=["rows", "columns", "backwards", "no dims", "bytes backwards", "thirds", "array", "records",
+         "other endian", "halves", "cast bytes"],
+)  # fmt: skip
+@pytest.mark.parametrize("threshold", [0, 1 << 30])
+def test_memory_of_any_layout_is_written_in_its_order(memory: Any, threshold: int) -> None:
+    with configured(small_write_threshold=threshold):
+        assert Buffer().write(memory) == memoryview(memory).nbytes
+        found = frozen(memory)
+    assert found.getbuffer().format == "B"
+    assert found.read() == memoryview(memory).tobytes()
 
 
 @pytest.mark.parametrize("data", ["text", 5, None, [1, 2], object()])

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monarch._src.wire import pickling
+from monarch._src.wire import memory, pickling
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.pickling import LARGEST_PLAIN, OUT_OF_BAND, dumps, is_atom, loads
 
@@ -306,6 +306,18 @@ def test_arrays_of_any_layout_arrive_equal_and_can_be_written_to(name: str) -> N
     assert arrived.flags.writeable
 
 
+@given(st.integers(0, memory.LARGE + 3 * memory.STEP), st.integers(0, 255), st.integers(1, 251))
+@settings(max_examples=10)
+def test_a_copy_of_memory_is_equal_and_apart(size: int, first: int, step: int) -> None:
+    original = (np.arange(size, dtype=np.uint32) * step + first).astype(np.uint8)
+    copy = memory.copied(memoryview(original))
+    found = np.frombuffer(copy, np.uint8)
+    np.testing.assert_array_equal(found, original)
+    original += 1
+    assert size == 0 or found[0] == first % 256
+    assert found.flags.writeable
+
+
 @pytest.mark.parametrize("name", ARRAYS)
 def test_arrays_on_the_short_path_and_on_the_full_one_are_the_same(name: str) -> None:
     value = (ARRAYS[name], {"key": [1, ARRAYS[name]]}, bytearray(LARGE))
@@ -345,9 +357,9 @@ def test_a_read_only_array_stays_read_only(size: int) -> None:
     np.testing.assert_array_equal(arrived, array)
 
 
-@pytest.mark.parametrize("size", [8, 1 << 16])
+@pytest.mark.parametrize("size", [8, 1 << 16, memory.LARGE - 1, memory.LARGE + memory.STEP + 3])
 def test_what_is_changed_after_the_call_is_not_changed_in_the_message(size: int) -> None:
-    array = np.ones(size)
+    array = np.ones(size, np.uint8)
     payload = dumps(((array,), {}), own=2)
     array[:] = 0
     (arrived,), _ = loads(payload)

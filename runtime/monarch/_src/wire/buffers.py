@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 from monarch._src.config import settings
+from monarch._src.wire.memory import copied
 
 ReadableBuffer: TypeAlias = "bytes | bytearray | memoryview | Any"  # anything with memory to show
 _SEARCHED = 1 << 12
@@ -52,8 +53,7 @@ class Buffer:
             self._pending += view if view.c_contiguous else view.tobytes()
         elif size:
             self._end_piece()
-            fixed = view.contiguous and type(view.obj) is bytes
-            self._pieces.append(view.cast("B") if fixed else memoryview(view.tobytes()))
+            self._pieces.append(_kept(view))
         self._length += size
         return size
 
@@ -176,6 +176,15 @@ class FrozenBuffer:
     def __repr__(self) -> str:
         count = len(self._pieces)
         return f"<FrozenBuffer of {self._left} bytes in {count} piece{'s' * (count != 1)}>"
+
+
+def _kept(view: memoryview) -> memoryview:
+    """What a view shows now, flat and never to be changed: copied if somebody could."""
+    if not view.c_contiguous:
+        return memoryview(view.tobytes())
+    is_flat = view.format == "B" and view.ndim == 1
+    flat = view if is_flat else pickle.PickleBuffer(view).raw()  # `cast` refuses some formats
+    return flat if type(view.obj) is bytes else memoryview(copied(flat)).toreadonly()
 
 
 def _for_pickle(pieces: Iterable[memoryview], protocol: Any) -> tuple[Any, ...]:

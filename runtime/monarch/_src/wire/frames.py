@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from monarch._src.wire.memory import copied
 from monarch._src.wire.messages import PROTOCOL, AnyMessage, Message
 from monarch._src.wire.text import decode_surrogates, encode_surrogates
 
@@ -61,8 +62,9 @@ class Payload(msgspec.Struct, gc=False):
 
 
 def _owned(buffer: Buffer) -> Buffer:
-    fixed = buffer.readonly if isinstance(buffer, memoryview) else isinstance(buffer, bytes)
-    return buffer if fixed else bytearray(buffer)
+    if isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly):
+        return buffer
+    return copied(memoryview(buffer))
 
 
 NO_PAYLOAD = Payload(b"")

@@ -28,6 +28,7 @@ import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 from monarch._src.wire.buffers import Buffer as WriteBuffer
 from monarch._src.wire.buffers import FrozenBuffer, whole
 from monarch._src.wire.frames import OUT_OF_BAND, Buffer, Payload
+from monarch._src.wire.memory import copied
 from monarch._src.wire.storages import Memory, reduce_storage
 
 LARGEST_PLAIN = 64
@@ -52,7 +53,7 @@ def _keeper(
             return True
         # The message may leave long after the call, when the process it is for has begun.
         unchanging = id(buffer) in fixed or _is_of_bytes(raw)
-        buffers.append(raw if unchanging else bytearray(raw))
+        buffers.append(raw if unchanging else copied(raw))
         return False
 
     return keep
@@ -116,6 +117,8 @@ def _which(value: object, depth: int = 3) -> int:
         items = cast("tuple[object, ...] | list[object]", value)
     elif kind is dict:
         table = cast("dict[object, object]", value)
+        if len(table) > LARGEST_PLAIN:
+            return _FULL
         for key in table:
             if type(key) not in _ATOMS:
                 return _FULL
