@@ -19,7 +19,7 @@ MESSAGES = int(os.environ.get("MONARCH_STRESS_MESSAGES", "1_000_000"))
 # the allocator is as full as it gets.
 WARM_UP = 0.3
 MOST_BLOCKS = 2_000
-MOST_MIB = 4.0
+MOST_MIB = 8.0
 
 
 @dataclass

@@ -264,9 +264,14 @@ class Future(Waitable, Generic[R]):
         return f"<Future {state}>"
 
 
+def _in_a_kernel() -> bool:
+    kernels = sys.modules.get("ipykernel.kernelapp")
+    return kernels is not None and kernels.IPKernelApp.initialized()
+
+
 def _warn_under_a_loop() -> None:
     # A kernel runs its cells inside its loop; there, blocking in a cell is the normal thing.
-    if "asyncio" not in sys.modules or "ipykernel" in sys.modules:
+    if "asyncio" not in sys.modules or _in_a_kernel():
         return
     import asyncio
 
