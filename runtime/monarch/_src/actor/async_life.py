@@ -13,7 +13,8 @@ from typing import Any
 from monarch._src.actor.context import Context, current
 from monarch._src.actor.mailbox import Item, Mailbox, StopNow
 from monarch._src.actor.remote import unship
-from monarch._src.actor.worker import CutShort, Served, Worker
+from monarch._src.actor.served import Served
+from monarch._src.actor.worker import CutShort, Worker
 from monarch._src.errors import RankFailure
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call
@@ -67,6 +68,8 @@ class _Inbox:
 class _AsyncLife:
     def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
         self._worker = worker
+        assert worker.endpoints is not None
+        self._endpoints = worker.endpoints
         self._loop = loop
         self._inbox = _Inbox(worker.mailbox, loop)
         self._overlapping: set[asyncio.Task[None]] = set()
@@ -119,7 +122,7 @@ class _AsyncLife:
         if worker.dead is not None:  # looked at after it is in hand: one of us answers it
             worker.drain()
             return
-        if not worker.is_concurrent(call.endpoint):
+        if not self._endpoints.is_concurrent(call.endpoint):
             instance.endpoint, instance.task = call.endpoint, asyncio.current_task()
             await self._run(peer, call, payload, came_ns)
             instance.task = None
@@ -137,12 +140,12 @@ class _AsyncLife:
         value: Any = None
         error: BaseException | None = None
         try:
-            served = worker.serve(call, payload, running[0] - came_ns)
+            served = self._endpoints.take(call, payload, running[0] - came_ns)
             if served is not None:
                 args, kwargs = unship(payload)
                 payload.drop()
                 if call.by_port:
-                    args = (worker.port_for(peer, call, served.counts), *args)
+                    args = (self._endpoints.port_for(peer, call, served.counts), *args)
                 value = await served.method.function(worker.instance_object, *args, **kwargs)
         except asyncio.CancelledError as cancelled:
             error = cancelled if self._ends is None else CutShort(self._ends)

@@ -8,7 +8,6 @@ order); whatever is still queued when an actor ends is answered with why it ende
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import threading
@@ -26,18 +25,17 @@ from monarch._src.actor.context import (
     current,
 )
 from monarch._src.actor.creators import creator_of
-from monarch._src.actor.endpoint import ActorClass, EndpointMethod, actor_class
+from monarch._src.actor.endpoint import ActorClass, actor_class
 from monarch._src.actor.mailbox import Mailbox, StopNow
-from monarch._src.actor.ports import Port
 from monarch._src.actor.remote import describe, frames_here, pack, ship, unship
 from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.served import Served, ServedEndpoints
 from monarch._src.config import settings
 from monarch._src.core.metrics import EndpointCounts
 from monarch._src.core.waiting import Waiting
 from monarch._src.errors import FailureKind, MeshFailure, RankFailure, SupervisionError, moved
 from monarch._src.proc.board import Running
 from monarch._src.shape import Extent
-from monarch._src.wire.figures import Key
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import (
     DIED,
@@ -51,16 +49,6 @@ from monarch._src.wire.messages import (
 
 log = logging.getLogger("monarch.actor")
 _NONE = ship(None)
-
-
-class Served:
-    """One endpoint of one actor; `counts` is None if it is not counted."""
-
-    __slots__ = ("counts", "method")
-
-    def __init__(self, method: EndpointMethod[Any, Any], counts: EndpointCounts | None) -> None:
-        self.method = method
-        self.counts = counts
 
 
 class CutShort(Exception):
@@ -94,7 +82,7 @@ class Worker:
         self._cleaned = False
         self._teller: threading.Timer | None = None
         self._class: ActorClass | None = None
-        self._served: dict[str, Served] = {}  # what was called so far
+        self.endpoints: ServedEndpoints | None = None  # once its class is known
         self.instance_object: Any = None
         point = Extent(spec.labels, spec.sizes).point_of_rank(spec.rank)
         self.instance = ActorInstance(
@@ -173,6 +161,7 @@ class Worker:
             self._given = unship(cast(Payload, self._payload))
             self._payload = None
             self._class = actor_class(self._given[0])
+            self.endpoints = ServedEndpoints(self.runtime, self.spec, self._class)
         except BaseException as error:
             self.end(self.describe(error, "constructor", None), error)
             return
@@ -194,6 +183,8 @@ class Worker:
         except BaseException as error:
             self.end(self.describe(error, "constructor", None), error)
             return
+        assert self.endpoints is not None
+        endpoints = self.endpoints
         mailbox, wait, in_hand = self.mailbox, self.runtime.node.wait, self.in_hand
         while True:
             item = mailbox.take()
@@ -212,7 +203,7 @@ class Worker:
                 if self.dead is not None:  # looked at after it is in hand: one of us answers it
                     self.drain()
                     continue
-                fatal = self.finish(peer, call, *self._run_endpoint(*item))
+                fatal = self.finish(peer, call, *self._run_endpoint(endpoints, *item))
                 if fatal is not None:
                     self.condemn(*fatal)
             elif isinstance(item, StopNow):
@@ -226,7 +217,7 @@ class Worker:
             self.buried()
 
     def _run_endpoint(
-        self, peer: str, call: Call, payload: Payload, came_ns: int
+        self, endpoints: ServedEndpoints, peer: str, call: Call, payload: Payload, came_ns: int
     ) -> tuple[Any, BaseException | None, Served | None, int]:
         """Run a sync endpoint: its value, or what it raised; what ran, and for how long (ns)."""
         current.set(Context(self.instance, call.rank, call.labels, call.sizes))
@@ -234,13 +225,13 @@ class Worker:
         running = self.runtime.slot.begin(self.board_name, call.endpoint.encode())
         served = None
         try:
-            served = self.serve(call, payload, running[0] - came_ns)
+            served = endpoints.take(call, payload, running[0] - came_ns)
             value = None
             if served is not None:
                 args, kwargs = unship(payload)
                 payload.drop()
                 if call.by_port:
-                    args = (self.port_for(peer, call, served.counts), *args)
+                    args = (endpoints.port_for(peer, call, served.counts), *args)
                 value = served.method.function(self.instance_object, *args, **kwargs)
         except BaseException as error:
             return None, error, served, self.ran(running)
@@ -251,50 +242,6 @@ class Worker:
         ran_ns = self.runtime.slot.end(running)
         current.set(self.at_home)
         return ran_ns
-
-    def serve(self, call: Call, payload: Payload, waited_ns: int) -> Served | None:
-        """The endpoint that a call is for, which is counted; None for the empty one.
-
-        Raises:
-            AttributeError: there is none of that name.
-        """
-        served = self._served.get(call.endpoint)
-        if served is None:
-            if not call.endpoint:
-                return None
-            served = self._served[call.endpoint] = self._first(call.endpoint)
-        counts = served.counts
-        if counts is not None:
-            nbytes = payload.nbytes if payload.buffers else len(payload.body)
-            counts.taken(nbytes, waited_ns)
-        return served
-
-    def _first(self, name: str) -> Served:
-        assert self._class is not None
-        method = self._class.endpoints.get(name)
-        if method is None:
-            # A method that is no endpoint comes from as_endpoint, which has checked it.
-            function = getattr(self._class.cls, name, None)
-            if not inspect.isfunction(function):
-                raise AttributeError(f"{self._class.name} has no endpoint {name!r}")
-            method = EndpointMethod[Any, Any](function)
-        if not method.instrument:
-            return Served(method, None)
-        spec = self.spec
-        key = Key(spec.mesh, spec.mesh_name, spec.class_name, spec.name, name)
-        return Served(method, self.runtime.metrics.counts(key, monotonic_ns()))
-
-    def port_for(self, peer: str, call: Call, counts: EndpointCounts | None) -> Port[Any]:
-        """The port through which an endpoint answers that call; what it sends is counted."""
-        to, address = call.reply_to, call.reply_address
-        if not to:
-            to, address = peer, self.runtime.node.address_of(peer)
-        return Port(to, address, call.call, call.rank, counts=counts)
-
-    def is_concurrent(self, name: str) -> bool:
-        """Whether calls of that endpoint overlap."""
-        method = self._class.endpoints.get(name) if self._class is not None else None
-        return method is not None and method.concurrent
 
     # --- ends of messages -------------------------------------------------------------------------
 

@@ -1,0 +1,81 @@
+"""Which endpoints of an actor are called, and what is counted of each.
+
+Runs in: a proc, on the actor's thread.
+"""
+
+from __future__ import annotations
+
+import inspect
+from time import monotonic_ns
+from typing import Any
+
+from monarch._src.actor.endpoint import ActorClass, EndpointMethod
+from monarch._src.actor.ports import Port
+from monarch._src.actor.runtime import Runtime
+from monarch._src.core.metrics import EndpointCounts
+from monarch._src.wire.figures import Key
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import Call, SpawnActor
+
+
+class Served:
+    """One endpoint of one actor; `counts` is None if it is not counted."""
+
+    __slots__ = ("counts", "method")
+
+    def __init__(self, method: EndpointMethod[Any, Any], counts: EndpointCounts | None) -> None:
+        self.method = method
+        self.counts = counts
+
+
+class ServedEndpoints:
+    """Those of one actor."""
+
+    def __init__(self, runtime: Runtime, spec: SpawnActor, cls: ActorClass) -> None:
+        self._runtime = runtime
+        self._spec = spec
+        self._class = cls
+        self._called: dict[str, Served] = {}
+
+    def take(self, call: Call, payload: Payload, waited_ns: int) -> Served | None:
+        """The endpoint that a call is for, which is counted; None for the empty one.
+
+        Raises:
+            AttributeError: there is none of that name.
+        """
+        served = self._called.get(call.endpoint)
+        if served is None:
+            if not call.endpoint:
+                return None
+            served = self._called[call.endpoint] = self._first(call.endpoint)
+        counts = served.counts
+        if counts is not None:
+            nbytes = payload.nbytes if payload.buffers else len(payload.body)
+            counts.taken(nbytes, waited_ns)
+        return served
+
+    def _first(self, name: str) -> Served:
+        method = self._class.endpoints.get(name)
+        if method is None:
+            # A method that is no endpoint comes from as_endpoint, which has checked it.
+            function = getattr(self._class.cls, name, None)
+            if not inspect.isfunction(function):
+                raise AttributeError(f"{self._class.name} has no endpoint {name!r}")
+            method = EndpointMethod[Any, Any](function)
+        if not method.instrument:
+            return Served(method, None)
+        spec = self._spec
+        key = Key(spec.mesh, spec.mesh_name, spec.class_name, spec.name, name)
+        return Served(method, self._runtime.metrics.counts(key, monotonic_ns()))
+
+    def port_for(self, peer: str, call: Call, counts: EndpointCounts | None) -> Port[Any]:
+        """The port through which an endpoint answers that call; what it sends is counted."""
+        to, address = call.reply_to, call.reply_address
+        if not to:
+            to, address = peer, self._runtime.node.address_of(peer)
+        return Port(to, address, call.call, call.rank, counts=counts)
+
+    def is_concurrent(self, name: str) -> bool:
+        """Whether calls of that endpoint overlap."""
+        method = self._class.endpoints.get(name)
+        return method is not None and method.concurrent
