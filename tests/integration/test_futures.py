@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
+import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -233,3 +236,22 @@ def test_a_time_out_without_end_is_none(four: ProcMesh) -> None:
     echo = four.spawn("echo", Echo).slice(gpus=0)
     assert echo.same.call_one(1).get(timeout=math.inf) == 1
     assert echo.same.call_one(2).get(timeout=1e300) == 2
+
+
+def test_a_wait_on_a_stack_that_is_nearly_full_loses_no_answer(four: ProcMesh) -> None:
+    echo = four.spawn("echo", Echo).slice(gpus=0)
+
+    def deeper(levels: int, then: Callable[[], object]) -> object:
+        return then() if not levels else deeper(levels - 1, then)
+
+    here = len(inspect.stack(0))
+    ways = set[str]()
+    for spare in range(0, 200, 2):
+        future = echo.same.call_one(spare)
+        try:
+            deeper(sys.getrecursionlimit() - here - spare, future.get)
+            ways.add("got")
+        except RecursionError:
+            ways.add("no room")
+        assert future.get(timeout=60) == spare
+    assert ways == {"got", "no room"}
