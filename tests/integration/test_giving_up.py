@@ -127,6 +127,13 @@ class Bare(Actor):
         end_self(how, reason)
 
     @endpoint
+    def quit_on(self, rank: int, how: str, reason: str) -> int:
+        here = context().message_rank.rank
+        if here == rank:
+            end_self(how, reason)
+        return here
+
+    @endpoint
     def quit_when_idle(self, gate: Gate) -> None:
         me = context().actor_instance
 
@@ -460,6 +467,23 @@ def test_ranks_beside_the_one_that_gave_up_work_on(
     assert bare.slice(gpus=slice(2, 4)).ping.call().get().values() == ["pong", "pong"]
     with pytest.raises(SupervisionError, match="alone"):
         bare.ping.call().get(timeout=60)
+
+
+@failing
+def test_one_of_many_ranks_that_were_called_at_once_gives_up(
+    spawn_procs: Spawn, faults: Faults, how: str
+) -> None:
+    # So many that the host agent passes the call on and merges the answers.
+    bare = spawn_procs({"gpus": 40}, name="workers").spawn("bare", Bare)
+    answers = [bare.quit_on.call(7, how, "the seventh"), bare.ping.call()]
+    for answer in answers:
+        error = answer.exception(timeout=60)
+        assert isinstance(error, SupervisionError)
+        assert [failure.rank for failure in error.failures] == [7]
+        assert f"Bare.quit_on on workers[gpus=7] died of {how}: the seventh" in str(error)
+    faults.take()
+    others = bare.slice(gpus=slice(8, 40))
+    assert others.quit_on.call(-1, how, "nobody").get(timeout=60).values() == list(range(32))
 
 
 def test_nobody_has_to_wait_for_the_call_in_which_it_gives_up(
