@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import sysconfig
@@ -204,3 +205,30 @@ def test_another_interpreter_is_executed_and_works_alike(
         assert echo.apply.call(lambda x: x + 1, 1).get().values() == [2, 2]
     finally:
         procs.stop().get(timeout=60)
+
+
+LOADED = """
+import importlib, json, sys
+from monarch._src.proc import agent
+for name in agent.BEFORE_FORK:
+    importlib.import_module(name)
+before = set(sys.modules)
+
+from monarch.actor import Actor, endpoint, this_host
+
+class Sample(Actor):
+    @endpoint
+    def loaded(self):
+        import sys
+        return sorted(sys.modules)
+
+procs = this_host().spawn_procs()
+print(json.dumps(sorted(set(procs.spawn("sample", Sample).loaded.call_one().get()) - before)))
+procs.stop().get()
+"""
+
+
+def test_a_proc_loads_nothing_between_its_fork_and_its_first_answer(
+    run_python: Callable[..., str],
+) -> None:
+    assert json.loads(run_python(LOADED)) == []

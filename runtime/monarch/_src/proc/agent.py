@@ -411,6 +411,8 @@ class Agent:
 
 
 ENTRY = "monarch._src.actor.proc_main:main"
+# What a proc loads before it can say hello: once, before the fork, and not in each.
+BEFORE_FORK = (ENTRY.partition(":")[0], "monarch._src.net.router")
 SPARE_TIME = ("monarch._src.actor.async_life",)
 
 
@@ -463,7 +465,8 @@ def main() -> None:
     # Everything that procs need is imported before the fork, once for all of them.
     import importlib
 
-    importlib.import_module(ENTRY.partition(":")[0])
+    for name in BEFORE_FORK:
+        importlib.import_module(name)
     gc.freeze()  # without a collection before: imports leave little, and it costs 2 ms
     ours, theirs = seqpacket_pair()
     lifeline_r, lifeline_w = os.pipe()
