@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("monarch.net")
 TICK = 0.005
-BRISK_S = 60e-6
+BRISK_S = 150e-6
 RAREST = 6  # of 2**6 brisk waits one asks, when all before were in vain
 LONGEST_S = 2e6
 FRAMES_NEEDED = 120
