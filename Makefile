@@ -19,8 +19,13 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 ARGS ?=
 NOTEBOOK ?= notebooks/01_hello_mesh.ipynb
 
+# Where PYTHONDONTWRITEBYTECODE is set, as in many containers, each process would compile all that it
+# imports, which takes longer than everything else that it does to begin.
+COMPILE := $(PY) -m compileall -q runtime monarch_jupyter tests
+
 LOCKS := pyproject.toml hatch_build.py $(wildcard constraints.txt)
-LAB_SOURCES := $(wildcard $(LAB)/src/*.ts $(LAB)/style/* $(LAB)/*.json $(LAB)/yarn.lock)
+LAB_SOURCES := $(wildcard $(LAB)/src/*.ts $(LAB)/style/* $(LAB)/schema/* $(LAB)/*.json $(LAB)/yarn.lock \
+	monarch_jupyter/widgets/*.js monarch_jupyter/widgets/*.css)
 
 .PHONY: help
 help: ## this list
@@ -30,22 +35,36 @@ help: ## this list
 
 .PHONY: demo
 demo: $(VENV)/.demo ## run the first tutorial and print what its cells show
+	@$(COMPILE)
 	@$(PY) scripts/show_notebook.py $(NOTEBOOK)
 
 .PHONY: test
 test: $(VENV)/.test $(VENV)/.labextension ## every test: runtime, notebooks, packaging, browser
 	@scripts/system_packages.sh
+	@$(COMPILE)
 	@echo "== labextension: unit tests"
 	@cd $(LAB) && jlpm test
-	@echo "== pytest"
-	@$(PY) -m pytest $$(scripts/system_packages.sh --markers) $(ARGS)
-	@echo "== notebooks"
-	@$(PY) -m pytest --nbmake --nbmake-timeout=120 notebooks
+	@$(if $(ARGS),$(PY) -m pytest,$(PY) scripts/run_tests.py) $$(scripts/system_packages.sh --markers) $(ARGS)
 
 .PHONY: stress
-stress: $(VENV)/.test ## ten million messages, and the order of messages from twenty seeds
-	@MONARCH_STRESS_MESSAGES=10000000 MONARCH_ORDER_ROUNDS=20 $(PY) -m pytest -s \
-		tests/integration/test_stress.py tests/integration/test_order_model.py $(ARGS)
+stress: $(VENV)/.test $(VENV)/.labextension ## ten million messages, their order from twenty seeds, 500 deaths, 100,000 schedules of a link, a million malformed frames a socket
+	@$(COMPILE)
+	@MONARCH_STRESS_MESSAGES=10000000 MONARCH_ORDER_ROUNDS=20 MONARCH_RESPAWNS=500 \
+		MONARCH_LINK_SCHEDULES=100000 MONARCH_TREE_SCHEDULES=5000 MONARCH_MISCHIEF=2 MONARCH_EXAMPLES=1000 $(PY) -m pytest -s \
+		tests/integration/test_stress.py tests/integration/test_order_model.py \
+		tests/integration/test_casts.py \
+		tests/fault/test_respawning.py tests/unit/core/test_link_schedules.py tests/unit/core/test_tree.py \
+		tests/unit/core/test_supervision.py tests/unit/wire $(ARGS)
+	@MONARCH_TEST_TRANSFERS=5000 MONARCH_TEST_OWNER_DEATHS=1002 MONARCH_TEST_PULLS=1000 \
+		$(PY) -m pytest tests/integration/data -k "leave_nothing or training_goes_on" $(ARGS)
+	@MONARCH_TEST_BOTH_WAYS=1 $(PY) -m pytest tests/integration/data/test_softroce.py $(ARGS)
+	@MONARCH_TEST_TRANSFERS=10000 MONARCH_TEST_OWNER_DEATHS=1000 \
+		$(PY) -m pytest tests/integration/test_segments.py -k "leave_nothing" $(ARGS)
+	@MONARCH_TEST_LONG_PAGES=1 $(PY) -m pytest tests/browser -m browser \
+		-k "thousand_ranks or started_again" $(ARGS)
+	@MONARCH_FLOODS=1 $(PY) -m pytest tests/fault/test_lost_hosts.py -k "floods or translated" $(ARGS)
+	@MONARCH_FUZZ=1000000 MONARCH_MALFORMED=1000000 $(PY) -m pytest \
+		tests/fuzz tests/unit/net/test_link_security.py $(ARGS)
 
 # --- around them --------------------------------------------------------------------------------
 
@@ -65,6 +84,7 @@ check: $(VENV)/.test $(LAB)/node_modules/.yarn-state.yml ## lint, format, types,
 
 .PHONY: lab
 lab: $(VENV)/.test $(VENV)/.labextension ## JupyterLab on the tutorials
+	@$(COMPILE)
 	@$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) --notebook-dir=notebooks $(ARGS)
 
 .PHONY: wheel
@@ -109,4 +129,6 @@ $(LAB)/dist/package.json: $(LAB)/node_modules/.yarn-state.yml $(LAB_SOURCES)
 $(VENV)/.labextension: $(LAB)/dist/package.json | $(VENV)/.test
 	@mkdir -p $(VENV)/share/jupyter/labextensions
 	@ln -sfn $(CURDIR)/$(LAB)/dist $(VENV)/share/jupyter/labextensions/monarch-jupyter
+	@mkdir -p $(VENV)/etc/jupyter/jupyter_server_config.d
+	@ln -sfn $(CURDIR)/$(LAB)/server/monarch_jupyter.json $(VENV)/etc/jupyter/jupyter_server_config.d/
 	@touch $@

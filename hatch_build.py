@@ -16,11 +16,16 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).parent
 SOURCE = ROOT / "labextension"
 BUILT = SOURCE / "dist"
+WIDGETS = ROOT / "monarch_jupyter" / "widgets"  # the panel shows what cells show
 SHARED = "share/jupyter/labextensions/monarch-jupyter"
+# Has the server load its part of the panel.
+SERVER = SOURCE / "server" / "monarch_jupyter.json"
+SERVER_SHARED = "etc/jupyter/jupyter_server_config.d/monarch_jupyter.json"
 
 
 def _inputs() -> list[Path]:
-    found = [path for part in ("src", "style") for path in (SOURCE / part).rglob("*")]
+    found = [path for part in ("src", "style", "schema") for path in (SOURCE / part).rglob("*")]
+    found += [*WIDGETS.glob("*.js"), *WIDGETS.glob("*.css")]
     found += [SOURCE / name for name in ("package.json", "tsconfig.json", "yarn.lock")]
     return [path for path in found if path.is_file()]
 
@@ -54,6 +59,7 @@ class SharedLabextension(BuildHookInterface):
         skipped = bool(os.environ.get("SKIP_JUPYTER_BUILDER"))
         if self.target_name != "wheel":
             return
+        build_data["shared_data"][str(SERVER)] = SERVER_SHARED
         if version == "editable" and skipped:
             return  # `make` links the built files by itself
         if (BUILT / "package.json").exists():

@@ -1,7 +1,8 @@
 """Monarch in a notebook: `%load_ext monarch_jupyter`, then `%monarch -h`.
 
-Each subcommand is a function here too, for programs: `spawn`, `on`, `ls`, `show`, `stop`, `error`,
-`doctor`.
+Each subcommand is a function here too, for programs: `spawn`, `on`, `ls`, `ps`, `show`, `static`,
+`stacks`, `debug`, `stop`, `kill`, `logs`, `update`, `autoreload`, `nested_asyncio`, `attach`,
+`detach`, `reap`, `error`, `doctor`; and `value_grid`, which `show` uses for values.
 
 Procs import this package for the actor that runs cells. So nothing of IPython or Jupyter is
 imported here, and only what a name that is asked for needs.
@@ -15,16 +16,50 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from monarch_jupyter.commands.attach import attach as attach
+    from monarch_jupyter.commands.autoreload import autoreload as autoreload
+    from monarch_jupyter.commands.debug import debug as debug
+    from monarch_jupyter.commands.detach import detach as detach
     from monarch_jupyter.commands.doctor import doctor as doctor
     from monarch_jupyter.commands.error import error as error
+    from monarch_jupyter.commands.kill import kill as kill
+    from monarch_jupyter.commands.logs import logs as logs
     from monarch_jupyter.commands.ls import ls as ls
+    from monarch_jupyter.commands.nested_asyncio import nested_asyncio as nested_asyncio
     from monarch_jupyter.commands.on import on as on
+    from monarch_jupyter.commands.ps import ps as ps
+    from monarch_jupyter.commands.reap import reap as reap
     from monarch_jupyter.commands.show import show as show
     from monarch_jupyter.commands.spawn import spawn as spawn
+    from monarch_jupyter.commands.stacks import stacks as stacks
+    from monarch_jupyter.commands.static import static as static
     from monarch_jupyter.commands.stop import stop as stop
+    from monarch_jupyter.commands.update import update as update
+    from monarch_jupyter.commands.value_grid import value_grid as value_grid
     from monarch_jupyter.extension import Extension
 
-__all__ = ["doctor", "error", "ls", "on", "show", "spawn", "stop"]
+__all__ = [
+    "attach",
+    "autoreload",
+    "debug",
+    "detach",
+    "doctor",
+    "error",
+    "kill",
+    "logs",
+    "ls",
+    "nested_asyncio",
+    "on",
+    "ps",
+    "reap",
+    "show",
+    "spawn",
+    "stacks",
+    "static",
+    "stop",
+    "update",
+    "value_grid",
+]
 
 _extension: Extension | None = None
 

@@ -5,6 +5,7 @@ Runs in: the kernel's main thread, as IPython's handler of these exceptions.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -18,6 +19,8 @@ import IPython
 from IPython.core.interactiveshell import InteractiveShell
 
 import monarch
+import monarch_jupyter
+from monarch import observe
 from monarch.actor import ActorError, RankFailure, SupervisionError
 from monarch_jupyter.rendering.failures import (
     entry_lines,
@@ -28,10 +31,15 @@ from monarch_jupyter.rendering.failures import (
 from monarch_jupyter.rendering.frames import CellNames, Place, place_lines
 
 HANDLED = (ActorError, SupervisionError)
-SETTLE = 0.4
+INTERRUPTED = (KeyboardInterrupt, asyncio.CancelledError)
+"""What the stop button raises in a cell, and in one that awaits."""
+SETTLE = 2.0
 """Seconds at most that an error waits for other ranks to fail in the same way."""
 QUIET = 0.06
-"""Seconds without another failure after which it waits no longer."""
+"""Seconds without another failure after which it waits no longer, when all ranks have answered."""
+OPEN = 0.4
+"""The same while some have not, who may be about to fail or may compute for hours."""
+LOOK = 0.02
 
 # Not red: on the red ground of an error, in a dark theme, that is hard to read.
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
@@ -41,7 +49,7 @@ def _folder(package: Any) -> str:
     return os.path.dirname(os.path.abspath(package.__file__)) + os.sep
 
 
-_MACHINERY = (_folder(IPython), _folder(ipykernel))
+_MACHINERY = (_folder(IPython), _folder(ipykernel), _folder(monarch_jupyter))
 _RUNTIME = _folder(monarch)
 
 
@@ -63,7 +71,7 @@ class CellErrors:
         """Take over; another handler for other exceptions would be set aside meanwhile."""
         shell: Any = self._shell
         self._before = (shell.custom_exceptions, getattr(shell, "CustomTB", None))
-        shell.set_custom_exc(HANDLED, self._handle)
+        shell.set_custom_exc((*HANDLED, *INTERRUPTED), self._handle)
 
     def restore(self) -> None:
         """Put back what was there."""
@@ -74,10 +82,12 @@ class CellErrors:
         self,
         shell: Any,
         kind: type[BaseException],
-        error: ActorError | SupervisionError,
+        error: BaseException,
         trace: TracebackType | None,
         tb_offset: int | None = None,
     ) -> list[str]:
+        if not isinstance(error, HANDLED):
+            return self._interrupted(shell, kind, error, trace, tb_offset)
         settle(error)
         self._shown(error.failures)
         # What ranks wrote before they failed stands above the error.
@@ -92,14 +102,57 @@ class CellErrors:
             shell.display_pub.publish({"text/html": rest, "text/plain": hint})
         return lines
 
+    def _interrupted(
+        self,
+        shell: Any,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+        tb_offset: int | None,
+    ) -> list[str]:
+        """Where the cell was, and not where in the runtime it waited."""
+        trace = _without_runtime(trace)
+        sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace
+        lines = shell.InteractiveTB.structured_traceback(kind, error, trace, tb_offset=tb_offset)
+        shell._showtraceback(kind, error, lines)
+        return lines
+
+
+def _without_runtime(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback up to where the user's code enters the runtime, or the machinery of a magic."""
+    whole = list(_links(trace))
+    inner = (_RUNTIME, *_MACHINERY)
+    outside = [link.tb_frame.f_code.co_filename.startswith(inner) for link in whole]
+    begin = outside.index(False) if False in outside else 0
+    end = next((at for at in range(begin, len(whole)) if outside[at]), len(whole))
+    kept: TracebackType | None = None
+    for link in reversed(whole[:end]):
+        kept = TracebackType(kept, link.tb_frame, link.tb_lasti, link.tb_lineno)
+    return kept
+
+
+def _links(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
 
 def settle(error: ActorError | SupervisionError) -> None:
     """Wait a moment for ranks that fail just behind the first one."""
-    deadline = time.monotonic() + SETTLE
-    known = -1
-    while known != len(error.failures) and time.monotonic() < deadline:
-        known = len(error.failures)
-        time.sleep(QUIET)
+    began = grown = time.monotonic()
+    known = len(error.failures)
+    while (now := time.monotonic()) - began < SETTLE:
+        if len(error.failures) != known:
+            known, grown = len(error.failures), now
+        if now - grown >= (OPEN if _is_open(error) else QUIET):
+            return
+        time.sleep(LOOK)  # nobody is told when another failure joins an error
+
+
+def _is_open(error: ActorError | SupervisionError) -> bool:
+    """Whether ranks have yet to answer the call that raised this."""
+    calls = {(call.actor_class, call.endpoint) for call in observe.open_calls()}
+    return any((one.actor_class, one.endpoint) in calls for one in error.failures)
 
 
 def error_lines(

@@ -1,7 +1,7 @@
 """Talking with the page: the comm of the side panel, and answers while a cell runs.
 
-Runs in: the kernel. Comm handlers may run off the main thread; they only tell the publisher what
-is wanted.
+Runs in: the kernel. Comm handlers may run off the main thread; they only tell the publisher and the
+desk what is wanted.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any, Protocol, cast
 
 from comm import create_comm, get_comm_manager
 
+from monarch_jupyter.desk import Desk
 from monarch_jupyter.publisher import Publisher, Sink
-from monarch_jupyter.wire import COMM_TARGET, KernelMessage, parse_page_message
+from monarch_jupyter.wire import COMM_TARGET, KernelMessage, answer_message, parse_page_message
 
 
 class PageComm(Protocol):
@@ -59,8 +60,9 @@ class PanelLink:
     a snapshot.
     """
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: Publisher, desk: Desk) -> None:
         self._publisher = publisher
+        self._desk = desk
         self._sinks: dict[int, tuple[PageComm, Sink]] = {}
         self._comms: Any = get_comm_manager()
         self._comms.register_target(COMM_TARGET, self._opened_by_page)
@@ -84,8 +86,15 @@ class PanelLink:
 
         def received(message: dict[str, Any]) -> None:
             said = parse_page_message(message["content"]["data"])
-            if said is not None and said["type"] == "sync":
+            if said is None:
+                return
+            if said["type"] == "sync":
                 self._publisher.sync(sink)
+            elif said["type"] == "ask":
+                ask = said
+                self._desk.ask(
+                    ask["what"], lambda error, result: sink(answer_message(ask, error, result))
+                )
 
         def closed(message: dict[str, Any]) -> None:
             self._publisher.disconnect(sink)

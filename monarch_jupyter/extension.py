@@ -1,53 +1,55 @@
 """The extension in one shell: what `%load_ext monarch_jupyter` starts and `%unload_ext` ends.
 
 Runs in: the kernel's main thread.
-Owns: the output router, the fault hook, the error handler, the formatters, the magic, the comm
-target, the publisher. Each is undone in the reverse order of its making, so that the shell is
-afterwards as it was before.
+Owns: the output router, the fault hook, the interrupt ladder, the error handler, the formatters,
+the magic, the comm target, the publisher. Each is undone in the reverse order of its making, so
+that the shell is afterwards as it was before.
 """
 
 from __future__ import annotations
 
+import atexit
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
 import monarch.actor
 from monarch import observe
+from monarch.observe import Stacks
 from monarch_jupyter.cell_errors import CellErrors, cell_names_of
+from monarch_jupyter.cell_names import share_cell_names
+from monarch_jupyter.cells import Cells
+from monarch_jupyter.commands import autoreload
+from monarch_jupyter.commands.nested_asyncio import nested_asyncio
+from monarch_jupyter.commands.update import StaleClasses
+from monarch_jupyter.commands.value_grid import followed
 from monarch_jupyter.comms import PanelLink
+from monarch_jupyter.displays import Displays, share_displays
 from monarch_jupyter.faults import FaultNotices
+from monarch_jupyter.interrupts import InterruptLadder
+from monarch_jupyter.log_store import LogStore, share
 from monarch_jupyter.magics import MonarchMagic
-from monarch_jupyter.output import OutputRouter
-from monarch_jupyter.publishing import close_publisher, shared_publisher
+from monarch_jupyter.output import MOST, OutputRouter
+from monarch_jupyter.pauses import Groups, PauseNotices, Shown
+from monarch_jupyter.progress import Progress
+from monarch_jupyter.publishing import (
+    close_desk,
+    close_publisher,
+    shared_desk,
+    shared_publisher,
+)
+from monarch_jupyter.rendering import unfolding
 from monarch_jupyter.rendering.formatters import Formatters
+from monarch_jupyter.rendering.unfolding import unfolded_html, unfolded_text
+from monarch_jupyter.static_views import StaticViews, share_static_views, shared_static_views
 
-
-class ShellOutput:
-    """The streams of the cell that runs, or of the last one that did."""
-
-    def __init__(self, shell: Any) -> None:
-        self._shell = shell
-        self._parent: object = None
-        self.mark_cell()
-
-    def mark_cell(self) -> None:
-        """The cell that runs now is where lines go from now on."""
-        self._parent = self._shell.get_parent() if hasattr(self._shell, "get_parent") else None
-
-    def write(self, stream: str, text: str) -> None:
-        # Without this a line could follow a comm message of the page instead of a cell.
-        set_parent = getattr(self._shell, "set_thread_parent", None)
-        if set_parent is None:
-            set_parent = getattr(self._shell, "set_parent", None)
-        if set_parent is not None and self._parent is not None:
-            set_parent(self._parent)
-        target = sys.stderr if stream == "stderr" else sys.stdout
-        target.write(text)
-        target.flush()
+if TYPE_CHECKING:
+    from monarch_jupyter.bars import Bar
+    from monarch_jupyter.widgets.progress import ProgressBars
 
 
 class Extension:
@@ -60,31 +62,141 @@ class Extension:
     def load(self) -> None:
         """Start; if something can't be, what was started is undone before the error goes on."""
         with ExitStack() as undo:
-            target = ShellOutput(self._shell)
-            router = OutputRouter(target)
-            router.start()
-            undo.callback(router.close)
-            self._on("pre_run_cell", target.mark_cell, undo)
+            share_cell_names(cell_names_of(self._shell))
+            undo.callback(share_cell_names, None)
+            cells = Cells(self._shell)
+            self._on("pre_run_cell", cells.begin, undo)
+            observe.number_calls(cells.origin_now)
+            undo.callback(observe.number_calls, None)
+            store = self._open_store(undo)
+            self._start_displays(cells, store, undo)
+            router = self._start_output(cells, store, undo)
             notices = FaultNotices(router.say)
             self._set_fault_hook(notices, undo)
+            interrupts = InterruptLadder(self._shell, router.say)
+            interrupts.install()
+            undo.callback(interrupts.restore)
+            self._on("pre_run_cell", interrupts.cell_begins, undo)
+            self._on("post_run_cell", interrupts.cell_ended, undo)
             self._on("post_run_cell", notices.say_waiting, undo)
+            self._show_progress(cells, undo)
+            self._tell_of_stale_classes(router, undo)
+            self._on("post_run_cell", lambda: followed.look(router.say), undo)
             self._on("post_run_cell", router.flush, undo)
+            self._on("post_run_cell", router.cell_ended, undo)
             self._flush_before_values(router, undo)
+            undo.callback(nested_asyncio, False)
+            autoreload.install(self._shell, router.say)
+            undo.callback(autoreload.restore)
+            tell = partial(self._tell_of_pauses, cells, router)
+            undo.callback(PauseNotices(tell, lambda: cells.newest).close)
             errors = CellErrors(self._shell, router.flush, notices.forget)
             errors.install()
             undo.callback(errors.restore)
-            formatters = Formatters(self._shell.display_formatter, cell_names_of(self._shell))
+            formatters = Formatters(
+                self._shell.display_formatter,
+                cell_names_of(self._shell),
+                self._stacks_view if hasattr(self._shell, "kernel") else None,
+            )
             formatters.install()
             undo.callback(formatters.restore)
+            views = StaticViews(self._shell.display_formatter)
+            share_static_views(views)
+            undo.callback(share_static_views, None)
+            undo.callback(views.turn, False)
             magic = MonarchMagic(self._shell)
             magic.install()
             undo.callback(magic.restore)
             self._start_views(undo)
+            undo.callback(_debug_the_kernel)
             self._undo = undo.pop_all()
 
     def unload(self) -> None:
         """Undo all of it. Meshes live on. Idempotent."""
         self._undo.close()
+
+    def _show_progress(self, cells: Cells, undo: ExitStack) -> None:
+        if not hasattr(self._shell, "kernel"):
+            return  # A terminal shows no bars.
+        progress = Progress(cells.publish, cells.origin_now, self._progress_view)
+        progress.start()
+        undo.callback(progress.close)
+        self._on("pre_run_cell", progress.begin, undo)
+        self._on("post_run_cell", progress.end, undo)
+
+    def _tell_of_stale_classes(self, router: OutputRouter, undo: ExitStack) -> None:
+        stale = StaleClasses()
+
+        def tell() -> None:
+            for line in stale.news(self._shell.user_ns):
+                router.say(line)
+
+        self._on("post_run_cell", tell, undo)
+
+    def _open_store(self, undo: ExitStack) -> LogStore:
+        store = LogStore()
+        undo.callback(store.close)
+        share(store)
+        undo.callback(share, None)
+        atexit.register(store.close)
+        undo.callback(atexit.unregister, store.close)
+        return store
+
+    def _start_displays(self, cells: Cells, store: LogStore, undo: ExitStack) -> None:
+        displays = Displays(cells.publish, partial(cells.show, "displays"), store.add)
+        undo.callback(displays.close)
+        self._on("post_run_cell", displays.flush, undo)
+        share_displays(displays)
+        undo.callback(share_displays, None)
+
+    def _start_output(self, cells: Cells, store: LogStore, undo: ExitStack) -> OutputRouter:
+        in_page = hasattr(self._shell, "kernel")
+        router = OutputRouter(
+            cells,
+            store,
+            most=MOST if in_page else None,
+            origin_now=cells.origin_now,
+            overflow=lambda origin: self._show_lines(cells, store, origin),
+            unfold=(lambda origin: show_unfolded(cells, store, origin)) if in_page else _nothing,
+        )
+        router.start()
+        undo.callback(router.close)
+        return router
+
+    def _show_lines(self, cells: Cells, store: LogStore, origin: int) -> None:
+        """A view of all lines of a cell that has more than it may show."""
+        from monarch_jupyter.widgets.log_view import LogView
+
+        bundle = LogView(shared_desk(self._shell.user_ns), store, cell=origin).bundle()
+        cells.publish(bundle, origin)
+
+    def _progress_view(self, bars: list[Bar]) -> ProgressBars | None:
+        views = shared_static_views()
+        if views is not None and views.on:
+            return None
+        from monarch_jupyter.widgets.progress import ProgressBars
+
+        return ProgressBars(shared_publisher(), shared_desk(self._shell.user_ns), bars)
+
+    def _stacks_view(self, found: Stacks) -> dict[str, Any]:
+        from monarch_jupyter.widgets.stacks_view import StacksView
+
+        return StacksView(
+            shared_desk(self._shell.user_ns), found, cell_names_of(self._shell)
+        ).bundle()
+
+    def _tell_of_pauses(
+        self, cells: Cells, router: OutputRouter, waits: Groups, line: str, cell: int
+    ) -> Shown | None:
+        """In the cell that runs, or ran last: a cell that waits for them can't be left to hang."""
+        if not hasattr(self._shell, "kernel"):
+            router.say(line)
+            return None
+        from monarch_jupyter.widgets.breakpoints import Breakpoints
+
+        shown = Breakpoints(shared_desk(self._shell.user_ns), waits, line)
+        cells.publish(shown.bundle(), cell)
+        return shown
 
     def _on(self, event: str, call: Callable[[], None], undo: ExitStack) -> None:
         def called(*_: object) -> None:
@@ -100,6 +212,7 @@ class Extension:
 
         def show_after_output(value: object) -> None:
             router.flush()
+            router.cell_ended()
             show(value)
 
         trap.hook = show_after_output
@@ -115,7 +228,28 @@ class Extension:
             return  # A terminal has no page to talk to.
         undo.callback(close_publisher)
         publisher = shared_publisher()
+        undo.callback(close_desk)
+        desk = shared_desk(self._shell.user_ns)
         self._on("pre_run_cell", publisher.wake, undo)
         self._on("post_run_cell", publisher.wake, undo)
         undo.callback(observe.on_change(lambda _: publisher.wake()))
-        undo.callback(PanelLink(publisher).close)
+        undo.callback(PanelLink(publisher, desk).close)
+
+
+def show_unfolded(cells: Cells, store: LogStore, origin: int) -> None:
+    """Below the lines of a cell: the same rank by rank, behind a click."""
+    page = store.page(None, cell=origin, page=1, length=unfolding.MOST)
+    if page.lines:
+        bundle = {"text/plain": unfolded_text(page), "text/html": str(unfolded_html(page))}
+        cells.put("unfolded", bundle, origin)
+
+
+def _nothing(origin: int) -> None:
+    """A terminal shows lines as they come, and has nothing to click."""
+
+
+def _debug_the_kernel() -> None:
+    """Take JupyterLab's debugger back from ranks, if it was ever given to them."""
+    module = sys.modules.get("monarch_jupyter.lab_debugger")
+    if module is not None:
+        module.stop_debugging_in_lab()

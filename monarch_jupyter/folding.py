@@ -1,12 +1,13 @@
 """Lines of many ranks, with equal ones said once. No I/O.
 
 Invariants: every line that goes in comes out exactly once, in one fold; each rank's lines come out
-in the order it wrote them; only lines of one mesh and one stream with exactly the same text share
-a fold.
+in the order it wrote them; only lines of one mesh, one stream and one origin with exactly the same
+text share a fold.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -25,6 +26,7 @@ class Fold:
     mesh_uid: str
     stream: str
     text: str
+    origin: int = 0
     points: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
 
 
@@ -34,7 +36,9 @@ class OutputFolder:
     def __init__(self) -> None:
         self._folds: deque[Fold] = deque()
         self._first = 0  # number of the fold at the left end; numbers never repeat
-        self._numbers: dict[tuple[str, str, str], list[int]] = {}  # by text: ascending fold numbers
+        self._numbers: dict[
+            tuple[str, str, str, int], list[int]
+        ] = {}  # by text: ascending fold numbers
         self._newest: dict[tuple[str, int], int] = {}  # by rank: the last fold it wrote to
 
     def __len__(self) -> int:
@@ -46,7 +50,7 @@ class OutputFolder:
             self._add(line)
 
     def _add(self, line: OutputLine) -> None:
-        key = (line.mesh_uid, line.stream, line.text)
+        key = (line.mesh_uid, line.stream, line.text, line.origin)
         rank = (line.mesh_uid, line.rank)
         numbers = self._numbers.setdefault(key, [])
         # Joining a fold at or before the rank's last one would reorder or repeat what the rank
@@ -54,7 +58,7 @@ class OutputFolder:
         place = bisect_right(numbers, self._newest.get(rank, -1))
         if place == len(numbers):
             numbers.append(self._first + len(self._folds))
-            self._folds.append(Fold(line.mesh, line.mesh_uid, line.stream, line.text))
+            self._folds.append(Fold(line.mesh, line.mesh_uid, line.stream, line.text, line.origin))
         number = numbers[place]
         self._folds[number - self._first].points.append(line.point)
         self._newest[rank] = number
@@ -68,7 +72,7 @@ class OutputFolder:
         while self._folds and len(self._folds[0].points) == ranks_of(self._folds[0].mesh_uid):
             fold = self._folds.popleft()
             self._first += 1
-            key = (fold.mesh_uid, fold.stream, fold.text)
+            key = (fold.mesh_uid, fold.stream, fold.text, fold.origin)
             self._numbers[key].pop(0)
             if not self._numbers[key]:
                 del self._numbers[key]
@@ -83,6 +87,17 @@ class OutputFolder:
         self._numbers.clear()
         self._newest.clear()
         return taken
+
+
+_COLOURS = re.compile(r"\x1b\[([0-9;:]*)m")
+
+
+def reset_colours(text: str) -> str:
+    """The line with its colours ended at its end, so that they stay off other ranks' lines."""
+    if "\x1b" not in text:
+        return text
+    found = _COLOURS.findall(text)
+    return f"{text}\x1b[0m" if found and found[-1] not in ("", "0") else text
 
 
 def by_rank(folds: Iterable[Fold]) -> list[Fold]:

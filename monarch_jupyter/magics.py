@@ -8,7 +8,8 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from monarch_jupyter.commands.table import complete_line, run_line
+from monarch_jupyter.commands.table import run_line
+from monarch_jupyter.completion import Completion
 from monarch_jupyter.problems import CommandError
 
 NAME = "monarch"
@@ -19,22 +20,20 @@ class MonarchMagic:
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell: Any = shell
+        self._completion = Completion(shell)
 
     def install(self) -> None:
         """Register the magic and its completion."""
         self._shell.register_magic_function(self._line, "line", NAME)
         self._shell.register_magic_function(self._cell, "cell", NAME)
-        for command in (f"%{NAME}", f"%%{NAME}"):
-            self._shell.set_hook("complete_command", self._complete, str_key=command)
+        self._completion.install()
 
     def restore(self) -> None:
         """Take both away. Idempotent."""
         magics = self._shell.magics_manager.magics
         magics["line"].pop(NAME, None)
         magics["cell"].pop(NAME, None)
-        completers = self._shell.strdispatchers["complete_command"].strs
-        for command in (f"%{NAME}", f"%%{NAME}"):
-            completers.pop(command, None)
+        self._completion.restore()
 
     def _line(self, line: str) -> object:
         return self._run(line, None)
@@ -49,9 +48,6 @@ class MonarchMagic:
             return run_line(line, namespace, cell, number, say=_say)
         except CommandError as error:
             raise UsageError(str(error)) from None
-
-    def _complete(self, shell: object, event: Any) -> list[str]:
-        return complete_line(event.line.partition(NAME)[2], self._shell.user_ns)
 
 
 def _say(text: str) -> None:

@@ -1,12 +1,12 @@
-"""The one thread that tells browsers what meshes do.
+"""The one thread that tells browsers what meshes do, and what values are.
 
 Runs in: the kernel. `connect`, `disconnect`, `sync` and `wake` may be called from any thread, comm
 handlers included: they note what is wanted and return. Everything else, polling and sending
 included, happens on the publisher's own thread.
 Owns: that thread, from the first connect until `close`.
-Invariants: it polls only while somebody is connected; between two messages of one sink lie at
-least `INTERVAL` seconds; nothing is sent when nothing changed, but for a few snapshots to a sink
-whose page has not been heard yet.
+Invariants: of each stream, it polls only while somebody is connected; between two messages of one
+sink lie at least `INTERVAL` seconds; nothing is sent when nothing changed, but for a few snapshots
+to a sink whose page has not been heard yet.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from monarch_jupyter.wire import KernelMessage, MeshTable
+from monarch_jupyter.wire import Debugged, MeshTable, StreamMessage
 
 if TYPE_CHECKING:
     from monarch.observe import MeshSnapshot
@@ -29,7 +29,7 @@ SLOWEST = 1.0  # seconds between two looks while nothing happens
 FIRST_REPEAT = 0.3  # seconds until an unheard page is sent another snapshot, then twice as long...
 REPEATS = 6  # ... so many times
 
-Sink = Callable[[KernelMessage], None]
+Sink = Callable[[StreamMessage], None]
 
 
 class Pace:
@@ -48,42 +48,72 @@ class Pace:
         self._delay = INTERVAL
 
 
+class Stream(Protocol):
+    """What sinks are told of. Both are called on the publisher's thread only."""
+
+    def news(self) -> StreamMessage | None:
+        """Look; the message that takes readers of the ones before it to what is there now."""
+        ...
+
+    def snapshot(self) -> StreamMessage:
+        """All that was there at the last look, under the number of the last message."""
+        ...
+
+
+class MeshStream:
+    """All meshes of this kernel."""
+
+    def __init__(
+        self, look: Callable[[], Sequence[MeshSnapshot]], debugged: Callable[[], Debugged]
+    ) -> None:
+        self._look = look
+        self._debugged = debugged
+        self._table = MeshTable()
+
+    def news(self) -> StreamMessage | None:
+        return self._table.update(self._look(), self._debugged())
+
+    def snapshot(self) -> StreamMessage:
+        return self._table.snapshot()
+
+
 class Publisher:
-    """Looks at all meshes and sends each sink a snapshot first, then what changed."""
+    """Looks at streams and sends each sink a snapshot first, then what changed."""
 
     def __init__(
         self,
         look: Callable[[], Sequence[MeshSnapshot]],
         clock: Callable[[], float] = time.monotonic,
+        debugged: Callable[[], Debugged] = dict,
     ) -> None:
-        self._look = look
+        self._meshes = MeshStream(look, debugged)
         self._clock = clock
-        self._table = MeshTable()
         self._pace = Pace()
-        # Guarded by _wanted: all and only the sinks connected; those of them that lack a snapshot;
-        # and those whose page has not been heard, with when to send the next one and how many more.
+        # Guarded by _wanted: all and only the sinks connected, each with its stream; those of them
+        # that lack a snapshot; and those whose page has not been heard, with when to send the next
+        # one and how many more.
         self._wanted = threading.Condition()
-        self._sinks: list[Sink] = []
+        self._sinks: dict[Sink, Stream] = {}
         self._behind: list[Sink] = []
         self._unheard: dict[Sink, tuple[float, int]] = {}
         self._closed = False
         self._hurry = False
-        self._blind = False
+        self._blind = False  # the last look failed
         self._thread: threading.Thread | None = None
 
-    def connect(self, sink: Sink, *, repeat: bool = False) -> None:
+    def connect(self, sink: Sink, stream: Stream | None = None, *, repeat: bool = False) -> None:
         """Send `sink` a snapshot and from then on what changes, until it is disconnected.
 
-        What is sent while a page still loads is lost, and a page's question may wait behind a cell
-        that runs. So with `repeat` the snapshot is sent a few more times until the first `sync`.
+        Of all meshes, or of another `stream`. What is sent while a page still loads is lost, and a
+        page's question may wait behind a cell that runs. So with `repeat` the snapshot is sent a
+        few more times until the first `sync`.
         """
         with self._wanted:
             if self._closed:
                 return
             if repeat:
                 self._unheard[sink] = (self._clock() + FIRST_REPEAT, REPEATS)
-            if sink not in self._sinks:
-                self._sinks.append(sink)
+            self._sinks.setdefault(sink, self._meshes if stream is None else stream)
             self._ask_snapshot(sink)
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -91,16 +121,16 @@ class Publisher:
                 )
                 self._thread.start()
 
-    def sync(self, sink: Sink) -> None:
+    def sync(self, sink: Sink, stream: Stream | None = None) -> None:
         """Send `sink` a snapshot, because its page asks; connects it if it isn't."""
         with self._wanted:
             self._unheard.pop(sink, None)
-        self.connect(sink)
+        self.connect(sink, stream)
 
     def disconnect(self, sink: Sink) -> None:
         """Send `sink` nothing more; one that isn't connected is no error."""
         with self._wanted:
-            self._sinks = [other for other in self._sinks if other != sink]
+            self._sinks.pop(sink, None)
             self._behind = [other for other in self._behind if other != sink]
             self._unheard.pop(sink, None)
 
@@ -115,35 +145,35 @@ class Publisher:
         """End the thread and wait for it. Idempotent."""
         with self._wanted:
             self._closed = True
-            self._sinks, self._behind = [], []
+            self._sinks, self._behind = {}, []
             self._wanted.notify()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def publish(self) -> bool:
         """Look once and send what follows from it; returns whether anything had changed."""
-        try:
-            meshes = self._look()
-        except Exception:
-            # The runtime is ending, or its agent is slow; the next look may find it well again.
-            if not self._blind:
-                logger.warning("mesh views stand still: the meshes can't be seen", exc_info=True)
-            self._blind = True
-            return False
-        self._blind = False
-        delta = self._table.update(meshes)
         with self._wanted:
             self._remember_unheard()
-            behind, self._behind = self._behind, []
-            informed = [sink for sink in self._sinks if sink not in behind]
-        if delta is not None:
-            for sink in informed:
-                self._send(sink, delta)
-        if behind:
-            snapshot = self._table.snapshot()
-            for sink in behind:
-                self._send(sink, snapshot)
-        return delta is not None
+            behind, sinks = list(self._behind), dict(self._sinks)
+        changed = False
+        streams = {id(stream): stream for stream in (sinks.values() or (self._meshes,))}
+        for stream in streams.values():
+            try:
+                news = stream.news()
+            except Exception:
+                # The runtime is ending, or its agent is slow; the next look may find it well again.
+                if not self._blind:
+                    logger.warning("views stand still: the meshes can't be seen", exc_info=True)
+                self._blind = True
+                continue
+            self._blind = False
+            changed = changed or news is not None
+            for sink in [sink for sink, its in sinks.items() if its is stream]:
+                if sink in behind:
+                    self._send(sink, stream.snapshot(), caught_up=True)
+                elif news is not None:
+                    self._send(sink, news)
+        return changed
 
     def _remember_unheard(self) -> None:
         now = self._clock()
@@ -164,7 +194,12 @@ class Publisher:
         self._hurry = True
         self._wanted.notify()
 
-    def _send(self, sink: Sink, message: KernelMessage) -> None:
+    def _send(self, sink: Sink, message: StreamMessage, *, caught_up: bool = False) -> None:
+        with self._wanted:
+            if sink not in self._sinks:
+                return  # It left while we looked.
+            if caught_up:
+                self._behind = [other for other in self._behind if other != sink]
         try:
             sink(message)
         except Exception:

@@ -1,14 +1,19 @@
-"""The kernel's one publisher, made when first asked for."""
+"""What all views of this kernel share, made when first asked for: the publisher and the desk."""
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import MutableMapping
 
 from monarch import observe
+from monarch_jupyter.desk import Desk
 from monarch_jupyter.publisher import Publisher
+from monarch_jupyter.wire import Debugged
 
 _lock = threading.Lock()
 _publisher: Publisher | None = None
+_desk: Desk | None = None
 
 
 def shared_publisher() -> Publisher:
@@ -16,8 +21,13 @@ def shared_publisher() -> Publisher:
     global _publisher
     with _lock:
         if _publisher is None:
-            _publisher = Publisher(observe.snapshot)
+            _publisher = Publisher(observe.snapshot, debugged=_debugged)
         return _publisher
+
+
+def _debugged() -> Debugged:
+    module = sys.modules.get("monarch_jupyter.lab_debugger")  # loaded with its first use
+    return {} if module is None else module.ranks_debugged_in_lab()
 
 
 def close_publisher() -> None:
@@ -27,3 +37,21 @@ def close_publisher() -> None:
         publisher, _publisher = _publisher, None
     if publisher is not None:
         publisher.close()
+
+
+def shared_desk(namespace: MutableMapping[str, object] | None = None) -> Desk:
+    """The desk that does what pages ask; the first to ask says where it binds meshes."""
+    global _desk
+    with _lock:
+        if _desk is None:
+            _desk = Desk({} if namespace is None else namespace)
+        return _desk
+
+
+def close_desk() -> None:
+    """End it; the next `shared_desk` makes a new one. Idempotent."""
+    global _desk
+    with _lock:
+        desk, _desk = _desk, None
+    if desk is not None:
+        desk.close()

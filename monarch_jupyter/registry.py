@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from monarch import observe
 from monarch.actor import ActorMesh, ProcMesh
@@ -12,6 +12,18 @@ from monarch_jupyter.problems import CommandError, did_you_mean
 def mesh_names() -> list[str]:
     """The names of all meshes that live."""
     return [mesh.name for mesh in observe.meshes()]
+
+
+def complete_meshes(words: Sequence[str], _namespace: MutableMapping[str, object]) -> list[str]:
+    """What may follow these words in a command that takes names of meshes."""
+    return [name for name in mesh_names() if name not in words]
+
+
+def no_name(command: str, wanted: str) -> CommandError:
+    """A command was given nothing, and needs what is wanted; the text says what there is."""
+    listed = ", ".join(mesh_names())
+    there = f"; there is {listed}" if listed else "; there are no meshes"
+    return CommandError(f"{command} needs {wanted}{there}")
 
 
 def find_mesh(name: str, namespace: Mapping[str, object] | None = None) -> ProcMesh:

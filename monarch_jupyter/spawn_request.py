@@ -15,12 +15,19 @@ EXAMPLE = "%monarch spawn workers gpus=8"
 
 @dataclass(frozen=True)
 class SpawnRequest:
-    """A mesh to make: its name, its dims with their sizes, what to import early, what to set."""
+    """A mesh to make: its name, its dims with their sizes, what to import early, what to set.
+
+    `keep`: it outlives the kernel. `job`: that has the hosts, by name or path; empty: this one has.
+    `hosts`: which mesh of the job, if it has several.
+    """
 
     name: str
     dims: dict[str, int] = field(default_factory=dict[str, int])
     preload: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict[str, str])
+    keep: bool = False
+    job: str = ""
+    hosts: str = ""
 
     @property
     def ranks(self) -> int:
@@ -29,7 +36,7 @@ class SpawnRequest:
 
 
 def parse_spawn(arguments: Arguments) -> SpawnRequest:
-    """The request in `NAME [dim=N ...] [--preload MODULE] [--env KEY=VALUE]`.
+    """The request in `NAME [dim=N ...] [--preload MODULE] [--env KEY=VALUE] [--keep] [--job JOB]`.
 
     Raises:
         CommandError: no name, a bad one, a dim that is no dim, fewer ranks than one, a bad option.
@@ -38,12 +45,23 @@ def parse_spawn(arguments: Arguments) -> SpawnRequest:
         raise CommandError(f"spawn needs a name; for example `{EXAMPLE}`")
     name, *words = arguments.positionals
     check_name(name)
+    keep = arguments.has("--keep")
+    job, hosts = split_job(next(iter(arguments.values("--job")), ""))
     return SpawnRequest(
         name=name,
         dims=_parse_dims(name, words),
         preload=_parse_preload(arguments.values("--preload")),
         env=_parse_env(arguments.values("--env")),
+        keep=keep,
+        job=job,
+        hosts=hosts,
     )
+
+
+def split_job(text: str) -> tuple[str, str]:
+    """The job and its mesh in `JOB[:MESH]`."""
+    job, colon, hosts = text.rpartition(":")
+    return (job, hosts) if colon and hosts.isidentifier() else (text, "")
 
 
 def check_name(name: str) -> None:

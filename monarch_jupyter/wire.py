@@ -1,6 +1,7 @@
-"""What kernel and browser say to each other about meshes, and what changed since. No I/O.
+"""What kernel and browser say to each other about meshes and values. No I/O.
 
-The TypeScript side is `labextension/src/wire.ts`; the explorer's is `widgets/explorer.js`.
+The page's side is `widgets/wire.js`, on which every widget and the side panel stand. What a page
+may ask to be done is in `requests.py`.
 
 Invariants: each delta's `seq` is one above the message before it, and a snapshot has that of the
 last delta, so a reader that misses one sees a gap; a delta names all and only the meshes and rows
@@ -9,19 +10,24 @@ that a reader of the messages before it doesn't know yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypedDict, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, cast
+
+from monarch_jupyter.cell_names import place_text
 
 if TYPE_CHECKING:
     from monarch.observe import MeshSnapshot, RankRow
 
 COMM_TARGET = "monarch.meshes"
+Debugged: TypeAlias = "Mapping[str, tuple[int, ...]]"
+"""By uid of a mesh, the ranks of it that JupyterLab's debugger is on."""
 
 
 class RowMessage(TypedDict):
     """One rank. `since_s` is seconds in this state when the message was made; `rss_mib` is MiB.
 
-    `errors` of its `messages` failed.
+    `errors` of its `messages` failed; it was started again `restarts` times. `where`: function,
+    file and line of one that is paused.
     """
 
     rank: int
@@ -35,10 +41,15 @@ class RowMessage(TypedDict):
     rss_mib: float | None
     failure: str | None
     errors: int
+    restarts: int
+    where: str | None
 
 
 class MeshMessage(TypedDict):
-    """One mesh and rows of it: all in a snapshot, the changed ones in a delta."""
+    """One mesh and rows of it: all in a snapshot, the changed ones in a delta.
+
+    `debugged`: the ranks that JupyterLab's debugger is on.
+    """
 
     uid: str
     name: str
@@ -46,6 +57,7 @@ class MeshMessage(TypedDict):
     state: str
     sizes: dict[str, int]
     actors: list[str]
+    debugged: list[int]
     age_s: float
     rows: list[RowMessage]
 
@@ -67,11 +79,78 @@ class DeltaMessage(TypedDict):
     gone: list[str]
 
 
+class ValuesMessage(TypedDict):
+    """The values of a grid, by rank, to start from.
+
+    `numbers` is None unless all of them are some; the number of one that is not finite is None.
+    """
+
+    type: Literal["values"]
+    seq: int
+    sizes: dict[str, int]
+    numbers: list[float | None] | None
+    texts: list[str]
+
+
+class ValuesDeltaMessage(TypedDict):
+    """Of these ranks the values are others than in the message before; else as in a `values`."""
+
+    type: Literal["values_delta"]
+    seq: int
+    ranks: list[int]
+    numbers: list[float | None] | None
+    texts: list[str]
+
+
+class BarMessage(TypedDict):
+    """One piece of slow work: `done` of `total`, which `unit` counts, under way for `for_s`."""
+
+    key: str
+    what: str
+    done: int
+    total: int
+    unit: str
+    late: str
+    for_s: float
+
+
+class BarsMessage(TypedDict):
+    """The bars of a cell, to start from."""
+
+    type: Literal["bars"]
+    seq: int
+    bars: list[BarMessage]
+
+
+class BarsDeltaMessage(TypedDict):
+    """Those of them that have changed or are new, and the keys of those that are no more."""
+
+    type: Literal["bars_delta"]
+    seq: int
+    bars: list[BarMessage]
+    gone: list[str]
+
+
+class AnswerMessage(TypedDict):
+    """To what a view has asked under that `id`: one line that says why not, or the result."""
+
+    type: Literal["answer"]
+    view: str
+    id: int
+    error: str | None
+    result: object
+
+
+class MoreMessage(TypedDict):
+    """There are more lines than at the last question; said once until a view asks again."""
+
+    type: Literal["more"]
+
+
 class SyncMessage(TypedDict):
     """From the front end: send me a snapshot, I start or I missed something.
 
-    An explorer names its `view`, of which one widget may have several; the panel is the only one
-    on its comm.
+    A widget names its `view`, of which it may have several; the panel is the only one on its comm.
     """
 
     type: Literal["sync"]
@@ -79,14 +158,25 @@ class SyncMessage(TypedDict):
 
 
 class LeaveMessage(TypedDict):
-    """From an explorer: this view is off the page."""
+    """From a widget: this view is off the page."""
 
     type: Literal["leave"]
     view: str
 
 
-KernelMessage = SnapshotMessage | DeltaMessage
-PageMessage = SyncMessage | LeaveMessage
+class AskMessage(TypedDict):
+    """From any view: do `what`, and answer under this `id`."""
+
+    type: Literal["ask"]
+    view: str
+    id: int
+    what: object
+
+
+GridMessage = ValuesMessage | ValuesDeltaMessage
+StreamMessage = SnapshotMessage | DeltaMessage | GridMessage | BarsMessage | BarsDeltaMessage
+KernelMessage = StreamMessage | AnswerMessage | MoreMessage
+PageMessage = SyncMessage | LeaveMessage | AskMessage
 
 
 def parse_page_message(content: object) -> PageMessage | None:
@@ -94,17 +184,26 @@ def parse_page_message(content: object) -> PageMessage | None:
     if not isinstance(content, dict):
         return None
     fields = cast("dict[object, object]", content)
-    kind, view = fields.get("type"), fields.get("view", "")
+    kind, view, number = fields.get("type"), fields.get("view", ""), fields.get("id")
     if not isinstance(view, str):
         return None
     if kind == "sync":
         return SyncMessage(type="sync", view=view)
     if kind == "leave":
         return LeaveMessage(type="leave", view=view)
+    if kind == "ask" and isinstance(number, int):
+        return AskMessage(type="ask", view=view, id=number, what=fields.get("what"))
     return None
 
 
-def mesh_message(mesh: MeshSnapshot, rows: Sequence[RankRow] | None = None) -> MeshMessage:
+def answer_message(ask: AskMessage, error: str | None, result: object) -> AnswerMessage:
+    """The answer to what was asked."""
+    return AnswerMessage(type="answer", view=ask["view"], id=ask["id"], error=error, result=result)
+
+
+def mesh_message(
+    mesh: MeshSnapshot, rows: Sequence[RankRow] | None = None, debugged: Sequence[int] = ()
+) -> MeshMessage:
     """A mesh as the wire has it, with all its rows or those given."""
     return MeshMessage(
         uid=mesh.uid,
@@ -113,6 +212,7 @@ def mesh_message(mesh: MeshSnapshot, rows: Sequence[RankRow] | None = None) -> M
         state=mesh.state,
         sizes=dict(mesh.sizes),
         actors=list(mesh.actors),
+        debugged=list(debugged),
         age_s=round(mesh.age_s, 3),
         rows=[_row_message(row) for row in (mesh.rows if rows is None else rows)],
     )
@@ -131,6 +231,8 @@ def _row_message(row: RankRow) -> RowMessage:
         rss_mib=None if row.rss_mib is None else round(row.rss_mib, 1),
         failure=row.failure,
         errors=row.errors,
+        restarts=row.restarts,
+        where=None if row.place is None else place_text(row.place),
     )
 
 
@@ -142,15 +244,21 @@ class MeshTable:
         self._meshes: dict[str, MeshSnapshot] = {}
         # The rows as last sent; `_meshes` is newer in what doesn't count as a change.
         self._sent: dict[str, dict[int, RankRow]] = {}
+        self._debugged: Debugged = {}
 
-    def update(self, meshes: Sequence[MeshSnapshot]) -> DeltaMessage | None:
+    def update(
+        self, meshes: Sequence[MeshSnapshot], debugged: Debugged | None = None
+    ) -> DeltaMessage | None:
         """The message that takes the readers to `meshes`, or None when they know it all."""
+        before, self._debugged = self._debugged, debugged or {}
         changed: list[MeshMessage] = []
         for mesh in meshes:
             known, sent = self._meshes.get(mesh.uid), self._sent.setdefault(mesh.uid, {})
             rows = [row for row in mesh.rows if not _same_row(sent.get(row.rank), row)]
-            if rows or known is None or not _same_head(known, mesh):
-                changed.append(mesh_message(mesh, rows))
+            here = self._debugged.get(mesh.uid, ())
+            moved = here != before.get(mesh.uid, ())
+            if rows or moved or known is None or not _same_head(known, mesh):
+                changed.append(mesh_message(mesh, rows, here))
                 sent.update((row.rank, row) for row in rows)
         gone = [uid for uid in self._meshes if all(uid != mesh.uid for mesh in meshes)]
         self._meshes = {mesh.uid: mesh for mesh in meshes}
@@ -163,7 +271,10 @@ class MeshTable:
 
     def snapshot(self) -> SnapshotMessage:
         """All that the last update knew, under the number of the last message."""
-        meshes = [mesh_message(mesh) for mesh in self._meshes.values()]
+        meshes = [
+            mesh_message(mesh, debugged=self._debugged.get(mesh.uid, ()))
+            for mesh in self._meshes.values()
+        ]
         return SnapshotMessage(type="snapshot", seq=self._seq, meshes=meshes)
 
 
@@ -192,6 +303,8 @@ def _same_row(before: RankRow | None, now: RankRow) -> bool:
         and before.messages == now.messages
         and before.failure == now.failure
         and before.errors == now.errors
+        and before.restarts == now.restarts
+        and before.place == now.place
     )
 
 
@@ -199,3 +312,40 @@ def _same_memory(before: float | None, now: float | None) -> bool:
     if before is None or now is None:
         return before == now
     return abs(now - before) <= max(1.0, before / 20)
+
+
+class LastSeen:
+    """The meshes of a stream as its readers have seen them last, those that are no more too."""
+
+    def __init__(self) -> None:
+        self._meshes: dict[str, MeshMessage] = {}
+
+    def take(self, message: StreamMessage) -> None:
+        """Remember what this says of meshes."""
+        if message["type"] != "snapshot" and message["type"] != "delta":
+            return
+        for mesh in message["meshes"]:
+            known = self._meshes.get(mesh["uid"])
+            rows = {row["rank"]: row for row in (known["rows"] if known else ())}
+            rows.update((row["rank"], row) for row in mesh["rows"])
+            seen = mesh.copy()
+            seen["rows"] = [rows[rank] for rank in sorted(rows)]
+            self._meshes[mesh["uid"]] = seen
+
+    def of(self, uid: str) -> MeshMessage | None:
+        """A mesh that has ended, as a page shows one: what was running runs no more."""
+        mesh = self._meshes.get(uid)
+        if mesh is None:
+            return None
+        ended = mesh.copy()
+        ended["state"], ended["debugged"] = "stopped", []
+        ended["rows"] = [_ended(row) for row in mesh["rows"]]
+        return ended
+
+
+def _ended(row: RowMessage) -> RowMessage:
+    if row["state"] == "failed":
+        return row
+    ended = row.copy()
+    ended["state"], ended["endpoint"] = "stopped", None
+    return ended

@@ -1,21 +1,45 @@
 #!/usr/bin/env bash
-# system_packages.sh: Chromium and a font for the browser tests, when root on a Debian that lacks them.
+# system_packages.sh: what tests need of the system, when root on a Debian that lacks it: Chromium and a font for the
+#   browser tests, iproute2 and nftables for hosts made of network namespaces, OpenSSH for hosts that are reached by ssh,
+#   QEMU and libibverbs for a machine that has an RDMA card.
 # system_packages.sh --markers: the pytest arguments that leave the browser tests out where there is no Chromium.
 set -euo pipefail
 
 have_chromium() { command -v chromium >/dev/null; }
+have_hosts() { command -v ip >/dev/null && command -v nft >/dev/null; }
+have_ssh() { command -v ssh >/dev/null && [ -x /usr/sbin/sshd ]; }
+have_machine() { command -v qemu-system-x86_64 >/dev/null && [ -e /etc/libibverbs.d/rxe.driver ] && ldconfig -p | grep -q librdmacm; }
 
 if [ "${1:-}" = --markers ]; then
   have_chromium || printf '%s' '-m not(browser)'
   exit
 fi
-have_chromium && exit
+have_chromium && have_hosts && have_ssh && have_machine && exit
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-  echo "== Debian packages for the browser tests: chromium fonts-dejavu-core"
+  packages=()
+  have_chromium || packages+=(chromium fonts-dejavu-core)
+  have_hosts || packages+=(iproute2 nftables)
+  have_ssh || packages+=(openssh-client openssh-server)
+  have_machine || packages+=(qemu-system-x86 ibverbs-providers librdmacm1)
+  echo "== Debian packages for tests: ${packages[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq
-  apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null
+  apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 else
-  echo "== NO BROWSER TESTS: there is no chromium on PATH and this user can't install it."
-  echo "   Remedy: sudo apt-get install chromium fonts-dejavu-core"
+  have_chromium || {
+    echo "== NO BROWSER TESTS: there is no chromium on PATH and this user can't install it."
+    echo "   Remedy: sudo apt-get install chromium fonts-dejavu-core"
+  }
+  have_hosts || {
+    echo "== NO TESTS BETWEEN HOSTS: they need ip and nft, and root."
+    echo "   Remedy: sudo apt-get install iproute2 nftables, and run them as root"
+  }
+  have_ssh || {
+    echo "== NO TESTS OF HOSTS THAT ARE REACHED BY SSH: they need ssh and sshd, and root."
+    echo "   Remedy: sudo apt-get install openssh-client openssh-server, and run them as root"
+  }
+  have_machine || {
+    echo "== NO TESTS OVER RDMA CARDS: they need QEMU and the driver of Soft-RoCE."
+    echo "   Remedy: sudo apt-get install qemu-system-x86 ibverbs-providers librdmacm1 iproute2"
+  }
 fi

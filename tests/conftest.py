@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,8 @@ import zmq
 from hypothesis import HealthCheck, settings
 
 import monarch.actor
+from monarch._src.actor import routes
+from monarch._src.mesh.session import current_session
 from monarch.actor import MeshFailure, ProcMesh, shutdown_context, this_host
 from tests.leaks import PATIENCE_S, TOKEN_VARIABLE, Holdings, leaks
 from tests.said import RuntimeErrors, watched_agents
@@ -25,6 +28,16 @@ from tests.said import RuntimeErrors, watched_agents
 # A busy machine must not fail a property.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+# Programs that tests start are sent signals, and would inherit from a shell that has put pytest
+# into the background that they are to ignore them.
+for _number, _usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 
 # --- nothing is left ------------------------------------------------------------------------------
@@ -69,6 +82,7 @@ def own_base_directory() -> Iterator[Path]:
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("XDG_RUNTIME_DIR", folder)
+        patch.setenv("XDG_STATE_HOME", folder)
         patch.setenv(TOKEN_VARIABLE, secrets.token_hex(8))
         yield Path(folder)
 
@@ -98,7 +112,7 @@ def nothing_is_left_by_a_module(
 
 
 def _fail_if_left(who: str, before: Holdings) -> None:
-    shutdown_context("the tests of this module have ended")
+    shutdown_context(reason="the tests of this module have ended")
     found = leaks(before)
     if found:
         lines = "\n".join(f"  {line}" for line in found)
@@ -125,7 +139,7 @@ def agent_errors(
     """Errors in the logs of host agents. A test that provokes one takes it by a call."""
     with watched_agents(own_base_directory) as taken:
         yield taken
-        shutdown_context("the tests of this module have ended")
+        shutdown_context(reason="the tests of this module have ended")
         untaken = taken()
     if untaken:
         pytest.fail("a host agent logged errors:\n" + "\n".join(untaken), pytrace=False)
@@ -150,13 +164,29 @@ class Faults:
         return [self._told.get() for _ in range(self._told.qsize())]
 
 
+_between_tests = Faults()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_fault_ends_pytest() -> Iterator[None]:
+    """One that comes behind its test is of that test, and must not end pytest without a word."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(monarch.actor, "unhandled_fault_hook", _between_tests)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def recorded_faults() -> Iterator[Faults]:
+def recorded_faults(no_fault_ends_pytest: None) -> Iterator[Faults]:
     """Faults are recorded, since the hook of the runtime would end pytest. None is expected."""
-    faults = Faults()
+    late, faults = _between_tests.untaken(), Faults()
+    for fault in late:
+        sys.stderr.write(f"told after the test that had caused it: {fault}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(monarch.actor, "unhandled_fault_hook", faults)
         yield faults
+        session = current_session()
+        if faults.expected and session is not None:
+            session.check()  # that an agent has ended is told now, and not in the next test
     untaken = faults.untaken()
     if untaken and not faults.expected:
         told = "\n".join(str(fault) for fault in untaken)
@@ -186,6 +216,12 @@ def spawn_procs() -> Iterator[Callable[..., ProcMesh]]:
     stops = [mesh.stop("the test has ended") for mesh in spawned]
     for stop in stops:
         stop.get(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process calls on eight ranks goes by way of their host, as on 32 elsewhere."""
+    monkeypatch.setattr(routes, "CAST_FROM", 8)
 
 
 @pytest.fixture

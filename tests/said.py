@@ -53,6 +53,8 @@ def watched_agents(folder: Path) -> Generator[Callable[[], list[str]]]:
 
     def began(started: session.Session) -> None:
         log = folder / f"log-of-{started.directory.name}"
+        if log in read:  # it was attached to again
+            return
         log.hardlink_to(started.directory / "agent.log")
         read[log] = 0
 

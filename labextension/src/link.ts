@@ -10,9 +10,18 @@
  */
 
 import type { Kernel, KernelMessage } from '@jupyterlab/services';
+import type { JSONObject } from '@lumino/coreutils';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import { EMPTY, parse, reduce, TARGET, type Sync, type View } from './wire.js';
+import {
+  EMPTY,
+  parse,
+  Questions,
+  reduce,
+  TARGET,
+  type Request,
+  type View
+} from '../../monarch_jupyter/widgets/wire.js';
 
 /** What of a kernel connection is used here. */
 export type CommKernel = Pick<
@@ -47,7 +56,6 @@ export type LinkState = 'asking' | 'unloaded' | 'opening' | 'live' | 'elsewhere'
 
 const GONE: readonly Kernel.Status[] = ['dead', 'terminating'];
 const RESTARTING: readonly Kernel.Status[] = ['restarting', 'autorestarting'];
-const SYNC: Sync = { type: 'sync' };
 
 export class KernelLink {
   constructor(private readonly _kernel: CommKernel) {
@@ -83,6 +91,13 @@ export class KernelLink {
     return this._isDisposed;
   }
 
+  /** What the kernel answers; refused with the kernel's one line, or because there is none to ask. */
+  ask(what: Request): Promise<unknown> {
+    return this._state === 'live'
+      ? this._questions.ask(what)
+      : Promise.reject(new Error('the kernel of this notebook does not answer now'));
+  }
+
   /** Idempotent. The comm in the kernel stays, for other pages that listen to it. */
   dispose(): void {
     if (this._isDisposed) {
@@ -95,6 +110,7 @@ export class KernelLink {
     this._kernel.statusChanged.disconnect(this._onStatus);
     this._kernel.connectionStatusChanged.disconnect(this._onConnection);
     this._kernel.disposed.disconnect(this._onDisposed);
+    this._questions.end('the notebook was closed');
     Signal.clearData(this);
   }
 
@@ -151,7 +167,15 @@ export class KernelLink {
 
   private _take(data: unknown): void {
     try {
-      const { view, sync } = reduce(this._view, parse(data));
+      const message = parse(data);
+      if (message.type === 'answer') {
+        this._questions.take(message);
+        return;
+      }
+      if (message.type === 'more') {
+        return; // Said to views of lines, each of which has a comm of its own.
+      }
+      const { view, sync } = reduce(this._view, message);
       this._view = view;
       if (sync) {
         this._sync();
@@ -164,15 +188,20 @@ export class KernelLink {
     this._move(this._view.seq === null ? 'opening' : 'live');
   }
 
-  /**
-   * Ask for a snapshot. On the comm's own subshell, where there is one: the kernel's main shell takes
-   * no message before the cells that wait in its queue have run.
-   */
+  /** Ask for a snapshot. */
   private _sync(): void {
+    this._say({ type: 'sync' });
+  }
+
+  /**
+   * On the comm's own subshell, where there is one: the kernel's main shell takes no message before the
+   * cells that wait in its queue have run.
+   */
+  private _say(message: JSONObject): void {
     const comm: SubshellComm | null = this._comm;
     const send = (): void => {
       if (comm !== null && comm === this._comm && !comm.isDisposed && !this._kernel.isDisposed) {
-        comm.send({ ...SYNC });
+        comm.send(message);
       }
     };
     this._kernel.info
@@ -211,6 +240,7 @@ export class KernelLink {
   private _reset(state: LinkState): void {
     this._question++;
     this._comm = null;
+    this._questions.end('the kernel has ended, restarted, or unloaded the extension');
     this._view = EMPTY;
     this._move(state);
   }
@@ -225,6 +255,10 @@ export class KernelLink {
   private _isDisposed = false;
   /** Number of the last question; answers to earlier ones are dropped. */
   private _question = 0;
+  private readonly _questions = new Questions('panel', message =>
+    // Plain data, which the type of a request doesn't say.
+    this._say(message as unknown as JSONObject)
+  );
   private _restarting = false;
   private _state: LinkState = 'asking';
   private _view: View = EMPTY;

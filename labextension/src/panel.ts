@@ -5,8 +5,13 @@
  * focus nor make a screen reader start again. States are words; colour only repeats them.
  */
 
+import type { Ask } from '../../monarch_jupyter/widgets/controls.js';
+import { button, debuggedText, pointText } from '../../monarch_jupyter/widgets/dom.js';
+import { MeshView } from '../../monarch_jupyter/widgets/mesh.js';
+import { LinesView } from '../../monarch_jupyter/widgets/lines.js';
+import { NewMeshForm, SessionList } from './forms.js';
 import type { LinkState } from './link.js';
-import type { Mesh, RankState, Row } from './wire.js';
+import type { Mesh, RankState, Row } from '../../monarch_jupyter/widgets/wire.js';
 
 /** What the panel is about: a notebook and the link to its kernel, or none of them. */
 export type Subject =
@@ -19,13 +24,24 @@ export type Subject =
       readonly meshes: readonly Mesh[];
     };
 
-/** At most so many failures of a mesh are spelled out. */
-const FAILURES_SHOWN = 5;
-const ORDER: readonly RankState[] = ['failed', 'busy', 'idle', 'starting', 'stopped'];
+/** At most so many failures of a mesh, and ranks that are paused, are spelled out. */
+const SPELLED_OUT = 5;
+const ORDER: readonly RankState[] = ['failed', 'paused', 'busy', 'idle', 'starting', 'stopped'];
+
+/** What the panel has done by others. */
+export interface PanelActions {
+  /** By the kernel of the current notebook. */
+  readonly ask: Ask;
+  /** Look for sessions now. */
+  readonly refresh: () => void;
+}
 
 export class PanelView {
-  constructor(private readonly _document: Document) {
-    this.node = this._element('div', 'jp-Monarch');
+  constructor(
+    private readonly _document: Document,
+    private readonly _actions: PanelActions
+  ) {
+    this.node = this._element('div', 'jp-Monarch mx-panel');
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', 'Monarch meshes');
     const heading = this._element('h2', 'jp-Monarch-heading', 'Meshes');
@@ -37,22 +53,75 @@ export class PanelView {
     // Without list bullets some browsers drop the role of a <ul>.
     this._list.setAttribute('role', 'list');
     this._list.setAttribute('aria-label', 'Meshes');
-    this.node.append(heading, this._where, this._summary, this._list);
+    this._form = new NewMeshForm(_actions.ask);
+    this._lines = new LinesView(_actions.ask, 'Lines of all ranks');
+    this._lines.node.hidden = true;
+    this._more = button('Lines', () => {
+      if (this._lines.node.hidden) {
+        this.showLines();
+      } else {
+        this._hideLines();
+      }
+    });
+    this._more.setAttribute('aria-expanded', 'false');
+    this.sessions = new SessionList(_actions.ask, _actions.refresh);
+    this.node.append(
+      heading,
+      this._where,
+      this._summary,
+      this._form.node,
+      this._list,
+      this._more,
+      this._lines.node,
+      this.sessions.node
+    );
     this.update({ kind: 'no-notebook' });
   }
 
   readonly node: HTMLElement;
+  readonly sessions: SessionList;
+
+  /** Ready to type the name of a new mesh. */
+  focusNewMesh(): void {
+    this._form.focus();
+  }
+
+  /** The newest lines of all ranks of the notebook's kernel. */
+  showLines(): void {
+    this._lines.node.hidden = false;
+    this._more.setAttribute('aria-expanded', 'true');
+    this._lines.show({ mesh: null, cell: null, ranks: null });
+  }
+
+  /** Once a second, for the times. */
+  tick(): void {
+    for (const card of this._cards.values()) {
+      card.tick();
+    }
+  }
+
+  private _hideLines(): void {
+    this._lines.node.hidden = true;
+    this._more.setAttribute('aria-expanded', 'false');
+  }
 
   update(subject: Subject): void {
     setText(this._where, subject.kind === 'no-notebook' ? '' : subject.notebook);
     this._summary.replaceChildren(...this._changedSummary(subject));
     const meshes = subject.kind === 'kernel' && subject.state === 'live' ? subject.meshes : [];
     this._list.hidden = meshes.length === 0;
+    const live = subject.kind === 'kernel' && subject.state === 'live';
+    this._form.node.hidden = this._more.hidden = !live;
+    if (!live) {
+      this._hideLines();
+    } else if (!this._lines.node.hidden) {
+      this._lines.follow();
+    }
     const old = this._cards;
     this._cards = new Map();
     let place = this._list.firstElementChild;
     for (const mesh of meshes) {
-      const card = old.get(mesh.uid) ?? new MeshCard(this._document, mesh.uid);
+      const card = old.get(mesh.uid) ?? new MeshCard(this._document, mesh.uid, this._actions.ask);
       old.delete(mesh.uid);
       this._cards.set(mesh.uid, card);
       card.update(mesh);
@@ -86,6 +155,9 @@ export class PanelView {
   }
 
   private _cards = new Map<string, MeshCard>();
+  private readonly _form: NewMeshForm;
+  private readonly _lines: LinesView;
+  private readonly _more: HTMLButtonElement;
   private readonly _list: HTMLElement;
   private readonly _summary: HTMLElement;
   private readonly _where: HTMLElement;
@@ -93,7 +165,11 @@ export class PanelView {
 
 /** One mesh of the list. */
 class MeshCard {
-  constructor(document: Document, uid: string) {
+  constructor(
+    document: Document,
+    uid: string,
+    private readonly _ask: Ask
+  ) {
     this.node = element(document, 'li', 'jp-Monarch-mesh');
     this.node.setAttribute('role', 'listitem');
     this._name = element(document, 'h3', 'jp-Monarch-name');
@@ -103,36 +179,112 @@ class MeshCard {
     this._sizes = element(document, 'span', 'jp-Monarch-sizes');
     this._ranks = element(document, 'span', 'jp-Monarch-ranks');
     this._place = element(document, 'p', 'jp-Monarch-place');
+    this._debugged = element(document, 'p', 'jp-Monarch-place');
     this._failures = element(document, 'ul', 'jp-Monarch-failures');
     this._failures.setAttribute('role', 'list');
     this._failures.setAttribute('aria-label', 'Failures');
+    this._paused = element(document, 'ul', 'jp-Monarch-paused');
+    this._paused.setAttribute('role', 'list');
+    this._paused.setAttribute('aria-label', 'Paused');
     const head = element(document, 'div', 'jp-Monarch-head');
     head.append(this._name, this._state);
     const extent = element(document, 'p', 'jp-Monarch-extent');
     // The space keeps the two apart for those who hear them.
     extent.append(this._sizes, ' ', this._ranks);
-    this.node.append(head, extent, this._place, this._failures);
+    this._more = button('Ranks', () => this._toggle());
+    this._more.setAttribute('aria-expanded', 'false');
+    this.node.append(
+      head,
+      extent,
+      this._place,
+      this._debugged,
+      this._failures,
+      this._paused,
+      this._more
+    );
   }
 
   readonly node: HTMLElement;
 
+  /** Once a second, for the times. */
+  tick(): void {
+    this._view?.tick();
+  }
+
+  private _toggle(): void {
+    if (this._view === null) {
+      this._open();
+    } else {
+      this._more.setAttribute('aria-expanded', 'false');
+      this._view.close();
+      this._view.node.remove();
+      this._view = null;
+    }
+  }
+
+  /** Show the ranks, if they are not. */
+  private _open(): MeshView | null {
+    if (this._view === null && this._mesh !== null) {
+      this._more.setAttribute('aria-expanded', 'true');
+      this._view = new MeshView(this._mesh, this._ask, { dense: true, bare: true });
+      this.node.append(this._view.node);
+    }
+    return this._view;
+  }
+
   update(mesh: Mesh): void {
+    this._mesh = mesh;
+    this._view?.update(mesh);
     setText(this._name, mesh.name);
     setText(this._state, mesh.state);
     this._state.dataset.state = mesh.state;
     setText(this._sizes, sizes(mesh));
     setText(this._ranks, counts(mesh.rows));
     setText(this._place, place(mesh));
+    setText(this._debugged, debuggedText(mesh));
+    this._debugged.hidden = mesh.debugged.length === 0;
     this._showFailures(mesh.rows);
+    this._showPaused(mesh.rows);
+  }
+
+  /** Where ranks are paused, each a click away from its console. */
+  private _showPaused(rows: readonly Row[]): void {
+    const paused = rows.filter(row => row.state === 'paused');
+    const lines = paused.slice(0, SPELLED_OUT).map(row => ({
+      rank: row.rank,
+      name: pointText(row.point) || 'the rank',
+      where: row.where ?? ''
+    }));
+    const written = JSON.stringify([lines, paused.length]);
+    if (written === this._pausedWritten) {
+      return;
+    }
+    this._pausedWritten = written;
+    this._paused.hidden = lines.length === 0;
+    const document = this.node.ownerDocument;
+    const items = lines.map(({ rank, name, where }) => {
+      const item = element(document, 'li', 'jp-Monarch-pause');
+      item.setAttribute('role', 'listitem');
+      const go = button('Console', () => this._open()?.openConsole(rank));
+      go.setAttribute('aria-label', `Console of ${name}`);
+      item.append(element(document, 'span', '', `${name}: ${where} `), go);
+      return item;
+    });
+    if (paused.length > SPELLED_OUT) {
+      const more = element(document, 'li', '', `and ${paused.length - SPELLED_OUT} more`);
+      more.setAttribute('role', 'listitem');
+      items.push(more);
+    }
+    this._paused.replaceChildren(...items);
   }
 
   private _showFailures(rows: readonly Row[]): void {
     const failed = rows.filter(row => row.state === 'failed');
     const lines = failed
-      .slice(0, FAILURES_SHOWN)
+      .slice(0, SPELLED_OUT)
       .map(row => `rank ${row.rank}: ${row.failure ?? 'failed'}`);
-    if (failed.length > FAILURES_SHOWN) {
-      lines.push(`and ${failed.length - FAILURES_SHOWN} more`);
+    if (failed.length > SPELLED_OUT) {
+      lines.push(`and ${failed.length - SPELLED_OUT} more`);
     }
     this._failures.hidden = lines.length === 0;
     const items = [...this._failures.children];
@@ -149,12 +301,27 @@ class MeshCard {
     );
   }
 
+  private _mesh: Mesh | null = null;
+  private _view: MeshView | null = null;
+  private readonly _more: HTMLButtonElement;
   private readonly _failures: HTMLElement;
+  private readonly _paused: HTMLElement;
+  private _pausedWritten = '';
   private readonly _name: HTMLElement;
+  private readonly _debugged: HTMLElement;
   private readonly _place: HTMLElement;
   private readonly _ranks: HTMLElement;
   private readonly _sizes: HTMLElement;
   private readonly _state: HTMLElement;
+}
+
+/** A few words for the status bar; "" where there is nothing to say. */
+export function statusText(subject: Subject): string {
+  if (subject.kind !== 'kernel' || subject.state !== 'live' || subject.meshes.length === 0) {
+    return '';
+  }
+  const rows = subject.meshes.flatMap(mesh => mesh.rows);
+  return `Monarch: ${counts(rows)}`;
 }
 
 /** What is the case and what to do, as text and code. */

@@ -1,19 +1,30 @@
 /**
- * The JupyterLab plugin: a left side panel that follows the current notebook and its kernel.
+ * The JupyterLab plugin: a left side panel that follows the current notebook and its kernel, an item in the
+ * status bar, commands, and a card in the launcher.
  *
  * Owns: one link for each connection of a notebook to a kernel, ended with that connection.
  */
 
-import { ILabShell, ILayoutRestorer, type JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
-import type { Kernel } from '@jupyterlab/services';
+import {
+  ILayoutRestorer,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { ILauncher } from '@jupyterlab/launcher';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStatusBar } from '@jupyterlab/statusbar';
 import { LabIcon } from '@jupyterlab/ui-components';
 import { Widget } from '@lumino/widgets';
 
-import { KernelLink } from './link.js';
-import { PanelView, type Subject } from './panel.js';
+import { addCommands, commandIds } from './commands.js';
+import { Follower } from './follower.js';
+import { PanelView, statusText } from './panel.js';
+import { fetchSessions } from './sessions.js';
 
 const PANEL_ID = 'monarch-jupyter:meshes';
+const PLUGIN_ID = 'monarch-jupyter:panel';
 
 // Nine ranks of a mesh.
 const icon = new LabIcon({
@@ -24,80 +35,128 @@ const icon = new LabIcon({
     .join('')}</g></svg>`
 });
 
-/** Lets the panel follow the notebook in front. */
-class Follower {
+/** The panel in JupyterLab: what it shows, and how often it looks for sessions while it is seen. */
+class Panel {
   constructor(
-    private readonly _tracker: INotebookTracker,
-    private readonly _view: PanelView
+    private readonly _app: JupyterFrontEnd,
+    tracker: INotebookTracker
   ) {
-    // Every notebook is linked when it opens, seen or not: its kernel may open the comm at any time.
-    _tracker.forEach(panel => this._follow(panel));
-    _tracker.widgetAdded.connect((_, panel) => this._follow(panel));
-    _tracker.currentChanged.connect(() => this._show());
-    this._show();
-  }
-
-  private _follow(panel: NotebookPanel): void {
-    const { sessionContext } = panel;
-    const link = (kernel: Kernel.IKernelConnection | null): void => {
-      if (kernel !== null && !this._links.has(kernel)) {
-        const made = new KernelLink(kernel);
-        this._links.set(kernel, made);
-        made.changed.connect(() => this._show());
-      }
-      this._show();
-    };
-    sessionContext.kernelChanged.connect((_, change) => {
-      if (change.oldValue !== null) {
-        this._links.get(change.oldValue)?.dispose();
-      }
-      link(change.newValue);
+    this._follower = new Follower(tracker);
+    this.view = new PanelView(document, {
+      ask: what => this._follower.ask(what),
+      refresh: () => void this._refresh()
     });
-    panel.context.pathChanged.connect(() => this._show());
-    link(sessionContext.session?.kernel ?? null);
+    this.widget = new Widget({ node: this.view.node });
+    this.widget.id = PANEL_ID;
+    this.widget.title.icon = icon;
+    this.widget.title.caption = 'Monarch';
+    this._follower.changed.connect(() => this._update());
+    this._update();
+    setInterval(() => {
+      if (this.widget.isVisible) {
+        this.view.tick();
+      }
+    }, 1000);
+    this.lookEvery(5);
   }
 
-  private _show(): void {
-    this._view.update(this._subject());
-  }
+  readonly view: PanelView;
+  readonly widget: Widget;
+  readonly statusButton = document.createElement('button');
 
-  private _subject(): Subject {
-    const panel = this._tracker.currentWidget;
-    if (panel === null) {
-      return { kind: 'no-notebook' };
+  /** Look for sessions so often, in seconds; 0: when asked only. */
+  lookEvery(seconds: number): void {
+    clearInterval(this._timer);
+    if (seconds > 0) {
+      this._timer = setInterval(() => {
+        if (this.widget.isVisible) {
+          void this._refresh();
+        }
+      }, seconds * 1000);
     }
-    const notebook = panel.context.localPath;
-    const kernel = panel.sessionContext.session?.kernel;
-    const link = kernel ? this._links.get(kernel) : undefined;
-    if (link === undefined) {
-      return { kind: 'no-kernel', notebook };
-    }
-    return { kind: 'kernel', notebook, state: link.state, meshes: [...link.view.meshes.values()] };
   }
 
-  private readonly _links = new WeakMap<Kernel.IKernelConnection, KernelLink>();
+  private _update(): void {
+    const { subject } = this._follower;
+    this.view.update(subject);
+    const said = statusText(subject);
+    if (this.statusButton.textContent !== said) {
+      this.statusButton.textContent = said;
+    }
+    this.statusButton.hidden = said === '';
+    const names = subject.kind === 'kernel' ? subject.meshes.map(({ uid }) => uid).join() : '';
+    if (names !== this._names) {
+      this._names = names;
+      void this._refresh();
+    }
+  }
+
+  private async _refresh(): Promise<void> {
+    try {
+      const sessions = await fetchSessions(this._app.serviceManager.serverSettings);
+      this.view.sessions.update(sessions, this._follower.isLive);
+    } catch (error) {
+      this.view.sessions.fail(error);
+    }
+  }
+
+  private readonly _follower: Follower;
+  private _names = '';
+  private _timer: ReturnType<typeof setInterval> | undefined;
 }
 
 const plugin: JupyterFrontEndPlugin<void> = {
-  id: 'monarch-jupyter:panel',
-  description: 'A side panel with the meshes of the current notebook.',
+  id: PLUGIN_ID,
+  description: 'A side panel with the meshes of the current notebook, and what can be done about them.',
   autoStart: true,
-  requires: [ILabShell, INotebookTracker],
-  optional: [ILayoutRestorer],
+  requires: [INotebookTracker],
+  optional: [
+    ILayoutRestorer,
+    ICommandPalette,
+    ILauncher,
+    IStatusBar,
+    ISettingRegistry
+  ],
   activate: (
-    _app,
-    shell: ILabShell,
+    app: JupyterFrontEnd,
     tracker: INotebookTracker,
-    restorer: ILayoutRestorer | null
+    restorer: ILayoutRestorer | null,
+    palette: ICommandPalette | null,
+    launcher: ILauncher | null,
+    statusBar: IStatusBar | null,
+    settings: ISettingRegistry | null
   ): void => {
-    const view = new PanelView(document);
-    const widget = new Widget({ node: view.node });
-    widget.id = PANEL_ID;
-    widget.title.icon = icon;
-    widget.title.caption = 'Monarch';
-    new Follower(tracker, view);
-    shell.add(widget, 'left', { rank: 600, type: 'Monarch' });
-    restorer?.add(widget, PANEL_ID);
+    const panel = new Panel(app, tracker);
+    app.shell.add(panel.widget, 'left', { rank: 600, type: 'Monarch' });
+    restorer?.add(panel.widget, PANEL_ID);
+    const show = (): void => app.shell.activateById(PANEL_ID);
+    addCommands(app, { icon, panel: panel.view, show });
+    for (const command of Object.values(commandIds)) {
+      palette?.addItem({ command, category: 'Monarch' });
+    }
+    launcher?.add({ command: commandIds.tutorial, category: 'Monarch', rank: 1 });
+
+    panel.statusButton.type = 'button';
+    panel.statusButton.className = 'jp-Monarch-status';
+    panel.statusButton.title = 'Show the meshes of this notebook';
+    panel.statusButton.addEventListener('click', show);
+    let wanted = true;
+    const item = new Widget({ node: panel.statusButton });
+    statusBar?.registerStatusItem('monarch-jupyter:status', {
+      item,
+      align: 'left',
+      rank: 4,
+      isActive: () => wanted
+    });
+    void settings?.load(PLUGIN_ID).then(loaded => {
+      const apply = (): void => {
+        wanted = loaded.get('statusItem').composite as boolean;
+        panel.statusButton.style.display = wanted ? '' : 'none';
+        panel.lookEvery(loaded.get('sessionsEvery').composite as number);
+      };
+      loaded.changed.connect(apply);
+      apply();
+    });
   }
 };
 

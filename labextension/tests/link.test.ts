@@ -5,7 +5,7 @@ import type { Kernel, KernelMessage } from '@jupyterlab/services';
 import { Signal } from '@lumino/signaling';
 
 import { KernelLink, type CommKernel } from '../src/link.js';
-import { TARGET } from '../src/wire.js';
+import { TARGET } from '../../monarch_jupyter/widgets/wire.js';
 import { delta, mesh, snapshot } from './meshes.js';
 
 type OnOpen = Parameters<CommKernel['registerCommTarget']>[1];

@@ -1,6 +1,6 @@
 /** Meshes to write tests with: what matters is given, the rest is plausible. */
 
-import type { Delta, Mesh, Row, Snapshot } from '../src/wire.js';
+import type { Delta, Mesh, Row, Snapshot } from '../../monarch_jupyter/widgets/wire.js';
 
 export function row(rank: number, fields: Partial<Row> = {}): Row {
   return {
@@ -15,6 +15,8 @@ export function row(rank: number, fields: Partial<Row> = {}): Row {
     rss_mib: 20,
     failure: null,
     errors: 0,
+    restarts: 0,
+    where: null,
     ...fields
   };
 }
@@ -27,6 +29,7 @@ export function mesh(uid: string, fields: Partial<Mesh> = {}): Mesh {
     state: 'ready',
     sizes: { gpus: 2 },
     actors: [],
+    debugged: [],
     age_s: 1,
     rows: [row(0), row(1)],
     ...fields

@@ -1,27 +1,39 @@
 import assert from 'node:assert/strict';
 import { beforeEach, describe, test } from 'node:test';
 
-import { getAllByRole, getByRole, queryAllByRole } from '@testing-library/dom';
-import { JSDOM } from 'jsdom';
+import { getAllByRole, getByRole, getByText, queryAllByRole } from '@testing-library/dom';
 
 import type { LinkState } from '../src/link.js';
-import { PanelView } from '../src/panel.js';
-import type { Mesh } from '../src/wire.js';
+import { PanelView, statusText } from '../src/panel.js';
+import type { Mesh, Request, Session } from '../../monarch_jupyter/widgets/wire.js';
 import { mesh, row } from './meshes.js';
+import { isLook, newPage, settled } from './page.js';
 
 describe('the panel', () => {
   let view: PanelView;
+  let asked: Request[];
+  let answer: (result: unknown) => void;
 
   beforeEach(() => {
-    const { document } = new JSDOM('<body></body>').window;
-    view = new PanelView(document);
+    const document = newPage();
+    asked = [];
+    view = new PanelView(document, {
+      ask: what => {
+        if (isLook(what)) {
+          return new Promise(() => undefined);
+        }
+        asked.push(what);
+        return new Promise(done => (answer = done));
+      },
+      refresh: () => undefined
+    });
     document.body.append(view.node);
   });
 
   const show = (state: LinkState, ...meshes: Mesh[]): void => {
     view.update({ kind: 'kernel', notebook: 'a.ipynb', state, meshes });
   };
-  const said = (): string => getByRole(view.node, 'status').textContent;
+  const said = (): string => view.node.querySelector('.jp-Monarch-summary')?.textContent ?? '';
   const item = (name: string): HTMLElement => getByRole(view.node, 'listitem', { name });
   const listed = (): string[] =>
     queryAllByRole(view.node, 'heading', { level: 3 }).map(heading => heading.textContent);
@@ -59,6 +71,22 @@ describe('the panel', () => {
     assert.match(item('u').textContent, /4 ranks: 1 failed, 1 busy, 2 idle/);
   });
 
+  test('lists where ranks are paused, each a click from its console', () => {
+    const where = 'Trainer.step, Cell In[2], line 14';
+    const rows = [row(0), ...[1, 2, 3, 4, 5, 6].map(rank => row(rank, { state: 'paused', where }))];
+    show('live', mesh('u', { name: 'workers', rows, sizes: { gpus: 7 } }));
+    assert.match(item('workers').textContent, /7 ranks: 6 paused, 1 idle/);
+    const paused = getByRole(item('workers'), 'list', { name: 'Paused' });
+    const lines = getAllByRole(paused, 'listitem').map(line => line.textContent);
+    assert.equal(lines[0], `gpus=1: ${where} Console`);
+    assert.equal(lines.at(-1), 'and 1 more');
+    getByRole(paused, 'button', { name: 'Console of gpus=2' }).click();
+    assert.deepEqual(asked, [{ do: 'console', mesh: 'u', ranks: [2] }]);
+    assert.ok(getByRole(item('workers'), 'region', { name: 'workers gpus=2 details' }));
+    show('live', mesh('u', { name: 'workers', rows: [row(0)] }));
+    assert.equal(queryAllByRole(item('workers'), 'list', { name: 'Paused' }).length, 0);
+  });
+
   test('spells out why ranks failed, and how many more did', () => {
     const rows = [0, 1, 2, 3, 4, 5, 6].map(rank =>
       row(rank, { state: 'failed', failure: `exit code ${rank}` })
@@ -78,13 +106,20 @@ describe('the panel', () => {
     assert.equal(queryAllByRole(item('u'), 'list', { name: 'Failures' }).length, 0);
   });
 
+  test('says on which ranks of a mesh the debugger of JupyterLab is', () => {
+    show('live', mesh('u', { name: 'workers', debugged: [0, 1] }));
+    assert.match(item('workers').textContent, /JupyterLab's debugger is on gpus=0 and 1 more/);
+    show('live', mesh('u', { name: 'workers' }));
+    assert.doesNotMatch(item('workers').textContent, /debugger/);
+  });
+
   test('changes a mesh in place, so that what is read or focused stays', () => {
     show('live', mesh('a'), mesh('b'));
-    const [first, summary] = [item('a'), getByRole(view.node, 'status').firstChild];
+    const [first, summary] = [item('a'), view.node.querySelector('.jp-Monarch-summary')?.firstChild];
     show('live', mesh('a', { rows: [row(0, { state: 'busy' })] }), mesh('b'));
     assert.equal(item('a'), first);
     assert.match(first.textContent, /1 rank: 1 busy/);
-    assert.equal(getByRole(view.node, 'status').firstChild, summary);
+    assert.equal(view.node.querySelector('.jp-Monarch-summary')?.firstChild, summary);
   });
 
   test('drops the meshes that are gone and puts new ones in the order of the kernel', () => {
@@ -97,6 +132,60 @@ describe('the panel', () => {
     show('live', mesh('u', { name: '<img src=x>' }));
     assert.deepEqual(listed(), ['<img src=x>']);
     assert.equal(view.node.querySelector('img'), null);
+  });
+
+  test('spawns the mesh of its form, and says what came of it', async () => {
+    show('live');
+    const field = (name: string): HTMLInputElement => getByRole(view.node, 'textbox', { name });
+    const spawn = getByRole(view.node, 'button', { name: 'Spawn' });
+    field('Name').value = 'readers';
+    field('Dims').value = 'hosts=2, gpus=4';
+    spawn.click();
+    const sizes = { hosts: 2, gpus: 4 };
+    assert.deepEqual(asked, [{ do: 'spawn', name: 'readers', sizes, keep: false }]);
+    answer('readers is bound in the notebook, 8 ranks');
+    await settled();
+    assert.ok(getByText(view.node, 'readers is bound in the notebook, 8 ranks'));
+    field('Dims').value = 'gpus';
+    spawn.click();
+    assert.ok(getByText(view.node, /"gpus" is no dim/));
+    assert.equal(asked.length, 1);
+  });
+
+  test('shows the ranks of a mesh when they are wanted, with what can be done about them', () => {
+    show('live', mesh('u', { name: 'workers' }));
+    getByRole(item('workers'), 'button', { name: 'Ranks' }).click();
+    getByRole(item('workers'), 'gridcell', { name: 'workers gpus=1: idle' }).click();
+    show('live', mesh('u', { name: 'workers', rows: [row(0), row(1, { state: 'busy' })] }));
+    assert.ok(getByRole(item('workers'), 'gridcell', { name: 'workers gpus=1: busy' }));
+    getByRole(item('workers'), 'button', { name: 'Stop its call' }).click();
+    assert.deepEqual(asked, [{ do: 'stop', mesh: 'u', ranks: [1] }]);
+    getByRole(item('workers'), 'button', { name: 'Ranks' }).click();
+    assert.equal(queryAllByRole(view.node, 'gridcell').length, 0);
+  });
+
+  test('offers to attach to kept sessions that nobody holds, and to no others', () => {
+    const session = (fields: Partial<Session>): Session => ({
+      session: 's', state: 'live', kept_as: null, age_s: 1, agent_pid: 1, client_pid: 2,
+      program: 'python', meshes: [], left: null, ...fields
+    });
+    const kept = session({ kept_as: 'training', state: 'detached', client_pid: null, meshes: ['w'] });
+    view.sessions.update([session({}), kept, session({ kept_as: 'held' })], true);
+    const buttons = getAllByRole(view.node, 'button', { name: /^Attach/ });
+    assert.deepEqual(buttons.map(one => one.getAttribute('aria-label')), ['Attach training']);
+    buttons[0]?.click();
+    assert.deepEqual(asked, [{ do: 'attach', name: 'training' }]);
+    view.sessions.update([kept], false);
+    assert.ok(getByRole<HTMLButtonElement>(view.node, 'button', { name: 'Attach training' }).disabled);
+    view.sessions.fail(new Error('the server does not know Monarch'));
+    assert.ok(getByText(view.node, 'the server does not know Monarch'));
+  });
+
+  test('has a few words for the status bar', () => {
+    assert.equal(statusText({ kind: 'no-notebook' }), '');
+    const kernel = { kind: 'kernel', notebook: 'a', state: 'live' } as const;
+    assert.equal(statusText({ ...kernel, meshes: [] }), '');
+    assert.equal(statusText({ ...kernel, meshes: [mesh('a')] }), 'Monarch: 2 ranks: 2 idle');
   });
 
   const empty: [string, () => void, RegExp][] = [

@@ -1,11 +1,22 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
-import { EMPTY, parse, reduce, WireError, type FromKernel, type View } from '../src/wire.js';
+import {
+  EMPTY,
+  parse,
+  parseLines,
+  parseSessions,
+  Questions,
+  reduce,
+  WireError,
+  type Delta,
+  type Snapshot,
+  type View
+} from '../../monarch_jupyter/widgets/wire.js';
 import { delta, mesh, row, snapshot } from './meshes.js';
 
 /** The view after all messages, and how many of them made it ask for a snapshot. */
-function after(...messages: FromKernel[]): { view: View; syncs: number } {
+function after(...messages: (Snapshot | Delta)[]): { view: View; syncs: number } {
   let view = EMPTY;
   let syncs = 0;
   for (const message of messages) {
@@ -105,7 +116,7 @@ describe('a message from the kernel', () => {
 
   const wrong: [string, unknown, RegExp][] = [
     ['is no object', 'hello', /^message: expected an object, got "hello"/],
-    ['has no type', { seq: 1, meshes: [] }, /^type: expected "snapshot" or "delta", got nothing/],
+    ['has no type', { seq: 1, meshes: [] }, /^type: expected "snapshot", .* or "more", got nothing/],
     ['has no number', { type: 'snapshot', meshes: [] }, /^seq: expected a number/],
     ['does not say what is gone', { type: 'delta', seq: 1, meshes: [] }, /^gone: expected a list/],
     [
@@ -128,4 +139,48 @@ describe('a message from the kernel', () => {
       });
     });
   }
+});
+
+describe('what a page asks', () => {
+  const lines = { do: 'sessions' } as const;
+
+  test('is answered under its number, whatever comes first', async () => {
+    const sent: unknown[] = [];
+    const questions = new Questions('v', message => sent.push(message));
+    const [first, second] = [questions.ask(lines), questions.ask(lines)];
+    assert.deepEqual(sent, [
+      { type: 'ask', view: 'v', id: 1, what: lines },
+      { type: 'ask', view: 'v', id: 2, what: lines }
+    ]);
+    questions.take({ type: 'answer', view: 'v', id: 2, error: null, result: 'two' });
+    questions.take({ type: 'answer', view: 'v', id: 1, error: 'no mesh', result: null });
+    assert.equal(await second, 'two');
+    await assert.rejects(first, /^Error: no mesh$/);
+  });
+
+  test('is not answered by what another view has asked', async () => {
+    const questions = new Questions('v', () => undefined);
+    const asked = questions.ask(lines);
+    questions.take({ type: 'answer', view: 'w', id: 1, error: null, result: 'theirs' });
+    questions.take({ type: 'answer', view: 'v', id: 1, error: null, result: 'mine' });
+    assert.equal(await asked, 'mine');
+  });
+
+  test('fails with the reason when nobody is left to answer', async () => {
+    const questions = new Questions('v', () => undefined);
+    const asked = questions.ask(lines);
+    questions.end('the kernel has ended');
+    await assert.rejects(asked, /the kernel has ended/);
+  });
+
+  test('has answers that are checked too', () => {
+    const page = { page: 1, pages: 1, first: 1, last: 1, total: 1, given_up: 0, folds: [] };
+    assert.deepEqual(parseLines(page), page);
+    assert.throws(() => parseLines({ ...page, folds: [{}] }), /folds\[0\]\.points: expected a string/);
+    assert.throws(() => parseSessions({ sessions: [{ session: 1 }] }), /sessions\[0\]\.session/);
+    assert.deepEqual(
+      parse({ type: 'answer', view: 'v', id: 1, error: null, result: 3 }),
+      { type: 'answer', view: 'v', id: 1, error: null, result: 3 }
+    );
+  });
 });

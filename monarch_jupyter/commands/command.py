@@ -26,8 +26,8 @@ class Command:
     """A subcommand: its name, how it is written, what it does in one line, and what runs it.
 
     `run` returns what the magic returns, None to show nothing. `complete` gives the words that
-    could come next, from the words before and the variables; `takes_cell` says whether it is a
-    magic of a whole cell.
+    could come next, from those before that are no options, and the variables; options complete by
+    themselves. `takes_cell` says whether it is a magic of a whole cell.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from monarch import observe
@@ -13,13 +13,15 @@ from monarch_jupyter.problems import CommandError
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.meshes import listing_html, listing_text
 from monarch_jupyter.rendering.metrics import endpoints_html, endpoints_text
+from monarch_jupyter.rendering.telemetry import measured_html, measured_text
 
 
 @dataclass(frozen=True)
 class MeshListing:
     """The meshes at one moment and their endpoints, shown as tables.
 
-    `every`: endpoints from both sides and in full; or else the busiest, as ranks ran them.
+    `every`: endpoints from both sides and in full, and what programs have measured; or else the
+    busiest endpoints, as ranks ran them.
     """
 
     meshes: Sequence[MeshSnapshot]
@@ -27,13 +29,19 @@ class MeshListing:
     every: bool = False
 
     def __repr__(self) -> str:
-        endpoints = endpoints_text(self.metrics, self._uids(), every=self.every)
-        listing = listing_text(self.meshes)
-        return f"{listing}\n\n{endpoints}" if endpoints else listing
+        uids = self._uids()
+        parts = [listing_text(self.meshes), endpoints_text(self.metrics, uids, every=self.every)]
+        if self.every:
+            parts.append(measured_text(self.metrics, uids))
+        return "\n\n".join(part for part in parts if part)
 
     def _repr_html_(self) -> str:
-        endpoints = endpoints_html(self.metrics, self._uids(), every=self.every)
-        return html.join([listing_html(self.meshes), html.card(endpoints) if endpoints else ""])
+        uids = self._uids()
+        tables = [endpoints_html(self.metrics, uids, every=self.every)]
+        if self.every:
+            tables.append(measured_html(self.metrics, uids))
+        cards = [html.card(table) for table in tables if table]
+        return html.join([listing_html(self.meshes), *cards])
 
     def _uids(self) -> set[str]:
         return {mesh.uid for mesh in self.meshes}
@@ -54,10 +62,6 @@ def _run(invocation: Invocation) -> MeshListing:
     return ls(metrics=invocation.arguments.has("--metrics"))
 
 
-def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
-    return [] if words else ["--metrics"]
-
-
 COMMAND = Command(
     name="ls",
     usage="ls [--metrics]",
@@ -67,8 +71,8 @@ COMMAND = Command(
         Option(
             "--metrics",
             "all that was counted of endpoints, as ranks ran them and as they were called by "
-            "each adverb: calls, errors, times, sizes",
+            "each adverb: calls, errors, times, sizes; and what programs have measured by spans "
+            "and instruments",
         ),
     ),
-    complete=_complete,
 )

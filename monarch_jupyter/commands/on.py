@@ -6,9 +6,11 @@ import linecache
 from collections.abc import MutableMapping, Sequence
 from typing import cast
 
+from monarch import observe
 from monarch.actor import ActorMesh, ProcMesh, SupervisionError, ValueMesh
 from monarch_jupyter.cell_runner import Cell, split_cell
 from monarch_jupyter.commands.command import Command, Invocation
+from monarch_jupyter.displays import shared_displays
 from monarch_jupyter.mesh_selection import MeshSelection, parse_selection
 from monarch_jupyter.problems import CommandError
 from monarch_jupyter.registry import find_mesh, mesh_names
@@ -46,50 +48,70 @@ def _run_on(
     selection: MeshSelection, namespace: MutableMapping[str, object], cell: str, number: int
 ) -> ValueMesh[object] | None:
     mesh = find_mesh(selection.name, namespace)
-    _check_whole(mesh, selection.name)
     selection.check(mesh.sizes)
-    filename = rank_cell_filename(number, str(selection))
+    # Ranks have the coordinates of the mesh that was spawned; so has what names them in errors.
+    as_spawned = mesh.extent == _spawned(mesh).extent and not mesh.is_slice
+    filename = rank_cell_filename(number, str(selection) if as_spawned else mesh.name)
     # The magic's own line stays in, so that line numbers are those the cell shows.
     source = f"# %%monarch on {selection}\n{cell}"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     split_cell(source, filename)
     cells = _cells_on(mesh, selection)
-    values: ValueMesh[object] = cells.run.call(source, filename).get()
+    displays = shared_displays()
+    try:
+        values: ValueMesh[object] = cells.run.call(source, filename).get()
+    finally:
+        if displays is not None:
+            displays.flush()
     return None if all(value is None for value in values.values()) else values
 
 
-def _check_whole(mesh: ProcMesh, name: str) -> None:
-    whole = find_mesh(mesh.name)
-    if mesh.extent != whole.extent:
-        raise CommandError(
-            f"{name} is a slice of {mesh.name}; name the ranks instead, as in "
-            f"`%%monarch on {mesh.name}[{next(iter(whole.sizes))}=0:{len(mesh)}]`"
-        )
+def _spawned(mesh: ProcMesh) -> ProcMesh:
+    """All the ranks that were spawned with these, under the dims that they were spawned with."""
+    return next(one for one in observe.meshes() if one.uid == mesh.uid)
 
 
 def _cells_on(mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
     """The actors that run cells on these ranks, spawned with the first cell."""
+    spawned = _spawned(mesh)
     whole = _cells.get((mesh.uid, ""))
     if whole is None:
         try:
-            whole = _spawn_cells(mesh, MeshSelection(mesh.name, {}))
+            whole = _cells[mesh.uid, ""] = _spawn_cells(spawned, spawned, MeshSelection("", {}))
         except SupervisionError:
             # Some rank has died. The others can still be asked, if the selection leaves it out.
-            if not selection.dims:
+            if not (selection.dims or mesh.is_slice):
                 raise
-            part = _cells.get((mesh.uid, str(selection)))
-            return part or _spawn_cells(mesh, selection)
-    return whole.slice(**selection.dims) if selection.dims else whole
+            key = (mesh.uid, f"{sorted(_ranks(spawned, mesh).values())} {selection}")
+            if key not in _cells:
+                _cells[key] = _spawn_cells(spawned, mesh, selection)
+            return _cells[key]
+    viewed = observe.as_viewed(whole, mesh)
+    return viewed.slice(**selection.dims) if selection.dims else viewed
 
 
-def _spawn_cells(mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
-    ranks = ValueMesh(mesh.extent, range(len(mesh)))
-    place = ranks.slice(**selection.dims) if selection.dims else ranks
-    procs = mesh.slice(**selection.dims) if selection.dims else mesh
-    spawned = procs.spawn(ACTOR_NAME, Cell, mesh.extent, place.values())
-    key = (mesh.uid, str(selection) if selection.dims else "")
-    _cells[key] = cast("ActorMesh", spawned)
-    return _cells[key]
+def adopt_cells(mesh: ActorMesh) -> None:
+    """Use actors that ran cells of another kernel: the names that those have bound are there."""
+    whole = next((one for one in observe.meshes() if int(one.uid, 16) == mesh.procs.uid), None)
+    if mesh.name == ACTOR_NAME and whole is not None and len(mesh) == len(whole):
+        _cells[(whole.uid, "")] = mesh
+
+
+def _spawn_cells(spawned: ProcMesh, mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
+    ranks = _ranks(spawned, mesh)
+    procs = mesh
+    if selection.dims:
+        ranks, procs = ranks.slice(**selection.dims), mesh.slice(**selection.dims)
+    displays = shared_displays()
+    port = displays.port() if displays is not None else None
+    who = (mesh.name, mesh.uid)
+    cells = procs.spawn(ACTOR_NAME, Cell, spawned.extent, list(ranks.values()), port, who)
+    return cast("ActorMesh", cells)
+
+
+def _ranks(spawned: ProcMesh, mesh: ProcMesh) -> ValueMesh[int]:
+    """The ranks that a view stands for, as they were spawned."""
+    return observe.as_viewed(ValueMesh(spawned.extent, range(len(spawned))), mesh)
 
 
 def _run(invocation: Invocation) -> ValueMesh[object] | None:

@@ -1,18 +1,20 @@
-"""`%monarch show`: the mesh explorer."""
+"""`%monarch show`: the mesh explorer, and the grid of values that a variable holds."""
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from monarch.actor import ProcMesh
+from monarch.actor import ProcMesh, ValueMesh
 from monarch_jupyter.commands.command import Command, Invocation
+from monarch_jupyter.commands.value_grid import followed, value_grid
 from monarch_jupyter.problems import CommandError
-from monarch_jupyter.publishing import shared_publisher
+from monarch_jupyter.publishing import shared_desk, shared_publisher
 from monarch_jupyter.registry import find_mesh, mesh_names
 
 if TYPE_CHECKING:
     from monarch_jupyter.widgets.explorer import Explorer
+    from monarch_jupyter.widgets.value_grid import ValueGrid
 
 
 def show(mesh: ProcMesh | str | None = None) -> Explorer:
@@ -25,24 +27,40 @@ def show(mesh: ProcMesh | str | None = None) -> Explorer:
     from monarch_jupyter.widgets.explorer import Explorer
 
     found = find_mesh(mesh) if isinstance(mesh, str) else mesh
-    return Explorer(shared_publisher(), only=found.uid if found else "")
+    return Explorer(shared_publisher(), shared_desk(), only=found.uid if found else "")
 
 
-def _run(invocation: Invocation) -> Explorer:
+def _run(invocation: Invocation) -> Explorer | ValueGrid:
     names = invocation.arguments.positionals
     if len(names) > 1:
-        raise CommandError("show takes one mesh, or none for all of them")
-    return show(find_mesh(names[0], invocation.namespace) if names else None)
+        raise CommandError("show takes one mesh or one variable, or none for all meshes")
+    if not names:
+        return show()
+    name = names[0]
+    values = invocation.namespace.get(name)
+    if isinstance(values, ValueMesh):
+        grid = value_grid(cast("ValueMesh[object]", values), name)
+        followed.add(grid, name, invocation.namespace)
+        return grid
+    return show(find_mesh(name, invocation.namespace))
 
 
 def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
-    return [] if words else mesh_names()
+    if words:
+        return []
+    values = [
+        name
+        for name, value in namespace.items()
+        if isinstance(value, ValueMesh) and not name.startswith("_")
+    ]
+    return [*mesh_names(), *values]
 
 
 COMMAND = Command(
     name="show",
     usage="show [NAME]",
-    summary="a live view of the ranks of one mesh, or of all",
+    summary="a live view of the ranks of one mesh, or of all, or of the values in a variable",
     run=_run,
+    examples=("%monarch show workers", "%monarch show losses"),
     complete=_complete,
 )

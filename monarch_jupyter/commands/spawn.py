@@ -1,4 +1,4 @@
-"""`%monarch spawn`: make a mesh of processes on this machine."""
+"""`%monarch spawn`: make a mesh of processes, on this machine or on the hosts of a job."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from monarch import observe
 from monarch.actor import ProcMesh, this_host
 from monarch_jupyter.arguments import Option
 from monarch_jupyter.commands.command import Command, Invocation
+from monarch_jupyter.job_hosts import hosts_of
+from monarch_jupyter.kept import keep_mesh, session_name
 from monarch_jupyter.problems import CommandError
-from monarch_jupyter.spawn_request import SpawnRequest, check_dims, check_name, parse_spawn
+from monarch_jupyter.spawn_request import (
+    SpawnRequest,
+    check_dims,
+    check_name,
+    parse_spawn,
+    split_job,
+)
 
 
 def spawn(
@@ -19,34 +27,48 @@ def spawn(
     *,
     preload: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    keep: bool = False,
+    job: str = "",
 ) -> ProcMesh:
     """Make a mesh of processes on this machine and wait until all of them run.
 
     `dims` are the sizes by dim, `{"gpus": 8}` for eight ranks (none: one rank without dims),
     `preload` names modules to import before the processes are forked, `env` holds what to set in
-    their environment.
+    their environment. With `keep` it outlives the kernel, and `attach(name)` takes it up again.
+    With `job` it is on the hosts of that: the name of one, or the path of its record, and `:mesh`
+    if it has several; of `dims`, `hosts` is how many of them, and all if it is left out.
 
     Raises:
         CommandError: the name is taken, a dim is none, a module to preload doesn't exist.
         SupervisionError: a process didn't start; the mesh is stopped again.
     """
     check_name(name)
-    request = SpawnRequest(name, check_dims(name, dims or {}), tuple(preload), dict(env or {}))
-    _check_free(name, {})
+    request = SpawnRequest(
+        name, check_dims(name, dims or {}), tuple(preload), dict(env or {}), keep,
+        *split_job(job),
+    )  # fmt: skip
+    check_free(name, {})
     return _make(request)
 
 
 def _make(request: SpawnRequest) -> ProcMesh:
     for module in request.preload:
         _check_module(module)
-    mesh = this_host().spawn_procs(
-        request.dims or None,
+    session = session_name(request.name) if request.keep else ""
+    dims = dict(request.dims)
+    hosts = this_host()
+    if request.job:
+        hosts = hosts_of(request.job, request.hosts, dims.pop("hosts", None))
+    mesh = hosts.spawn_procs(
+        dims or None,
         name=request.name,
         env=request.env or None,
         preload=request.preload,
     )
     try:
         mesh.initialized.get()
+        if request.keep:
+            keep_mesh(session, mesh)
     except BaseException:
         # An interrupt too: a mesh that nobody has a name for would only take up memory.
         mesh.stop("it didn't come up").get()
@@ -54,7 +76,10 @@ def _make(request: SpawnRequest) -> ProcMesh:
     return mesh
 
 
-def _check_free(name: str, namespace: Mapping[str, object]) -> None:
+def check_free(name: str, namespace: Mapping[str, object]) -> None:
+    """Raises:
+    CommandError: there is a mesh of this name, or a variable that a mesh would overwrite.
+    """
     if any(mesh.name == name for mesh in observe.meshes()):
         raise CommandError(
             f"{name} is a mesh already; `%monarch stop {name}` ends it, or choose another name"
@@ -77,25 +102,34 @@ def _check_module(module: str) -> None:
 
 def _run(invocation: Invocation) -> ProcMesh:
     request = parse_spawn(invocation.arguments)
-    _check_free(request.name, invocation.namespace)
+    check_free(request.name, invocation.namespace)
     mesh = _make(request)
     invocation.namespace[request.name] = mesh
     return mesh
 
 
 def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
-    return ["gpus=", "hosts=", "--preload", "--env"] if words else []
+    given = {word.partition("=")[0] for word in words}
+    return [f"{dim}=" for dim in ("gpus", "hosts") if dim not in given] if words else []
 
 
 COMMAND = Command(
     name="spawn",
-    usage="spawn NAME [dim=N ...] [--preload MODULE] [--env KEY=VALUE]",
-    summary="start a mesh of processes on this machine, bind it to NAME and show it",
+    usage="spawn NAME [dim=N ...] [--preload MODULE] [--env KEY=VALUE] [--keep] [--job JOB]",
+    summary="start a mesh of processes here or on a job, bind it to NAME and show it",
     run=_run,
     options=(
         Option("--preload", "import it once, before the processes are forked", "MODULE", True),
         Option("--env", "set an environment variable in them", "KEY=VALUE", True),
+        Option("--keep", "let it outlive this kernel; `%monarch attach NAME` takes it up again"),
+        Option(
+            "--job", "on the hosts of that job: its name, or the path of its record", "JOB[:MESH]"
+        ),
     ),
-    examples=("%monarch spawn workers gpus=8", "%monarch spawn workers gpus=4 --preload torch"),
+    examples=(
+        "%monarch spawn workers gpus=8",
+        "%monarch spawn workers gpus=4 --preload torch",
+        "%monarch spawn workers gpus=8 --job training",
+    ),
     complete=_complete,
 )

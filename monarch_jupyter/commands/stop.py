@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import MutableMapping, Sequence
 
 from monarch import observe
 from monarch.actor import ProcMesh
 from monarch_jupyter.arguments import Option
 from monarch_jupyter.commands.command import Command, Invocation
 from monarch_jupyter.problems import CommandError
-from monarch_jupyter.registry import find_mesh, mesh_names
+from monarch_jupyter.registry import complete_meshes, find_mesh, no_name
 from monarch_jupyter.rendering.words import count
 
 
@@ -39,9 +38,7 @@ def _run(invocation: Invocation) -> None:
     if everything and names:
         raise CommandError("stop takes names or --all, not both")
     if not everything and not names:
-        listed = ", ".join(mesh_names())
-        there = f"; there is {listed}" if listed else "; there are no meshes"
-        raise CommandError(f"stop needs the name of a mesh, or --all{there}")
+        raise no_name("stop", "the name of a mesh, or --all")
     found = observe.meshes() if everything else [find_mesh(n, invocation.namespace) for n in names]
     sizes = [len(mesh) for mesh in found]
     stopped = stop(*found, everything=everything)
@@ -52,15 +49,11 @@ def _run(invocation: Invocation) -> None:
         sys.stdout.write(f"stopped {name}: its {ended} ended\n")
 
 
-def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
-    return [*(name for name in mesh_names() if name not in words), "--all"]
-
-
 COMMAND = Command(
     name="stop",
     usage="stop NAME ... | --all",
     summary="end meshes; returns when their processes are gone",
     run=_run,
     options=(Option("--all", "every mesh of this kernel"),),
-    complete=_complete,
+    complete=complete_meshes,
 )

@@ -5,7 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 
 from monarch_jupyter.arguments import parse_arguments, split_words
-from monarch_jupyter.commands import doctor, error, ls, on, show, spawn, stop
+from monarch_jupyter.commands import (
+    attach,
+    autoreload,
+    debug,
+    detach,
+    doctor,
+    error,
+    kill,
+    logs,
+    ls,
+    nested_asyncio,
+    on,
+    ps,
+    reap,
+    show,
+    spawn,
+    stacks,
+    static,
+    stop,
+    update,
+)
 from monarch_jupyter.commands.command import Command, Invocation
 from monarch_jupyter.problems import CommandError, did_you_mean
 
@@ -15,8 +35,20 @@ COMMANDS: dict[str, Command] = {
         spawn.COMMAND,
         on.COMMAND,
         ls.COMMAND,
+        ps.COMMAND,
         show.COMMAND,
+        static.COMMAND,
+        stacks.COMMAND,
+        debug.COMMAND,
         stop.COMMAND,
+        kill.COMMAND,
+        logs.COMMAND,
+        update.COMMAND,
+        autoreload.COMMAND,
+        nested_asyncio.COMMAND,
+        attach.COMMAND,
+        detach.COMMAND,
+        reap.COMMAND,
         error.COMMAND,
         doctor.COMMAND,
     )
@@ -64,16 +96,3 @@ def overview() -> str:
         magic = "%%" if command.takes_cell else "%"
         lines.append(f"  {magic}monarch {command.usage}".ljust(width + 11) + command.summary)
     return "\n".join(lines)
-
-
-def complete_line(text: str, namespace: MutableMapping[str, object]) -> list[str]:
-    """Words that could take the place of the last one in `text`, what stands after `%monarch`."""
-    words = text.split()
-    begun = words.pop() if words and not text.endswith((" ", "\t")) else ""
-    if not words:
-        known = list(COMMANDS)
-    elif words[0] in COMMANDS:
-        known = [*COMMANDS[words[0]].complete(words[1:], namespace), "-h"]
-    else:
-        known = []
-    return [word for word in known if word.startswith(begun)]

@@ -66,15 +66,17 @@ def entry_lines(group: Sequence[RankFailure], cell_names: CellNames) -> list[str
     lines = headline(group)
     for place in user_places(first):
         lines += [f"  {line}" for line in place_lines(place, cell_names)]
-    if first.death is not None and first.death.stderr_tail:
+    death = first.first_cause.death
+    if death is not None and death.stderr_tail:
         lines.append("  its last lines on stderr:")
-        lines += [f"    {line}" for line in first.death.stderr_tail[-STDERR_LINES:]]
+        lines += [f"    {line}" for line in death.stderr_tail[-STDERR_LINES:]]
     return lines
 
 
 def user_places(failure: RankFailure) -> list[Place]:
-    """The frames of the user's own program, outermost first."""
-    places = [Place(f.filename, f.lineno, f.name, f.line) for f in failure.frames if f.user]
+    """The frames of the user's own program where it all began, outermost first."""
+    frames = failure.first_cause.frames
+    places = [Place(f.filename, f.lineno, f.name, f.line) for f in frames if f.user]
     return [place for place in places if not place.is_own]
 
 
@@ -103,12 +105,24 @@ def whole_text(group: Sequence[RankFailure]) -> str:
     """A group with the whole remote traceback, its causes included, and where each process is."""
     where = [f"{f.where}: pid {f.pid} on {f.host}" for f in group]
     parts = [*headline(group), *where]
-    if group[0].traceback:
-        parts += ["", group[0].traceback.rstrip()]
-    death = group[0].death
+    told: RankFailure | None = group[0].first_cause
+    while told is not None:  # from the first cause to what came of it in the end
+        if told.traceback:
+            parts += ["", told.traceback.rstrip()]
+        told = _came_of_it(group[0], told)
+    death = group[0].first_cause.death
     if death is not None and death.stderr_tail:
         parts += ["", "its last lines on stderr:", *death.stderr_tail]
     return "\n".join(parts)
+
+
+def _came_of_it(last: RankFailure, cause: RankFailure) -> RankFailure | None:
+    """What came first of a cause, on the way to the last failure; None: that is the last one."""
+    while last.causes and last is not cause:
+        if last.causes[0] is cause:
+            return last
+        last = last.causes[0]
+    return None
 
 
 def _entry_html(group: Sequence[RankFailure], cell_names: CellNames) -> Html:

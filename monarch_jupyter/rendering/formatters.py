@@ -8,32 +8,59 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from monarch import observe
+from monarch import actor, buffers, config, observe, rdma, session, supervision, testing
 from monarch.actor import (
     ActorError,
     ActorMesh,
+    Future,
     HostMesh,
     MeshFailure,
     ProcMesh,
+    RankFailure,
     SupervisionError,
     ValueMesh,
 )
-from monarch.observe import MeshSnapshot
+from monarch.debug import WaitingRanks
+from monarch.observe import MeshSnapshot, MeshStacks, Metrics, Stacks
+from monarch.session import AttachedSession
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.failures import failures_html, failures_text
 from monarch_jupyter.rendering.frames import CellNames
+from monarch_jupyter.rendering.futures import future_html, future_text
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.meshes import mesh_html, mesh_text
+from monarch_jupyter.rendering.metrics import endpoints_html, endpoints_text
+from monarch_jupyter.rendering.records import (
+    error_html,
+    is_record,
+    line_html,
+    record_html,
+    record_text,
+)
+from monarch_jupyter.rendering.stacks import stacks_html, stacks_text
+from monarch_jupyter.rendering.telemetry import measured_html, measured_text
 from monarch_jupyter.rendering.values import values_html, values_text
+from monarch_jupyter.rendering.waiting import waiting_html, waiting_text
 from monarch_jupyter.rendering.words import extent_text
+
+PUBLIC = (actor, observe, session, supervision, rdma, buffers, testing, config)
 
 
 class Formatters:
-    """The text and HTML of each class, in one shell."""
+    """The text and HTML of each class, in one shell.
 
-    def __init__(self, display_formatter: Any, cell_names: CellNames) -> None:
+    `stacks_view`: makes a view with buttons of stacks, where there is a page to press them.
+    """
+
+    def __init__(
+        self,
+        display_formatter: Any,
+        cell_names: CellNames,
+        stacks_view: Callable[[Stacks], dict[str, Any]] | None = None,
+    ) -> None:
         self._formatter = display_formatter
         self._cell_names = cell_names
+        self._stacks_view = stacks_view
         self._before: list[tuple[Any, type, object]] = []
 
     def install(self) -> None:
@@ -46,8 +73,41 @@ class Formatters:
             lambda mesh: values_text(mesh.sizes, mesh.values()),
             lambda mesh: values_html(mesh.sizes, mesh.values()),
         )
+        self._register(
+            Stacks,
+            lambda found: stacks_text(found, self._cell_names),
+            lambda found: stacks_html(found, self._cell_names),
+        )
+        self._register(
+            MeshStacks,
+            lambda found: stacks_text(Stacks((found,)), self._cell_names),
+            lambda found: stacks_html(Stacks((found,)), self._cell_names),
+        )
+        self._register(
+            Future,
+            lambda future: future_text(future, self._cell_names),
+            lambda future: future_html(future, self._cell_names),
+        )
+        self._register(MeshSnapshot, mesh_text, mesh_html)
+        self._register(Metrics, _metrics_text, _metrics_html)
+        self._register(AttachedSession, attached_text, attached_html)
+        self._register(
+            WaitingRanks,
+            lambda found: waiting_text(found, self._cell_names),
+            lambda found: waiting_html(found, self._cell_names),
+        )
         for kind in (MeshFailure, ActorError, SupervisionError):
             self._register(kind, self._failure_text, self._failure_html)
+        self._register(
+            RankFailure,
+            lambda failure: failures_text([failure], self._cell_names),
+            lambda failure: failures_html([failure], self._cell_names),
+        )
+        for kind in plain_kinds():
+            self._register_plain(kind)
+        if self._stacks_view is not None:
+            whole = self._formatter.mimebundle_formatter
+            self._before.append((whole, Stacks, whole.for_type(Stacks, self._view_of_stacks)))
 
     def restore(self) -> None:
         """Take them back. Idempotent."""
@@ -58,12 +118,28 @@ class Formatters:
                 formatter.for_type(kind, before)
         self._before.clear()
 
+    def _view_of_stacks(self, found: Stacks, **_: object) -> dict[str, Any] | None:
+        view = self._stacks_view
+        return None if view is None or not found.meshes else view(found)
+
+    def _register_plain(self, kind: Any) -> None:
+        """One that needs no picture: a record by its fields, another by what it says of itself."""
+        if issubclass(kind, BaseException):
+            self._register(kind, None, error_html)
+        elif is_record(kind):
+            self._register(kind, record_text, record_html)
+        else:
+            self._register(kind, None, line_html)
+
     def _register(
-        self, kind: type, text: Callable[[Any], str], markup: Callable[[Any], Html]
+        self, kind: type, text: Callable[[Any], str] | None, markup: Callable[[Any], Html]
     ) -> None:
+        """`text` None: as it says of itself."""
+
         def pretty(value: object, printer: Any, cycle: bool) -> None:
             # Inside a list or a dict a picture of many lines would be no help.
-            printer.text(text(value) if printer.output.tell() == 0 else repr(value))
+            outermost = text is not None and printer.output.tell() == 0
+            printer.text(text(value) if text is not None and outermost else repr(value))
 
         def styled(value: object) -> str:
             return markup(value)
@@ -80,6 +156,24 @@ class Formatters:
         if not failed.failures:
             return html.card(html.toned(str(failed), "bad"))
         return failures_html(failed.failures, self._cell_names)
+
+
+PICTURED = (
+    ProcMesh, ActorMesh, HostMesh, ValueMesh, Future, MeshSnapshot, Metrics, Stacks, MeshStacks,
+    AttachedSession, MeshFailure, RankFailure, ActorError, SupervisionError,
+)  # fmt: skip
+"""Classes that have a picture of their own."""
+
+
+def plain_kinds() -> list[Any]:
+    """All other public classes that there are instances of, but for actors, which are users'."""
+    names = [(module, name) for module in PUBLIC for name in module.__all__]
+    found = dict.fromkeys(getattr(module, name) for module, name in names)
+    return [
+        kind
+        for kind in found
+        if isinstance(kind, type) and not issubclass(kind, (*PICTURED, actor.Actor))
+    ]
 
 
 def proc_mesh_text(mesh: ProcMesh) -> str:
@@ -127,3 +221,33 @@ def host_mesh_text(mesh: HostMesh) -> str:
 def host_mesh_html(mesh: HostMesh) -> Html:
     """The same as HTML."""
     return html.card(host_mesh_text(mesh))
+
+
+def attached_text(found: AttachedSession) -> str:
+    """Its name, then its meshes."""
+    lines = [proc_mesh_text(mesh) for mesh in found.proc_meshes]
+    lines += [actor_mesh_text(mesh) for mesh in found.actor_meshes]
+    return "\n".join([f"session {found.name}", *lines])
+
+
+def attached_html(found: AttachedSession) -> Html:
+    """The same as HTML."""
+    shown = [*map(proc_mesh_html, found.proc_meshes), *map(actor_mesh_html, found.actor_meshes)]
+    return html.card("session ", html.element("strong", found.name), *shown)
+
+
+def _metrics_text(metrics: Metrics) -> str:
+    uids = _meshes_of(metrics)
+    parts = [endpoints_text(metrics, uids, every=True), measured_text(metrics, uids)]
+    return "\n\n".join(part for part in parts if part) or "nothing was called yet"
+
+
+def _metrics_html(metrics: Metrics) -> Html:
+    uids = _meshes_of(metrics)
+    shown = [endpoints_html(metrics, uids, every=True), measured_html(metrics, uids)]
+    return html.card(html.join(shown) or "nothing was called yet")
+
+
+def _meshes_of(metrics: Metrics) -> set[str]:
+    rows = (*metrics.endpoints, *metrics.spans, *metrics.instruments)
+    return {row.mesh_uid for row in rows}

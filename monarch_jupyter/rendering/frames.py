@@ -52,12 +52,12 @@ def place_lines(place: Place, cell_names: CellNames) -> list[str]:
     """`Cell In[3], line 7, in step`, then the source with an arrow at the line."""
     inside = "" if place.name == "<module>" else f", in {place.name}"
     return [
-        f"{_file_text(place.filename, cell_names)}, line {place.lineno}{inside}",
+        f"{file_text(place.filename, cell_names)}, line {place.lineno}{inside}",
         *_source_lines(place),
     ]
 
 
-def _file_text(filename: str, cell_names: CellNames) -> str:
+def file_text(filename: str, cell_names: CellNames) -> str:
     cell = cell_names(filename)
     if cell is not None:
         return cell

@@ -1,7 +1,7 @@
 """How the ranks of named dims lie on a page: rows and columns. No I/O.
 
 The last dim runs across, every other one down. A mesh of a single dim is broken into rows of
-`WRAP`. The explorer lays out its grid by the same rule.
+`WRAP`, a large one of `DENSE_WRAP`. The explorer lays out its grid by the same rule.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from itertools import product
 from monarch_jupyter.rank_names import name_indices
 
 WRAP = 16
+DENSE_WRAP = 32
+LARGE = 256
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,11 @@ def grid_of(sizes: Mapping[str, int]) -> Grid:
         return Grid((), (GridRow("", range(1)),))
     across, width = dims[-1], sizes[dims[-1]]
     if len(dims) == 1:
-        if width <= WRAP:
+        wrap = DENSE_WRAP if width > LARGE else WRAP
+        if width <= wrap:
             return Grid(tuple(f"{across}={i}" for i in range(width)), (GridRow("", range(width)),))
-        starts = range(0, width, WRAP)
-        parts = [range(start, min(start + WRAP, width)) for start in starts]
+        starts = range(0, width, wrap)
+        parts = [range(start, min(start + wrap, width)) for start in starts]
         return Grid((), tuple(GridRow(f"{across}={name_indices(part)}", part) for part in parts))
     down = dims[:-1]
     places = product(*(range(sizes[dim]) for dim in down))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from monarch_jupyter.cell_names import place_text
 from monarch_jupyter.rank_names import name_point, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
@@ -32,8 +33,13 @@ def doing(row: RankRow) -> str:
     """`busy in Trainer.step`, `failed: killed by SIGKILL`, `idle`."""
     if row.state == "failed" and row.failure:
         return f"failed: {row.failure}"
-    if row.state == "busy" and row.endpoint:
-        return f"busy in {row.actor}.{row.endpoint}" if row.actor else f"busy in {row.endpoint}"
+    if row.state == "starting" and row.failure:
+        return f"starting again: {row.failure}"
+    if row.state in ("busy", "paused") and row.endpoint:
+        if row.place is not None:
+            return f"{row.state} in {place_text(row.place)}"
+        where = f"{row.actor}.{row.endpoint}" if row.actor else row.endpoint
+        return f"{row.state} in {where}"
     return row.state
 
 
@@ -80,8 +86,14 @@ def listing_html(meshes: Sequence[MeshSnapshot]) -> Html:
 
 
 def tally_of(mesh: MeshSnapshot) -> str:
-    """`8 ranks, 7 idle, 1 busy`."""
-    return f"{count(len(mesh.rows), 'rank')}, {tally(row.state for row in mesh.rows)}"
+    """`8 ranks, 7 idle, 1 busy`, and how often ranks were started again, if any was."""
+    return f"{count(len(mesh.rows), 'rank')}, {_states(mesh)}"
+
+
+def _states(mesh: MeshSnapshot) -> str:
+    restarts = sum(row.restarts for row in mesh.rows)
+    states = tally(row.state for row in mesh.rows)
+    return f"{states}, {count(restarts, 'restart')}" if restarts else states
 
 
 _LIST_HEAD = ["mesh", "dims", "state", "ranks", "actors", "host", "age"]
@@ -92,7 +104,7 @@ def _list_row(mesh: MeshSnapshot) -> list[str]:
         mesh.name,
         extent_text(mesh.sizes),
         mesh.state,
-        f"{len(mesh.rows)}: {tally(row.state for row in mesh.rows)}",
+        f"{len(mesh.rows)}: {_states(mesh)}",
         ", ".join(mesh.actors) or "-",
         mesh.host,
         duration(mesh.age_s),
@@ -159,6 +171,9 @@ def _failures(mesh: MeshSnapshot) -> Html:
 
 def _processes(mesh: MeshSnapshot, name: str = "") -> Html:
     head = ["rank", "pid", "state", "for", "messages", "errors", "busy", "memory"]
+    restarts = any(row.restarts for row in mesh.rows)
+    if restarts:
+        head.append("restarts")
     rows: list[list[object]] = [
         [
             name_point(row.point) or str(row.rank),
@@ -169,6 +184,7 @@ def _processes(mesh: MeshSnapshot, name: str = "") -> Html:
             html.toned(row.errors, "bad") if row.errors else row.errors,
             duration(row.busy_s),
             "-" if row.rss_mib is None else f"{row.rss_mib:.0f} MiB",
+            *([row.restarts] if restarts else []),
         ]
         for row in mesh.rows
     ]

@@ -1,6 +1,7 @@
 """What a call answered: one value a rank. No I/O.
 
-Numbers are a heat map over the mesh's dims, tensors a summary, everything else a list in which
+Numbers, also those in tensors of one element, are a heat map over the mesh's dims; very many are
+told by their spread, part by part. Other tensors are a summary, everything else is a list in which
 ranks with the same text share a line.
 """
 
@@ -8,16 +9,19 @@ from __future__ import annotations
 
 import math
 import numbers
+import statistics
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from monarch_jupyter.rank_names import name_ranks
+from monarch_jupyter.rank_names import name_point, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.layout import Grid, grid_of, point_of
 from monarch_jupyter.rendering.words import columns, extent_text
 
 MOST_CELLS = 1024
+MOST_PARTS = 64
+"""So many parts of a mesh are told apart, and so many different values are shown."""
 LONGEST_SHOWN = 400
 """Characters of one value that are shown without a click."""
 
@@ -35,30 +39,130 @@ class TensorLike(Protocol):
 def values_text(sizes: Mapping[str, int], values: Sequence[object]) -> str:
     """The values of a mesh with these dims, in rank order, as text."""
     head = f"ValueMesh {extent_text(sizes)}"
-    if all_numbers(values) and 1 < len(values) <= MOST_CELLS:
-        return "\n".join([head, *_number_lines(grid_of(sizes), values)])
-    rows = [[ranks or "value", shown] for ranks, shown in _folded(sizes, values)]
+    numbers = as_numbers(values)
+    if numbers is not None and len(values) > 1:
+        if len(values) <= MOST_CELLS:
+            return "\n".join([head, *_number_lines(grid_of(sizes), numbers)])
+        lines = columns([_SPREAD, *_spreads(sizes, numbers)])
+        return "\n".join([head, *(f"  {line}" for line in lines), *_left_out(sizes)])
+    folded = _folded(sizes, values)
+    rows = [[ranks or "value", shown] for ranks, shown in folded[:MOST_PARTS]]
+    more = [f"  and {len(folded) - MOST_PARTS} more"] if len(folded) > MOST_PARTS else []
     if any("\n" in shown for _, shown in rows):
         blocks = [f"  {ranks}\n{_indented(shown)}" for ranks, shown in rows]
-        return "\n".join([head, *blocks])
-    return "\n".join([head, *(f"  {line}" for line in columns(rows))])
+        return "\n".join([head, *blocks, *more])
+    return "\n".join([head, *(f"  {line}" for line in columns(rows)), *more])
 
 
 def values_html(sizes: Mapping[str, int], values: Sequence[object]) -> Html:
     """The values of a mesh with these dims, in rank order, as static HTML."""
     head = html.element("div", "ValueMesh ", html.code(extent_text(sizes)))
-    if all_numbers(values) and 1 < len(values) <= MOST_CELLS:
-        return html.card(head, _heat_map(grid_of(sizes), values))
+    numbers = as_numbers(values)
+    if numbers is not None and len(values) > 1:
+        if len(values) <= MOST_CELLS:
+            return html.card(head, _heat_map(grid_of(sizes), numbers), _legend(sizes, numbers))
+        return html.card(
+            head,
+            html.table(_SPREAD, _spreads(sizes, numbers)),
+            *[html.toned(line.strip(), "muted") for line in _left_out(sizes)],
+        )
+    first = dict(zip(map(value_text, values), values, strict=True))
     rows = [
-        [html.header(ranks or "value", "row"), _shown(text)]
+        [html.header(ranks or "value", "row"), _styled(first[text]) or _shown(text)]
         for ranks, text in _folded(sizes, values)
     ]
-    return html.card(head, html.table((), rows))
+    table, rest = html.table((), rows[:MOST_PARTS]), rows[MOST_PARTS:]
+    if not rest:
+        return html.card(head, table)
+    more = html.toned(f"and {len(rest)} more", "muted")
+    return html.card(head, table, html.details(more, html.table((), rest)))
 
 
-def all_numbers(values: Sequence[object]) -> TypeGuard[Sequence[float]]:
-    """Whether every value is a real number (a truth value is none)."""
-    return all(not isinstance(v, bool) and isinstance(v, numbers.Real) for v in values)
+def _styled(value: object) -> Html | None:
+    """How the value shows itself, as data frames do."""
+    method = getattr(value, "_repr_html_", None)
+    if isinstance(value, type) or not callable(method):
+        return None
+    try:
+        shown = method()
+    except Exception:
+        return None  # it still has its text
+    return Html(shown) if isinstance(shown, str) else None
+
+
+def as_numbers(values: Sequence[object]) -> list[float] | None:
+    """The real numbers that the values are, if all of them are some (a truth value is none)."""
+    found: list[float] = []
+    for value in values:
+        number = _as_number(value)
+        if number is None:
+            return None
+        found.append(number)
+    return found
+
+
+def _as_number(value: object) -> float | None:
+    if isinstance(value, TensorLike) and not isinstance(value, numbers.Number):
+        # One element, and here: one on a device would have to be waited for.
+        item = getattr(value, "item", None)
+        if math.prod(value.shape) != 1 or _where(value) or not callable(item):
+            return None
+        value = item()
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    return value  # pyright: ignore[reportReturnType]  # a Real: an int stays one
+
+
+_SPREAD = ["ranks", "lowest", "median", "mean", "highest", "not finite"]
+
+
+def _spreads(sizes: Mapping[str, int], values: Sequence[float]) -> list[list[str]]:
+    """A line for all ranks, then one for each index of the first dim that has several."""
+    rows = [_spread("all", range(len(values)), sizes, values)]
+    dim = next((dim for dim, size in sizes.items() if size > 1), None)
+    if dim is None or len([size for size in sizes.values() if size > 1]) < 2:
+        return rows
+    part = len(values) // sizes[dim]
+    for index in range(min(sizes[dim], MOST_PARTS)):
+        ranks = range(index * part, (index + 1) * part)
+        rows.append(_spread(f"{dim}={index}", ranks, sizes, values))
+    return rows
+
+
+def _spread(
+    name: str, ranks: range, sizes: Mapping[str, int], values: Sequence[float]
+) -> list[str]:
+    finite = sorted((values[rank], rank) for rank in ranks if math.isfinite(values[rank]))
+    odd = len(ranks) - len(finite)
+    if not finite:
+        return [name, "-", "-", "-", "-", str(odd)]
+    (low, lowest), (high, highest) = finite[0], finite[-1]
+    middle = statistics.median(value for value, _ in finite)
+    mean = statistics.fmean(value for value, _ in finite)
+    ends = [
+        f"{number_text(value)} at {name_point(point_of(rank, sizes))}"
+        for value, rank in ((low, lowest), (high, highest))
+    ]
+    return [name, ends[0], number_text(middle), number_text(mean), ends[1], str(odd)]
+
+
+def _left_out(sizes: Mapping[str, int]) -> list[str]:
+    most = max((size for size in sizes.values()), default=0)
+    several = len([size for size in sizes.values() if size > 1]) > 1
+    first = next((size for size in sizes.values() if size > 1), most)
+    return [f"  and {first - MOST_PARTS} more parts"] if several and first > MOST_PARTS else []
+
+
+def _legend(sizes: Mapping[str, int], values: Sequence[float]) -> Html:
+    finite = [(value, rank) for rank, value in enumerate(values) if math.isfinite(value)]
+    odd = len(values) - len(finite)
+    parts: list[str] = []
+    if finite and min(finite)[0] < max(finite)[0]:
+        for word, (value, rank) in (("lowest", min(finite)), ("highest", max(finite))):
+            parts.append(f"{word} {number_text(value)} at {name_point(point_of(rank, sizes))}")
+    if odd:
+        parts.append(f"{odd} not finite")
+    return html.element("div", html.toned("; ".join(parts), "muted")) if parts else Html()
 
 
 def number_text(value: float) -> str:
@@ -75,13 +179,17 @@ def value_text(value: object) -> str:
 
 def _tensor_text(tensor: TensorLike) -> str:
     kind = f"{type(tensor).__name__} {tensor.dtype} {list(tensor.shape)}"
-    device = getattr(tensor, "device", None)
-    where = f" on {device}" if device is not None and str(device) != "cpu" else ""
+    where = _where(tensor)
     # One element says more than its shape.
     item = getattr(tensor, "item", None)
     if math.prod(tensor.shape) == 1 and callable(item) and not where:
         return f"{kind} = {item()!r}"
     return kind + where
+
+
+def _where(tensor: TensorLike) -> str:
+    device = getattr(tensor, "device", None)
+    return f" on {device}" if device is not None and str(device) != "cpu" else ""
 
 
 def _folded(sizes: Mapping[str, int], values: Sequence[object]) -> list[tuple[str, str]]:
@@ -134,4 +242,6 @@ def _heat_cell(value: float, low: float, high: float) -> Html:
         # Translucent over the theme's own background, so that its text colour stays readable.
         strength = 0.06 + 0.5 * (float(value) - low) / (high - low)
         style += f"; background: rgba(25, 118, 210, {strength:.2f})"
+    if not math.isfinite(value):
+        return html.cell(html.toned(number_text(value), "bad"), style=style)
     return html.cell(number_text(value), style=style)

@@ -7,11 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from monarch_jupyter.rendering.html import Tone
 
-ICONS = {"starting": "◌", "idle": "○", "busy": "●", "ready": "●", "failed": "✕", "stopped": "□"}
+ICONS = {
+    "starting": "◌", "idle": "○", "busy": "●", "paused": "◫", "ready": "●", "failed": "✕",
+    "stopped": "□",
+}  # fmt: skip
 TONES: dict[str, Tone] = {
     "starting": "muted",
     "idle": "good",
     "busy": "busy",
+    "paused": "busy",
     "ready": "good",
     "failed": "bad",
     "stopped": "muted",

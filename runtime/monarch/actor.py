@@ -1,7 +1,7 @@
 """Actors, meshes and calls: the public API. See `docs/` and the tutorials in `notebooks/`.
 
 Each name is loaded when it is first asked for. A module that only defines actors so costs neither
-the runtime nor ZeroMQ, which take most of the time of an import.
+the runtime nor what it needs, which take most of the time of an import.
 """
 
 from __future__ import annotations
@@ -21,15 +21,22 @@ if TYPE_CHECKING:
     from monarch._src.actor.ports import Channel, Port, PortReceiver
     from monarch._src.actor.sending import Accumulator, as_endpoint, send
     from monarch._src.core.identity import ProcId, Uid
+    from monarch._src.debug.controller import debug_controller
     from monarch._src.errors import (
         ActorError,
+        CallCancelled,
         DeadlockError,
+        MeshStoppedError,
+        RestartedError,
+        SupervisionError,
+    )
+    from monarch._src.failures import (
         Death,
         Frame,
         MeshFailure,
-        MeshStoppedError,
+        OutOfMemory,
         RankFailure,
-        SupervisionError,
+        Undeliverable,
     )
     from monarch._src.mesh.actor_mesh import ActorMesh
     from monarch._src.mesh.controllers import get_or_spawn_controller
@@ -37,15 +44,27 @@ if TYPE_CHECKING:
     from monarch._src.mesh.proc_mesh import ProcMesh
     from monarch._src.mesh.process_options import BootstrapCommand, default_bootstrap_cmd
     from monarch._src.mesh.session import shutdown_context
+    from monarch._src.mesh.transport import ChannelTransport, enable_transport
+    from monarch._src.mesh.workers import (
+        attach_to_workers,
+        run_worker_loop_forever,
+        run_worker_loop_until_shutdown,
+        start_worker_loop_forever,
+    )
     from monarch._src.shape import Extent, NDSlice, Point, Region, Shape, ValueMesh
+    from monarch._src.telemetry.meter import get_meter
+    from monarch._src.telemetry.spans import span, traced
 
 # Where names come from, below monarch._src. Those of the second table can start a session.
 _LIGHT = {
     "actor.endpoint": "Actor concurrent_endpoint endpoint",
     "core.identity": "ProcId Uid",
-    "errors": "ActorError DeadlockError Death Frame MeshFailure MeshStoppedError RankFailure "
+    "errors": "ActorError CallCancelled DeadlockError MeshStoppedError RestartedError "
     "SupervisionError",
+    "failures": "Death Frame MeshFailure OutOfMemory RankFailure Undeliverable",
     "shape": "Extent NDSlice Point Region Shape ValueMesh",
+    "telemetry.meter": "get_meter",
+    "telemetry.spans": "span traced",
 }
 _RUNTIME = {
     "actor.background": "returns_future",
@@ -55,12 +74,16 @@ _RUNTIME = {
     "actor.here": "context current_actor_name current_rank current_size",
     "actor.ports": "Channel Port PortReceiver",
     "actor.sending": "Accumulator as_endpoint send",
+    "debug.controller": "debug_controller",
     "mesh.actor_mesh": "ActorMesh",
     "mesh.controllers": "get_or_spawn_controller",
     "mesh.host_mesh": "HostMesh this_host this_proc",
     "mesh.proc_mesh": "ProcMesh",
     "mesh.process_options": "BootstrapCommand default_bootstrap_cmd",
     "mesh.session": "shutdown_context",
+    "mesh.transport": "ChannelTransport enable_transport",
+    "mesh.workers": "attach_to_workers run_worker_loop_forever run_worker_loop_until_shutdown "
+    "start_worker_loop_forever",
 }
 _WHERE = {
     name: f"monarch._src.{module}"
@@ -110,7 +133,9 @@ __all__ = [
     "ActorInstance",
     "ActorMesh",
     "BootstrapCommand",
+    "CallCancelled",
     "Channel",
+    "ChannelTransport",
     "Context",
     "CreatorInstance",
     "DeadlockError",
@@ -123,6 +148,7 @@ __all__ = [
     "MeshFailure",
     "MeshStoppedError",
     "NDSlice",
+    "OutOfMemory",
     "Point",
     "Port",
     "PortReceiver",
@@ -130,24 +156,35 @@ __all__ = [
     "ProcMesh",
     "RankFailure",
     "Region",
+    "RestartedError",
     "Shape",
     "SupervisionError",
     "Uid",
+    "Undeliverable",
     "ValueMesh",
     "as_endpoint",
+    "attach_to_workers",
     "concurrent_endpoint",
     "config",
     "context",
     "current_actor_name",
     "current_rank",
     "current_size",
+    "debug_controller",
     "default_bootstrap_cmd",
+    "enable_transport",
     "endpoint",
+    "get_meter",
     "get_or_spawn_controller",
     "returns_future",
+    "run_worker_loop_forever",
+    "run_worker_loop_until_shutdown",
     "send",
     "shutdown_context",
+    "span",
+    "start_worker_loop_forever",
     "this_host",
     "this_proc",
+    "traced",
     "unhandled_fault_hook",
 ]

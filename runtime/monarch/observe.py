@@ -1,38 +1,104 @@
 """What a front end needs to show: meshes, ranks, what they do and write, what this machine has."""
 
-from monarch._src.events import MeshSpawned, MeshStopped, OutputLine, ProcReady, RankFailed
+from monarch._src.actor.payloads import PayloadCounts
+from monarch._src.errors import StacksError
+from monarch._src.events import (
+    MeshSpawned,
+    MeshStopped,
+    OutputLine,
+    ProcReady,
+    RankFailed,
+    RankPaused,
+    RankRestarting,
+)
+from monarch._src.logs.overwriting import shown as as_shown
 from monarch._src.mesh.doctor import Finding, doctor
-from monarch._src.mesh.metrics import EndpointMetrics, Metrics, MissingProcess, Process, metrics
+from monarch._src.mesh.inspecting import LiveActor, live_actors
+from monarch._src.mesh.live_code import actor_class_of, actor_meshes, update_actors
+from monarch._src.mesh.metrics import EndpointMetrics, Metrics, MissingProcess, metrics
 from monarch._src.mesh.observe import (
+    CodePlace,
     MeshSnapshot,
     RankRow,
+    StartingMesh,
     State,
     flush_output,
     meshes,
+    number_calls,
     on_change,
     on_output,
+    payload_counts,
     snapshot,
+    starting,
 )
+from monarch._src.mesh.open_calls import (
+    OpenCall,
+    call_of,
+    cancel_calls,
+    cancel_on,
+    interrupt_procs,
+    kill_procs,
+    newest_call,
+    open_calls,
+)
+from monarch._src.mesh.selection import as_viewed
+from monarch._src.mesh.stacks import MeshStacks, StackFrame, StackGroup, Stacks, ThreadStack, stacks
+from monarch._src.mesh.telemetry import InstrumentMetrics, Process, SpanMetrics
+from monarch._src.mesh.transfers import OpenPull, open_pulls
 
 __all__ = [
+    "CodePlace",
     "EndpointMetrics",
     "Finding",
+    "InstrumentMetrics",
+    "LiveActor",
     "MeshSnapshot",
     "MeshSpawned",
+    "MeshStacks",
     "MeshStopped",
     "Metrics",
     "MissingProcess",
+    "OpenCall",
+    "OpenPull",
     "OutputLine",
+    "PayloadCounts",
     "ProcReady",
     "Process",
     "RankFailed",
+    "RankPaused",
+    "RankRestarting",
     "RankRow",
+    "SpanMetrics",
+    "StackFrame",
+    "StackGroup",
+    "Stacks",
+    "StacksError",
+    "StartingMesh",
     "State",
+    "ThreadStack",
+    "actor_class_of",
+    "actor_meshes",
+    "as_shown",
+    "as_viewed",
+    "call_of",
+    "cancel_calls",
+    "cancel_on",
     "doctor",
     "flush_output",
+    "interrupt_procs",
+    "kill_procs",
+    "live_actors",
     "meshes",
     "metrics",
+    "newest_call",
+    "number_calls",
     "on_change",
     "on_output",
+    "open_calls",
+    "open_pulls",
+    "payload_counts",
     "snapshot",
+    "stacks",
+    "starting",
+    "update_actors",
 ]

@@ -15,12 +15,13 @@ from typing import Any
 
 from monarch._src.actor import calling
 from monarch._src.actor.calling import Endpoint
-from monarch._src.actor.endpoint import EndpointMethod
+from monarch._src.actor.endpoint import EndpointMethod, actor_class
+from monarch._src.actor.in_hand import InHand
 from monarch._src.actor.remote import ship
-from monarch._src.actor.worker import Worker
+from monarch._src.actor.served import ServedEndpoints
 from monarch._src.core.calls import CallTable, PendingCall
 from monarch._src.core.metrics import MetricsTable
-from monarch._src.errors import RankFailure
+from monarch._src.failures import RankFailure
 from monarch._src.shape import Extent, Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import OK, Call
@@ -84,23 +85,22 @@ def answering() -> Pair:
 
 def running() -> Pair:
     """The callee: when it came, how long it waited and ran, the figures of both payloads."""
-    routes = SimpleNamespace(reply=lambda *_: None)
-    run: Any = SimpleNamespace(metrics=MetricsTable(), routes=routes)
-    spec = SimpleNamespace(mesh=1, mesh_name="workers", class_name="Echo", name="echo")
+    run: Any = SimpleNamespace(
+        metrics=MetricsTable(), routes=SimpleNamespace(reply=lambda *_: None), name="here"
+    )
+    spec: Any = SimpleNamespace(mesh=1, mesh_name="workers", class_name="Echo", name="echo")
+    worker: Any = SimpleNamespace(runtime=run, dead=None)
+    endpoints = ServedEndpoints(run, spec, actor_class(Echo))
+    in_hand = InHand(worker)
 
     def one(name: str) -> Callable[[], object]:
-        worker = Worker.__new__(Worker)
-        worker.runtime, worker.spec = run, spec  # type: ignore[assignment]
-        worker._served = {}
-        worker._class = SimpleNamespace(  # type: ignore[assignment]
-            endpoints={"counted": Echo.counted, "plain": Echo.plain}, cls=Echo
-        )
         call = Call(1, 1, name, 0, [], [])
 
         def handle() -> None:
             came = monotonic_ns() if name == "counted" else 0
-            served = worker.serve(call, PAYLOAD, 5000 - came)
-            worker.finish("client", call, None, None, served, 4321)
+            in_hand.take("client", call, PAYLOAD)
+            served = endpoints.take(call, PAYLOAD, 5000 - came)
+            in_hand.finish("client", call, None, None, served, 4321)
 
         return handle
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -27,11 +28,84 @@ SETTINGS = {
 
 
 class Lab:
-    """A server on `folder`, reached at `url`."""
+    """A server on `folder`/work, reached at `url` while it runs; its settings stay when it ends.
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self.folder = folder
-        self.url = url
+    JupyterLab, and Notebook 7 where it is installed, with this build of the labextension, in a
+    process group that is ended whole. A `base_url` is what a hub gives each user's server.
+    """
+
+    def __init__(self, folder: Path, labextension: Path, base_url: str = "/") -> None:
+        built = labextension / "package.json"
+        assert built.exists(), f"{labextension}: build it first, `make test`"
+        extensions = folder / "labextensions"
+        extensions.mkdir()
+        (extensions / "monarch-jupyter").symlink_to(labextension)
+        home = folder / "home"
+        settings = home / "settings"
+        for name, content in SETTINGS.items():
+            (settings / name).parent.mkdir(parents=True, exist_ok=True)
+            (settings / name).write_text(json.dumps(content))
+        self.folder = folder / "work"
+        self.folder.mkdir()
+        self.url = ""
+        self._base_url = base_url
+        self._environment = {
+            **os.environ,
+            "JUPYTER_CONFIG_DIR": str(home / "config"),
+            "JUPYTER_DATA_DIR": str(home / "data"),
+            "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+            "JUPYTERLAB_SETTINGS_DIR": str(settings),
+            "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+            "IPYTHONDIR": str(home / "ipython"),
+        }
+        self._command = [
+            *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"),
+            *("--ip=127.0.0.1", "--ServerApp.port=0", "--IdentityProvider.token="),
+            f"--ServerApp.root_dir={self.folder}",
+            "--ServerApp.jpserver_extensions=monarch_jupyter.server=True",
+            f"--ServerApp.base_url={base_url}",
+        ]
+        for app in ("LabApp", "JupyterNotebookApp"):
+            self._command += [
+                f"--{app}.expose_app_in_browser=True",
+                f"--{app}.extra_labextensions_path={extensions}",
+            ]
+        if importlib.util.find_spec("notebook") is not None:
+            self._command.append("--ServerApp.jpserver_extensions=notebook=True")
+
+    def start(self) -> None:
+        """Start the server; returns when it can be reached."""
+        server = self._server = subprocess.Popen(
+            self._command,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self._environment,
+            start_new_session=True,
+        )
+        assert server.stderr is not None
+        said: list[str] = []
+        for line in server.stderr:
+            said.append(line)
+            match = re.search(r"http://127\.0\.0\.1:\d+", line)
+            if match:
+                self.url = match[0] + self._base_url
+                break
+        else:
+            raise AssertionError("".join(said))
+        threading.Thread(target=server.stderr.read, daemon=True).start()
+
+    def stop(self) -> None:
+        """End the server, and its kernels: each has a group of its own, and ends when told to."""
+        server = self._server
+        server.send_signal(signal.SIGINT)
+        server.send_signal(signal.SIGTERM)
+        try:
+            server.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait(timeout=20)
+        assert server.stderr is not None
+        server.stderr.close()
 
     def write_notebook(self, name: str, cells: list[str]) -> None:
         """A notebook of code cells, with a kernel chosen so that no dialog asks for one."""
@@ -44,61 +118,14 @@ class Lab:
 
 
 @contextmanager
-def running_lab(folder: Path, labextension: Path) -> Iterator[Lab]:
-    """JupyterLab with this build of the labextension, in a process group that is ended whole."""
-    assert (labextension / "package.json").exists(), f"{labextension}: build it first, `make test`"
-    extensions = folder / "labextensions"
-    extensions.mkdir()
-    (extensions / "monarch-jupyter").symlink_to(labextension)
-    home = folder / "home"
-    settings = home / "settings"
-    for name, content in SETTINGS.items():
-        (settings / name).parent.mkdir(parents=True, exist_ok=True)
-        (settings / name).write_text(json.dumps(content))
-    work = folder / "work"
-    work.mkdir()
-    environment = {
-        **os.environ,
-        "JUPYTER_CONFIG_DIR": str(home / "config"),
-        "JUPYTER_DATA_DIR": str(home / "data"),
-        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
-        "JUPYTERLAB_SETTINGS_DIR": str(settings),
-        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
-        "IPYTHONDIR": str(home / "ipython"),
-    }
-    command = [
-        *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"),
-        *("--ip=127.0.0.1", "--ServerApp.port=0", "--IdentityProvider.token="),
-        *("--expose-app-in-browser", f"--ServerApp.root_dir={work}"),
-        f"--LabApp.extra_labextensions_path={extensions}",
-    ]
-    server = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    )
-    assert server.stderr is not None
+def running_lab(folder: Path, labextension: Path, base_url: str = "/") -> Iterator[Lab]:
+    """A server, ended on the way out."""
+    lab = Lab(folder, labextension, base_url)
     try:
-        said: list[str] = []
-        url = ""
-        for line in server.stderr:
-            said.append(line)
-            match = re.search(r"http://127\.0\.0\.1:\d+/", line)
-            if match:
-                url = match[0]
-                break
-        assert url, "".join(said)
-        reader = threading.Thread(target=server.stderr.read, daemon=True)
-        reader.start()
-        yield Lab(work, url)
+        lab.start()
+        yield lab
     finally:
-        # The kernels too: each has a group of its own, and ends when its server says so.
-        server.send_signal(signal.SIGINT)
-        server.send_signal(signal.SIGTERM)
-        try:
-            server.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait(timeout=20)
-        server.stderr.close()
+        lab.stop()
 
 
 @contextmanager
@@ -116,7 +143,9 @@ def running_browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def open_notebook(browser: Browser, lab: Lab, name: str) -> Iterator[Page]:
+def open_notebook(
+    browser: Browser, lab: Lab, name: str, address: str = "lab/workspaces/{stem}/tree/{name}"
+) -> Iterator[Page]:
     """A notebook in a fresh page, its kernel ready."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, device_scale_factor=2)
     context.set_default_timeout(PATIENCE_MS)
@@ -125,7 +154,7 @@ def open_notebook(browser: Browser, lab: Lab, name: str) -> Iterator[Page]:
     try:
         # A workspace of its own: JupyterLab would open the notebooks of the last page again.
         workspace = name.removesuffix(".ipynb")
-        page.goto(f"{lab.url}lab/workspaces/{workspace}/tree/{name}")
+        page.goto(lab.url + address.format(stem=workspace, name=name))
         page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
         # Before this JupyterLab may still move what a test has just opened.
         page.evaluate("window.jupyterapp.restored.then(() => true)")
@@ -135,9 +164,21 @@ def open_notebook(browser: Browser, lab: Lab, name: str) -> Iterator[Page]:
         )
         yield page
     finally:
-        # Its kernel ends with the page, and with it every mesh.
-        page.evaluate("window.jupyterapp?.shell.currentWidget?.sessionContext?.shutdown()")
+        # Every kernel ends with the page, and with it its meshes: a server that ends waits long.
+        page.evaluate("window.jupyterapp?.serviceManager.sessions.shutdownAll().catch(() => {})")
         context.close()
+
+
+def run_in_new_cell(page: Page, source: str) -> None:
+    """Insert a cell below and run it."""
+    page.evaluate(
+        "source => window.jupyterapp.commands.execute('notebook:insert-cell-below').then(() => {"
+        "  const cell = window.jupyterapp.shell.currentWidget.content.activeCell;"
+        "  cell.model.sharedModel.setSource(source);"
+        "  void window.jupyterapp.commands.execute('notebook:run-cell');"
+        "})",
+        source,
+    )
 
 
 def run_all(page: Page) -> None:

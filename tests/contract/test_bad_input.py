@@ -27,7 +27,8 @@ from monarch.actor import (
     this_host,
 )
 from monarch.config import configure
-from tests.integration.actors import BadConstructor, Counter, Echo, Failing
+from tests.integration.actors import Counter, Echo
+from tests.integration.mortals import BadConstructor, Failing
 
 Spawn = Callable[..., ProcMesh]
 
@@ -114,6 +115,8 @@ CASES: list[Case] = [
      lambda m: m.echo.named.stream(1, fourth=4)),
     ("twice", TypeError, "multiple values for argument 'first'",
      lambda m: m.echo.named.choose(1, first=1)),
+    ("no adverb", TypeError, r"Echo\.named is an endpoint of a mesh.*\.named\.call\(",
+     lambda m: m.echo.named(1)),
     ("too few, sent", TypeError, "missing a required argument",
      lambda m: send(m.echo.named, (), {})),
     ("too few, folded", TypeError, "missing a required argument",
@@ -161,6 +164,8 @@ CASES: list[Case] = [
      lambda m: this_host().spawn_procs({"two words": 2})),
     ("no process", ValueError, "at least one process",
      lambda m: this_host().spawn_procs({"a": 0})),
+    ("dims that are no mapping", TypeError, r"per_host=\[8\]: give dims and sizes",
+     lambda m: this_host().spawn_procs([8])),  # type: ignore[arg-type]
     ("item without coordinates", KeyError, "no coordinate for dim 'b'",
      lambda m: m.echo.rank.call().get(timeout=60).item(a=0)),
     # Adverbs.

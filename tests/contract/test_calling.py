@@ -90,6 +90,8 @@ def test_a_call_returns_before_anybody_has_answered(four: ProcMesh, gate: GateKe
     assert not any(future.done for future in futures)
     gate.open(4 + 1 + 4 + 4)
     assert [future.get() for future in futures[1:]] == [2, 3, 3, 3, 3]
+    # The broadcast is behind them, and nobody hears of its end: the gate stays until it is through.
+    assert echo.rank.call().get().values() == [0, 1, 2, 3]
 
 
 def test_every_adverb_works_on_a_mesh_without_dims(four: ProcMesh) -> None:
@@ -275,3 +277,23 @@ def test_what_cannot_be_pickled_is_named_with_the_cell_in_a_notebook(tmp_path: P
         number = kernel.value("len(In) - 2")  # that of the cell before
         assert f"Cell In[{number}], line 2" in shown.traceback
         assert kernel.value("echo.same.call(1).get().values()") == "[1, 1]"
+
+
+class Free(Actor):
+    """Takes arguments of any name, `self` too."""
+
+    @endpoint
+    def names(self, /, **names: Any) -> dict[str, Any]:
+        return names
+
+
+def test_arguments_may_have_any_name(four: ProcMesh) -> None:
+    free = four.slice(gpus=0).spawn("free", Free)
+    names = {"self": 1, "args": 2, "kwargs": 3}
+    assert free.names.call(**names).get(timeout=60).values() == [names]
+    assert free.names.call_one(**names).get(timeout=60) == names
+    assert free.names.choose(**names).get(timeout=60) == names
+    assert [f.get(timeout=60) for f in free.names.stream(**names)] == [names]
+    free.names.broadcast(**names)
+    folded = Accumulator(free.names, {}, lambda _, given: given).accumulate(**names)
+    assert folded.get(timeout=60) == names

@@ -22,8 +22,9 @@ from monarch.actor import (
     send,
 )
 from tests.conftest import Faults
-from tests.integration.actors import BadConstructor, Echo, append
+from tests.integration.actors import Echo, append
 from tests.integration.gates import Gate, GateKeeper
+from tests.integration.mortals import BadConstructor
 
 Spawn = Callable[..., ProcMesh]
 
@@ -183,7 +184,7 @@ def test_an_exception_that_nobody_waits_for_ends_the_actor_and_tells_its_owner(
     throw_to_nobody(way, mesh)
     fault = faults.take()
     (failure,) = fault.failures
-    assert (fault.mesh_name, failure.kind, failure.rank) == ("raising", "actor died", 1)
+    assert (fault.mesh_name, failure.kind, failure.rank) == ("raising", "nobody waited", 1)
     assert (failure.exception_type, failure.message) == ("ValueError", "wrong")
     assert path.read_text() == "ValueError('wrong')\n", "clean-up is given the exception"
     with pytest.raises(SupervisionError, match=r"on two\[gpus=1\] died of ValueError: wrong"):

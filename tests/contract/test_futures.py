@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from monarch.actor import Actor, Channel, ProcMesh, endpoint, returns_future
-from tests.integration.actors import Echo, Failing
+from tests.integration.actors import Echo
 from tests.integration.gates import GateKeeper
+from tests.integration.mortals import Failing
 from tests.notebook.kernel import running_kernel
 
 

@@ -22,7 +22,8 @@ from monarch.actor import (
     this_host,
     this_proc,
 )
-from tests.integration.actors import Counter, Echo, Spawner, Teller
+from tests.integration.actors import Counter, Echo, Teller
+from tests.integration.callers import Spawner
 from tests.integration.gates import GateKeeper
 from tests.integration.programs import run, watched
 

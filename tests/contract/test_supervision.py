@@ -174,8 +174,10 @@ def test_an_owner_that_does_not_handle_a_failure_fails_too(
     parent.provoke.call_one("fail").get()
     fault = faults.take()
     assert fault.mesh_name == "parent"
-    assert f"{kind.__name__}.__supervise__ on above died of" in fault.report()
-    assert FAILS in fault.report(), "the first cause is told"
+    said = f"so {kind.__name__} on above, its owner, failed: its __supervise__ returned {handled}"
+    assert said in fault.report()
+    assert fault.report().startswith("Child.fail on children[gpus=1] " + FAILS)
+    assert fault.report().count(FAILS) == 1, "the first cause is told first, and once"
     with pytest.raises(SupervisionError, match=FAILS):
         parent.fine.call_one().get(timeout=60)
 

@@ -1,13 +1,37 @@
-"""Gates at which ranks wait to be killed."""
+"""Gates at which ranks wait to be killed, and meshes whose ranks are started again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import queue
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from monarch.actor import ProcMesh
+from monarch.observe import RankRestarting, on_change
+from tests.fault.phoenix import OFTEN
 from tests.integration.gates import GateKeeper, gate_in
+
+
+@pytest.fixture
+def restarts() -> Iterator[queue.SimpleQueue[RankRestarting]]:
+    """The restarts that this process hears of."""
+    heard: queue.SimpleQueue[RankRestarting] = queue.SimpleQueue()
+
+    def listen(change: object) -> None:
+        if isinstance(change, RankRestarting):
+            heard.put(change)
+
+    end = on_change(listen)
+    yield heard
+    end()
+
+
+@pytest.fixture
+def renewed(spawn_procs: Callable[..., ProcMesh]) -> ProcMesh:
+    """Three procs that are started again."""
+    return spawn_procs({"gpus": 3}, name="mesh", restart=OFTEN)
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ CLIENT = """
     import os, signal, sys, time
     import psutil
     from monarch.actor import Actor, endpoint, this_host
-    from tests.integration.actors import Mortal, Tidy
+    from tests.integration.actors import Tidy
+    from tests.integration.mortals import Mortal
     from tests.integration.gates import Gate
 
     procs = this_host().spawn_procs({"gpus": 3})
@@ -187,6 +188,24 @@ def test_a_fork_of_the_client_ends_and_the_meshes_of_its_parent_work_on(
     assert ended == 0
     assert out == f"[1, 1]\nchild ended with {status}\n[1, 1]\n"
     assert err == "" or "ValueError: x" in err
+    check_nothing_is_left(own_base_directory)
+
+
+@pytest.mark.parametrize("timeout", ["", "30"])
+def test_a_fork_of_the_client_that_calls_a_mesh_of_its_parent_is_told_why_it_cannot(
+    tmp_path: Path, own_base_directory: Path, timeout: str
+) -> None:
+    child = f"""
+        try:
+            one.one.call().get({timeout})
+        except RuntimeError as error:
+            print(error, flush=True)
+        os._exit(0)
+    """
+    ended, out, err = run(tmp_path, FORKING.replace("CHILD", child.strip()))
+    assert (ended, err) == (0, "")
+    assert "is a fork of the one that has the mesh, and cannot call it; spawn meshes of its" in out
+    assert out.endswith("child ended with 0\n[1, 1]\n")
     check_nothing_is_left(own_base_directory)
 
 

@@ -93,6 +93,23 @@ def test_what_was_registered_for_the_exit_still_runs(tmp_path: Path) -> None:
     assert err.endswith("unwound\nregistered\n")
 
 
+@pytest.mark.parametrize("doing", DOING)
+def test_one_that_ignores_interrupts_as_in_the_background_of_a_shell_is_ended_too(
+    tmp_path: Path, doing: str
+) -> None:
+    what = f"""
+    import atexit
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    atexit.register(lambda: sys.stderr.write("registered\\n"))
+    worker.slice(gpus=0).die.broadcast()
+    {DOING[doing]}
+    """
+    err = check(tmp_path, what, "exited with status 3")
+    assert err.endswith("registered\n")
+    assert err.count("registered") == 1
+    assert "Traceback" not in err
+
+
 def test_a_program_that_catches_every_interrupt_is_ended_all_the_same(tmp_path: Path) -> None:
     what = """
     worker.slice(gpus=0).die.broadcast()

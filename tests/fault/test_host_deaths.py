@@ -14,8 +14,9 @@ import pytest
 from monarch.actor import ProcMesh, SupervisionError, this_host
 from monarch.observe import snapshot
 from tests.conftest import Faults
-from tests.integration.actors import Echo, Mortal, Teller
+from tests.integration.actors import Echo, Teller
 from tests.integration.gates import GateKeeper
+from tests.integration.mortals import Mortal
 from tests.integration.programs import watched
 
 Spawn = Callable[..., ProcMesh]
@@ -96,9 +97,21 @@ def test_a_lost_host_is_told_as_such(faults: Faults) -> None:
 def test_what_was_started_on_a_lost_host_stops_at_once(faults: Faults) -> None:
     procs = this_host().spawn_procs({"gpus": 2})
     procs.initialized.get(timeout=60)
-    os.kill(agent().pid, signal.SIGKILL)
-    procs.stop().get(timeout=60)
-    procs.stop().get(timeout=60)
+    with watched([agent().pid]) as processes:
+        os.kill(agent().pid, signal.SIGKILL)
+        procs.stop().get(timeout=60)
+        procs.stop().get(timeout=60)
+        processes.wait_all_ended()
+
+
+def test_the_moment_after_an_agent_has_ended_another_one_is_started(faults: Faults) -> None:
+    for _ in range(5):
+        procs = this_host().spawn_procs({"gpus": 1})
+        procs.initialized.get(timeout=60)
+        with watched([agent().pid]) as processes:
+            os.kill(agent().pid, signal.SIGKILL)
+            processes.wait_all_ended()
+        assert this_host().spawn_procs().spawn("echo", Echo).rank.call().get(timeout=60)
 
 
 def test_an_agent_killed_before_its_procs_are_up(faults: Faults) -> None:
@@ -115,8 +128,9 @@ def test_an_agent_killed_before_its_procs_are_up(faults: Faults) -> None:
 def test_an_agent_that_is_asked_to_end_takes_its_procs_along(faults: Faults) -> None:
     procs = this_host().spawn_procs({"gpus": 2}, name="lost")
     pids = procs.spawn("teller", Teller).pid.call().get().values()
-    with watched(pids) as processes:
-        os.kill(agent().pid, signal.SIGTERM)
+    asked = agent().pid
+    with watched([*pids, asked]) as processes:
+        os.kill(asked, signal.SIGTERM)
         processes.wait_all_ended()
     faults.take()
     with pytest.raises(SupervisionError, match="lost"):

@@ -10,14 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from monarch._src.cli import sessions
 from monarch._src.cli.program import main
+from monarch._src.proc import sessions
 from monarch.actor import ProcMesh, SupervisionError, shutdown_context, this_host
 from tests.conftest import Faults
 from tests.fault.test_host_deaths import agent
-from tests.integration.actors import Echo, Mortal, Teller, Tidy
+from tests.integration.actors import Echo, Teller, Tidy
 from tests.integration.commands import Commands
 from tests.integration.gates import GateKeeper
+from tests.integration.mortals import Mortal
 from tests.integration.programs import Program, running, watched
 
 Spawn = Callable[..., ProcMesh]
@@ -28,7 +29,8 @@ CLIENT = """
     from monarch.actor import SupervisionError, this_host
     import monarch.actor
     from monarch.config import configure
-    from tests.integration.actors import Mortal, Tidy
+    from tests.integration.actors import Tidy
+    from tests.integration.mortals import Mortal
     from tests.integration.gates import Gate
 
     configure(cleanup_timeout=sys.argv[4])
@@ -135,7 +137,7 @@ def test_an_agent_that_cannot_act_is_killed_with_all_that_is_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_base_directory: Path,
 ) -> None:  # fmt: skip
     # An agent that hangs: it gets the signals, and does nothing.
-    monkeypatch.setattr("monarch._src.cli.kill.KILLED_S", 0.2)
+    monkeypatch.setattr("monarch._src.proc.reaping.KILLED_S", 0.2)
     kill = os.kill
 
     def deaf(pid: int, number: int) -> None:

@@ -15,16 +15,10 @@ from monarch.actor import ActorError, ProcMesh, RankFailure, SupervisionError
 from monarch.config import configured
 from monarch.observe import snapshot
 from tests.conftest import Faults
-from tests.integration.actors import (
-    DiesInConstructor,
-    Echo,
-    HoldsInCleanup,
-    HoldsInConstructor,
-    Mortal,
-    Ring,
-    Teller,
-)
+from tests.integration.actors import Echo, Teller
+from tests.integration.callers import Ring
 from tests.integration.gates import GateKeeper
+from tests.integration.mortals import DiesInConstructor, HoldsInCleanup, HoldsInConstructor, Mortal
 from tests.integration.programs import watched
 
 Spawn = Callable[..., ProcMesh]

@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 
 
 class Commands:
-    """`monarch ps` and `monarch kill` for the sessions in that directory."""
+    """`monarch ps`, `kill` and `reap` for the sessions in that directory."""
 
     def __init__(self, base: Path) -> None:
         self._where = ["--in", str(base)]
@@ -34,6 +34,10 @@ class Commands:
     def kill(self, *arguments: str) -> tuple[int, str, str]:
         """Status, stdout, stderr."""
         return monarch("kill", *self._where, *arguments)
+
+    def reap(self, *arguments: str) -> tuple[int, str, str]:
+        """Status, stdout, stderr."""
+        return monarch("reap", *self._where, *arguments)
 
 
 def monarch(*arguments: str) -> tuple[int, str, str]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PATIENCE_S = 60.0
@@ -25,14 +25,21 @@ class Program:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.pid = process.pid
+        self._read = b""
 
     def line(self) -> str:
         """The next line of its stdout, without the newline."""
         out = self.process.stdout
         assert out is not None
-        ready, _, _ = select.select([out], [], [], PATIENCE_S)
-        assert ready, "the program said nothing"
-        return out.readline().rstrip("\n")
+        # By descriptor: a line that waits in the buffer of a stream makes no descriptor ready.
+        while b"\n" not in self._read:
+            ready, _, _ = select.select([out.fileno()], [], [], PATIENCE_S)
+            assert ready, f"the program said nothing after {self._read!r}"
+            more = os.read(out.fileno(), 65536)
+            assert more, f"the program closed its stdout after {self._read!r}"
+            self._read += more
+        line, _, self._read = self._read.partition(b"\n")
+        return line.decode()
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -47,7 +54,7 @@ class Program:
     def end(self) -> tuple[int, str, str]:
         """Wait for its end: the status, and what of stdout and stderr was not read yet."""
         out, err = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, out, err
+        return self.process.returncode, self._read.decode() + out, err
 
 
 @contextmanager
@@ -88,7 +95,10 @@ class Watched:
     """Processes, whose ends are waited for even though they are no children of ours."""
 
     def __init__(self, pids: Sequence[int]) -> None:
-        self._fds = {os.pidfd_open(pid): pid for pid in pids}
+        self._fds: dict[int, int] = {}
+        for pid in pids:
+            with suppress(ProcessLookupError):  # it has ended already
+                self._fds[os.pidfd_open(pid)] = pid
 
     def wait_all_ended(self) -> None:
         """Return when every one has ended."""
@@ -111,7 +121,7 @@ class Watched:
 
 @contextmanager
 def watched(pids: Sequence[int]) -> Iterator[Watched]:
-    """Watch these processes; they must be alive."""
+    """Watch these processes."""
     found = Watched(pids)
     try:
         yield found

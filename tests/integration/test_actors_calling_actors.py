@@ -9,16 +9,9 @@ from pathlib import Path
 import pytest
 
 from monarch.actor import ActorError, ProcMesh, SupervisionError
-from tests.integration.actors import (
-    Arrays,
-    AsyncRing,
-    Counter,
-    Echo,
-    Failing,
-    Ring,
-    Spawner,
-    Teller,
-)
+from tests.integration.actors import Arrays, Counter, Echo, Teller
+from tests.integration.callers import AsyncRing, Ring, Spawner
+from tests.integration.mortals import Failing
 
 Spawn = Callable[..., ProcMesh]
 

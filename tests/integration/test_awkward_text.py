@@ -11,7 +11,8 @@ import pytest
 
 from monarch.actor import Actor, ActorError, ProcMesh, SupervisionError, endpoint
 from tests.conftest import Faults
-from tests.integration.actors import Echo, Failing, Teller
+from tests.integration.actors import Echo, Teller
+from tests.integration.mortals import Failing
 
 Spawn = Callable[..., ProcMesh]
 # Bytes that are no UTF-8, as Python shows them in names of files and in the environment.

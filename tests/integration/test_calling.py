@@ -7,8 +7,9 @@ from collections import Counter as Tally
 import pytest
 
 from monarch.actor import Extent, ProcMesh, ValueMesh, context
-from tests.integration.actors import Counter, Echo, Failing, Recorder, Teller
+from tests.integration.actors import Counter, Echo, Recorder, Teller
 from tests.integration.gates import GateKeeper
+from tests.integration.mortals import Failing
 
 
 def test_call_answers_with_one_value_a_rank_in_rank_order(grid: ProcMesh) -> None:

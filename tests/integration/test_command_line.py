@@ -14,13 +14,15 @@ import pytest
 from monarch._src.cli.program import main
 from monarch.actor import ProcMesh, SupervisionError, shutdown_context
 from tests.conftest import Faults
-from tests.integration.actors import Echo, Mortal, Spawner, Teller
+from tests.integration.actors import Echo, Teller
+from tests.integration.callers import Spawner
 from tests.integration.commands import Commands, monarch
 from tests.integration.gates import GateKeeper
+from tests.integration.mortals import Mortal
 from tests.integration.programs import running, watched
 
 Spawn = Callable[..., ProcMesh]
-COMMANDS = ["doctor", "ps", "kill", "version"]
+COMMANDS = ["doctor", "ps", "kill", "stacks", "debug", "version"]
 
 
 @pytest.fixture

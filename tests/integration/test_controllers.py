@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import pytest
 
 from monarch.actor import (
     Actor,
+    ActorError,
     ProcMesh,
     SupervisionError,
     endpoint,
@@ -16,6 +18,7 @@ from monarch.actor import (
     this_host,
     this_proc,
 )
+from tests.integration.gates import Gate, GateKeeper
 
 
 class Registry(Actor):
@@ -28,6 +31,10 @@ class Registry(Actor):
     def add(self, name: str) -> list[str]:
         self.names.append(name)
         return self.names
+
+    @endpoint
+    def at_gate(self, gate: Gate) -> None:
+        gate.pass_through()
 
     @endpoint
     def pid(self) -> int:
@@ -108,3 +115,47 @@ def test_this_proc_in_the_client_is_the_client() -> None:
     here = this_proc().spawn("here", Registry)
     assert here.pid.call_one().get(timeout=60) == os.getpid()
     assert dict(this_proc().extent) == {}
+
+
+class Careless(Actor):
+    """Uses a controller, and fails in the middle."""
+
+    @endpoint
+    def use(self, controller: str, gate: Gate, how: str) -> None:
+        registry = get_or_spawn_controller(controller, Registry).get(timeout=60)
+        registry.add.call_one(how).get(timeout=60)
+        waits = registry.at_gate.call_one(gate)
+        if how == "raises":
+            raise ValueError("I have lost interest")
+        waits.get(timeout=60)
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    def again(self, controller: str) -> list[str]:
+        return get_or_spawn_controller(controller, Registry).get().add.call_one("user").get()
+
+
+def test_a_controller_survives_users_that_raise_and_users_that_die_while_it_works_for_them(
+    spawn_procs: Any, faults: Any, gate: GateKeeper
+) -> None:
+    registry = get_or_spawn_controller("survivor", Registry, "first").get(timeout=60)
+    careless = spawn_procs({"gpus": 2}, name="users").spawn("careless", Careless)
+    raising = careless.slice(gpus=0).use.call_one("survivor", gate.gate, "raises")
+    with pytest.raises(ActorError, match="I have lost interest"):
+        raising.get(timeout=60)
+    gate.wait_entered()  # it works for one that does not wait any more
+    gate.open()
+    pid = careless.slice(gpus=1).pid.call_one().get(timeout=60)
+    dying = careless.slice(gpus=1).use.call_one("survivor", gate.gate, "dies")
+    gate.wait_entered()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SupervisionError, match="killed by SIGKILL"):
+        dying.get(timeout=60)
+    faults.take()
+    gate.open()
+    names = ["first", "raises", "dies", "client"]
+    assert registry.add.call_one("client").get(timeout=60) == names
+    assert careless.slice(gpus=0).again.call_one("survivor").get(timeout=60) == [*names, "user"]

@@ -14,9 +14,10 @@ import pytest
 
 from monarch.actor import ActorError, ProcMesh, SupervisionError
 from tests.conftest import Faults
-from tests.integration import actors
-from tests.integration.actors import BadConstructor, Echo, Failing, Picky
+from tests.integration import mortals
+from tests.integration.actors import Echo
 from tests.integration.gates import GateKeeper
+from tests.integration.mortals import BadConstructor, Failing, Picky
 from tests.integration.programs import run
 
 Spawn = Callable[..., ProcMesh]
@@ -37,7 +38,7 @@ def test_an_error_says_who_raised_what_where_and_then_shows_the_users_frames(
     line = line_of(Failing.raise_value_error.function, "raise ValueError")
     assert str(caught.value) == (
         "Failing.raise_value_error on workers[gpus=2] raised ValueError: too large\n"
-        f'  File "{actors.__file__}", line {line}, in raise_value_error\n'
+        f'  File "{mortals.__file__}", line {line}, in raise_value_error\n'
         "    raise ValueError(text)"
     )
     assert caught.value.message == str(caught.value)
@@ -224,7 +225,7 @@ def test_an_exception_that_nobody_waits_for_ends_the_actor_and_is_told_to_its_ow
     fault = faults.take()
     assert fault.mesh_name == "failing"
     assert "on doomed[gpus=0] died of ValueError: nobody looks" in str(fault)
-    assert fault.mesh is procs or fault.mesh == procs
+    assert fault.mesh is failing
     with pytest.raises(SupervisionError, match="nobody looks"):
         failing.slice(gpus=0).fine.call_one().get()
     with pytest.raises(SupervisionError, match="nobody looks"):
@@ -265,7 +266,7 @@ def test_the_error_of_a_constructor_is_raised_at_first_use_and_at_every_later_on
     assert failure.kind == "constructor"
     assert failure.text() == (
         "BadConstructor.__init__ on workers[gpus=1] raised LookupError: no data for rank 1\n"
-        f'  File "{actors.__file__}", line {line}, in __init__\n'
+        f'  File "{mortals.__file__}", line {line}, in __init__\n'
         '    raise LookupError(f"no data for rank {rank}")'
     )
 

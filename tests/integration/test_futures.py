@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from monarch.actor import ActorError, Future, ProcMesh
-from tests.integration.actors import Echo, Failing, Recorder
+from tests.integration.actors import Echo, Recorder
 from tests.integration.gates import GateKeeper
+from tests.integration.mortals import Failing
 
 
 def test_a_future_may_be_looked_at_again_and_again(four: ProcMesh) -> None:

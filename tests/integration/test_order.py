@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from monarch.actor import ProcMesh
-from tests.integration.actors import AsyncRecorder, Recorder, Ring
+from tests.integration.actors import AsyncRecorder, Recorder
+from tests.integration.callers import Ring
 
 MESSAGES = 3000
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from monarch.actor import (
     endpoint,
     send,
 )
+from tests.conftest import Faults
 
 
 class Answering(Actor):
@@ -188,11 +189,14 @@ def test_a_value_that_cannot_travel_is_refused_by_the_port(answering: Answering)
         port.send(threading.Lock())
 
 
-def test_a_port_nobody_reads_any_more_drops_what_it_is_sent(answering: Answering) -> None:
+def test_what_is_sent_to_a_port_that_nobody_reads_any_more_is_a_failure_of_who_sent_it(
+    spawn_procs: Callable[..., ProcMesh], faults: Faults
+) -> None:
+    answering = spawn_procs(name="lonely").spawn("answering", Answering)
     port, receiver = Channel[int].open()
     del receiver
     answering.use.broadcast(port)
-    assert answering.rank.call().get(timeout=60).values() == [0, 1, 2, 3]
+    assert f"port {port.number} on client was not delivered" in faults.take().report()
 
 
 def test_an_accumulator_folds_every_answer(answering: Answering) -> None:

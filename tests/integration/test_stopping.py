@@ -9,8 +9,9 @@ import pytest
 
 from monarch.actor import MeshStoppedError, ProcMesh, SupervisionError, this_host
 from monarch.config import configured
-from tests.integration.actors import Counter, Echo, Failing, Recorder, Teller, Tidy
+from tests.integration.actors import Counter, Echo, Recorder, Teller, Tidy
 from tests.integration.gates import GateKeeper
+from tests.integration.mortals import Failing
 from tests.integration.programs import watched
 
 Spawn = Callable[..., ProcMesh]

@@ -1,4 +1,7 @@
-"""A million messages over every adverb: none lost, none doubled, none overtaken, memory flat."""
+"""Messages over every adverb by the hundred thousand: none lost, doubled or overtaken, memory flat.
+
+`MONARCH_STRESS_MESSAGES` says how many; `make stress` sends ten million.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ import pytest
 from monarch.actor import ProcMesh, context
 from tests.integration.traffic import Checker, Driver, Sent, Traffic, blocks_here, check_books
 
-MESSAGES = int(os.environ.get("MONARCH_STRESS_MESSAGES", "1_000_000"))
-# Growth from the end of the warm-up, 300,000 messages, to the end of the million. Each process
-# sends or takes 80,000 and more in between. Blocks are objects of Python, and there must be none of
-# every fortieth message; resident memory is that of libraries too, and creeps until every arena of
+MESSAGES = int(os.environ.get("MONARCH_STRESS_MESSAGES", "300_000"))
+# Growth from the end of the warm-up, 120,000 messages, to the last one. Of 300,000 each process
+# sends or takes 20,000 and more in between. Blocks are objects of Python, and there must be none of
+# every tenth message; resident memory is that of libraries too, and creeps until every arena of
 # the allocator is as full as it gets.
-WARM_UP = 0.3
+WARM_UP = 120_000
 MOST_BLOCKS = 2_000
 MOST_MIB = 8.0
 
@@ -43,10 +46,10 @@ class Memory:
     [
         pytest.param({"hosts": 2, "gpus": 4}, MESSAGES, 100, 20, id="8 ranks"),
         # Casts to most of them go by way of their host.
-        pytest.param({"hosts": 6, "gpus": 8}, MESSAGES // 8, 20, 5, id="48 ranks"),
+        pytest.param({"hosts": 6, "gpus": 8}, MESSAGES // 3, 20, 5, id="48 ranks"),
     ],
 )
-def test_of_a_million_messages_none_is_lost_doubled_or_overtaken_and_memory_stays_flat(
+def test_of_all_messages_none_is_lost_doubled_or_overtaken_and_memory_stays_flat(
     spawn_procs: Callable[..., ProcMesh],
     dims: dict[str, int],
     messages: int,
@@ -68,7 +71,7 @@ def test_of_a_million_messages_none_is_lost_doubled_or_overtaken_and_memory_stay
             if mine.sent.total + sum(one.total for one in sent) >= most:
                 return sent
 
-    run_until(WARM_UP * messages)
+    run_until(WARM_UP * messages / MESSAGES)
     before = Memory.now(checkers)
     sent = run_until(messages)
     after = Memory.now(checkers)

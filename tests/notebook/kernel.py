@@ -13,6 +13,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 PATIENCE = 60.0
+AROUND = "\x1d"
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -45,7 +46,13 @@ class Shown:
 
     @property
     def displays(self) -> list[dict[str, str]]:
-        return self._data("display_data")
+        """What was displayed, but for lines of ranks that are taken apart."""
+        return [data for data in self._data("display_data") if not _is_unfolded(data)]
+
+    @property
+    def unfolded(self) -> list[dict[str, str]]:
+        """Lines of ranks that the cell shows once, rank by rank."""
+        return [data for data in self._data("display_data") if _is_unfolded(data)]
 
     @property
     def kinds(self) -> list[str]:
@@ -57,6 +64,10 @@ class Shown:
     def _stream(self, name: str) -> str:
         streams = [m["content"] for m in self.messages if m["msg_type"] == "stream"]
         return "".join(content["text"] for content in streams if content["name"] == name)
+
+
+def _is_unfolded(data: dict[str, str]) -> bool:
+    return "by rank: `%monarch logs" in data["text/plain"]
 
 
 class Kernel:
@@ -89,6 +100,17 @@ class Kernel:
         reply = self._reply(request)
         shown.status, shown.error_name = reply["status"], reply.get("ename", "")
 
+    def interrupt_when(self, code: str, said: str) -> Shown:
+        """Execute a cell and press stop as soon as a line holds that text."""
+        shown = Shown("ok")
+        pressed = False
+        for message in self.watch(code, shown):
+            if not pressed and said in message["content"].get("text", ""):
+                pressed = True
+                self.manager.interrupt_kernel()
+        assert pressed, f"{said!r} was not said: {shown.stdout}{shown.stderr}{shown.traceback}"
+        return shown
+
     def ok(self, code: str) -> Shown:
         """Execute a cell that must not fail."""
         shown = self.run(code)
@@ -102,7 +124,8 @@ class Kernel:
 
     def value(self, expression: str) -> str:
         """The repr of an expression in the notebook's namespace."""
-        return self.ok(f"print(repr(({expression})))").stdout.strip()
+        shown = self.ok(f"print({AROUND!r} + repr(({expression})) + {AROUND!r})")
+        return shown.stdout.split(AROUND)[1]  # ranks may write meanwhile
 
     def refused(self, code: str) -> str:
         """Execute a magic that must refuse; returns its one line."""
@@ -115,12 +138,16 @@ class Kernel:
 
     def new_subshell(self) -> str:
         """A shell of the kernel that answers while the main one is busy."""
-        message = self.client.session.msg("create_subshell_request", {})
+        return self.control("create_subshell_request", {})["subshell_id"]
+
+    def control(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
+        """Ask on the control channel, which answers while a cell runs; the answer's content."""
+        message = self.client.session.msg(kind, content)
         self.client.control_channel.send(message)
         while True:
             reply = self.client.get_control_msg(timeout=PATIENCE)
             if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
-                return reply["content"]["subshell_id"]
+                return reply["content"]
 
     def wait_until_busy(self, request: str) -> None:
         """Return when the cell of this request has begun."""
@@ -155,6 +182,8 @@ def running_kernel(folder: Path) -> Iterator[Kernel]:
         kernel.ok("%load_ext monarch_jupyter")
         # How much is folded must not depend on how busy this machine is.
         kernel.hold_output(PATIENCE)
+        # Nor which cells have bars.
+        kernel.ok("import monarch_jupyter.bars\nmonarch_jupyter.bars.AFTER = 1e9")
         yield kernel
     finally:
         client.stop_channels()

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from monarch.actor import Death, Frame, RankFailure
-from monarch.observe import EndpointMetrics, MeshSnapshot, OutputLine, Process, RankRow
+from monarch.observe import (
+    EndpointMetrics,
+    InstrumentMetrics,
+    MeshSnapshot,
+    OutputLine,
+    Process,
+    RankRow,
+    SpanMetrics,
+)
 
 
 def row(rank: int, **changes: Any) -> RankRow:
@@ -76,9 +84,62 @@ def counted(endpoint: str = "step", adverb: str | None = None, **changes: Any) -
     return EndpointMetrics(**{**known, **changes})
 
 
-def line(rank: int, text: str, stream: str = "stdout", uid: str = "u1") -> OutputLine:
+def measured(name: str = "load", **changes: Any) -> SpanMetrics:
+    """A span of `Trainer.step` on the 8 ranks of `workers`, 100 times."""
+    known: dict[str, Any] = {
+        "mesh": "workers",
+        "mesh_uid": "u1",
+        "actor_class": "Trainer",
+        "actor": "trainers",
+        "endpoint": "step",
+        "name": name,
+        "parent": "step",
+        "processes": 8,
+        "count": 100,
+        "errors": 0,
+        "running": 0,
+        "total_s": 1.2,
+        "mean_s": 0.012,
+        "p50_s": 0.0101,
+        "p90_s": 0.02,
+        "p99_s": 0.031,
+        "max_s": 1.5,
+        "slowest": (process(3), 0.015),
+    }
+    return SpanMetrics(**{**known, **changes})
+
+
+def instrument(name: str = "loss", **changes: Any) -> InstrumentMetrics:
+    """A histogram of the same, with three values."""
+    known: dict[str, Any] = {
+        "mesh": "workers",
+        "mesh_uid": "u1",
+        "actor_class": "Trainer",
+        "actor": "trainers",
+        "name": name,
+        "kind": "histogram",
+        "unit": "nats",
+        "description": "",
+        "attributes": {"phase": "eval"},
+        "count": 3,
+        "not_finite": 0,
+        "total": 1.5,
+        "mean": 0.5,
+        "p50": 0.5,
+        "p90": 1.0,
+        "p99": 1.0,
+        "min": 0.0,
+        "max": 1.0,
+        "by_process": ((process(3), 1.5),),
+    }
+    return InstrumentMetrics(**{**known, **changes})
+
+
+def line(
+    rank: int, text: str, stream: str = "stdout", uid: str = "u1", origin: int = 0
+) -> OutputLine:
     """What one rank of `workers` wrote."""
-    return OutputLine("workers", uid, rank, {"gpus": rank}, stream, text)
+    return OutputLine("workers", uid, rank, {"gpus": rank}, stream, text, origin)
 
 
 def failure(rank: int, **changes: Any) -> RankFailure:

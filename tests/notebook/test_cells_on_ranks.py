@@ -119,11 +119,38 @@ def test_survivors_can_be_asked_when_a_rank_died_before_the_first_cell(kernel: K
     assert kernel.value("_.values()") == "[2, None]"
 
 
-def test_a_slice_held_in_a_variable_is_refused_with_the_ranks_to_write(kernel: Kernel) -> None:
-    kernel.ok("%monarch spawn workers gpus=4")
-    kernel.ok("half = workers.slice(gpus=slice(0, 2))")
-    assert kernel.refused("%%monarch on half\nrank") == (
-        "half is a slice of workers; name the ranks instead, as in `%%monarch on workers[gpus=0:2]`"
+def test_a_part_of_a_mesh_held_in_a_variable_is_a_mesh_like_any_other(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers hosts=2 gpus=2")
+    kernel.ok("%%monarch on workers\nkept = rank")
+    kernel.ok("second = workers.slice(hosts=1)\nassert second.is_slice")
+    kernel.ok("%%monarch on second\nkept, dict(point)")
+    assert kernel.value("_.values()") == (
+        "[(2, {'hosts': 1, 'gpus': 0}), (3, {'hosts': 1, 'gpus': 1})]"
     )
-    kernel.ok("%%monarch on workers\nrank")
-    assert kernel.value("_.values()") == "[0, 1, 2, 3]"
+    kernel.ok("%%monarch on second[gpus=1]\nkept")
+    assert kernel.value("_.values()") == "[3]"
+    shown = kernel.run("%%monarch on second\nraise ValueError(rank)")
+    assert "the cell on workers[hosts=1, gpus=0] raised ValueError: 2" in shown.traceback
+
+
+def test_so_is_a_whole_mesh_under_other_dims(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers hosts=2 gpus=2")
+    kernel.ok("flat = workers.flatten('all')\nassert not flat.is_slice")
+    kernel.ok("%%monarch on flat[all=1:3]\nrank")
+    assert kernel.value("_.values(), _.sizes") == "([1, 2], {'all': 2})"
+    kernel.ok("renamed = workers.rename(hosts='nodes')")
+    kernel.ok("%%monarch on renamed[nodes=1]\nrank")
+    assert kernel.value("_.values(), _.sizes") == "([2, 3], {'gpus': 2})"
+
+
+def test_survivors_held_in_a_variable_can_be_asked_too(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=4")
+    kernel.ok(
+        "import os\nfrom monarch.actor import Actor, endpoint\nclass Quitter(Actor):\n"
+        "    @endpoint\n    def quit(self):\n        os._exit(3)\n"
+        "workers.slice(gpus=0).spawn('quitter', Quitter).quit.call().exception()\n"
+        "rest = workers.slice(gpus=slice(1, 4))"
+    )
+    kernel.ok("%%monarch on rest[gpus=1:3]\nkept = rank")
+    kernel.ok("%%monarch on rest\nglobals().get('kept'), rank")
+    assert kernel.value("_.values()") == "[(None, 1), (2, 2), (3, 3)]"

@@ -184,3 +184,24 @@ def test_a_death_that_the_cell_raises_needs_no_notice_beside_it(kernel: Kernel) 
     assert shown.error_name == "SupervisionError"
     assert "Calls that include it raise" not in shown.stderr
     assert kernel.ok("1 + 1").stderr == ""
+
+
+def test_a_host_agent_that_dies_shows_nothing_of_the_runtime_in_the_cell(
+    fresh_kernel: Kernel,
+) -> None:
+    kernel = fresh_kernel
+    kernel.ok("%monarch spawn workers gpus=1")
+    kernel.ok(
+        "import contextlib, os, signal\n"
+        "from monarch import session\n"
+        "(mine,) = [one for one in session.sessions() if one.client_pid == os.getpid()]"
+    )
+    # It has ended when the cell comes to its value, and nobody may have noticed yet.
+    shown = kernel.run(
+        "os.kill(mine.agent_pid, signal.SIGKILL)\n"
+        "with contextlib.suppress(ChildProcessError):\n"
+        "    os.waitid(os.P_PID, mine.agent_pid, os.WEXITED | os.WNOWAIT)\n"
+        "'the value'"
+    )
+    assert "flush" not in shown.traceback
+    assert "RuntimeError" not in shown.traceback + shown.stderr

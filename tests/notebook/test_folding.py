@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monarch_jupyter.folding import Fold, OutputFolder
+from monarch_jupyter.log_store import LogStore
 from monarch_jupyter.output import tag
+from monarch_jupyter.rendering.unfolding import unfolded_html
 from tests.notebook.samples import line
 
 WRITTEN = st.lists(
@@ -94,7 +96,25 @@ def test_every_line_comes_out_once_and_in_its_ranks_order(
 
 
 def test_a_tag_names_the_ranks_and_the_mesh_only_where_there_are_several() -> None:
-    fold = Fold("workers", "u1", "stdout", "x", [{"gpus": 0}, {"gpus": 1}])
+    fold = Fold("workers", "u1", "stdout", "x", points=[{"gpus": 0}, {"gpus": 1}])
     assert tag(fold, several=False) == "[gpus=0..1]"
     assert tag(fold, several=True) == "[workers gpus=0..1]"
-    assert tag(Fold("solo", "u2", "stdout", "x", [{}]), several=False) == "[solo]"
+    assert tag(Fold("solo", "u2", "stdout", "x", points=[{}]), several=False) == "[solo]"
+
+
+def test_lines_that_were_folded_are_there_rank_by_rank_behind_a_click() -> None:
+    store = LogStore()
+    store.add([line(rank, "load\x1b[31ming\x1b[0m <x>", origin=7) for rank in range(2)])
+    store.add([line(1, "only me", "stderr", origin=7), line(0, "elsewhere", origin=8)])
+    page = store.page(None, cell=7, page=1, length=2)
+    markup = unfolded_html(page)
+    assert "<summary" in markup
+    assert "3 lines by rank" in markup
+    assert "1 later lines: %monarch logs workers" in markup
+    whole = unfolded_html(store.page(None, cell=7, page=1, length=10))
+    assert whole.count("loading &lt;x&gt;") == 2
+    assert whole.index("<strong>gpus=0<") < whole.index("<strong>gpus=1<") < whole.index("only me")
+    assert "stderr only me" in whole
+    assert "elsewhere" not in whole
+    assert "later lines" not in whole
+    store.close()

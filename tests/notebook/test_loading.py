@@ -8,7 +8,11 @@ import sys
 from tests.notebook.kernel import Kernel
 
 STATE = """
-import sys, threading, IPython, monarch.actor
+import signal, threading, monarch.actor
+def _wakeup_fd():
+    fd = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+    return fd
 def _state():
     shell = get_ipython()
     formatters = shell.display_formatter.formatters
@@ -20,9 +24,15 @@ def _state():
         "events": {n: sorted(map(repr, c)) for n, c in shell.events.callbacks.items()},
         "exceptions": repr(shell.custom_exceptions),
         "targets": sorted(get_comm_manager().targets),
-        "completers": sorted(shell.strdispatchers["complete_command"].strs),
+        "wakeup": _wakeup_fd(),
+        "signal": (repr(signal.getsignal(signal.SIGINT)), repr(shell.kernel.saved_sigint_handler)),
+        "display trap": repr(shell.display_trap.hook),
+        "format": sorted(vars(shell.display_formatter)),
+        "matchers": len(shell.Completer.custom_matchers),
         "threads": sorted(
-            t.name for t in threading.enumerate() if t.name.startswith(("monarch-o", "monarch-p"))
+            t.name
+            for t in threading.enumerate()
+            if t.name.startswith("monarch-") and not t.name.startswith("monarch-io")
         ),
     }
 """
@@ -37,6 +47,11 @@ def test_unloading_restores_everything(fresh_kernel: Kernel) -> None:
     kernel.ok("%load_ext monarch_jupyter")
     kernel.ok("%monarch spawn workers gpus=1")
     kernel.ok("%monarch show")
+    kernel.ok("%%monarch on workers\nprint('a line')\ndisplay(rank)")
+    kernel.ok("%monarch asyncio on")
+    kernel.ok("%monarch autoreload on")
+    kernel.ok("%monarch static on")
+    kernel.ok("1 + 1")
     assert kernel.value("_state() == before") == "False"
     kernel.ok("%unload_ext monarch_jupyter")
     assert (

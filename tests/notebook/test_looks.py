@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import math
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -24,9 +25,10 @@ from monarch_jupyter.rendering.frames import Place, place_lines, rank_cell_filen
 from monarch_jupyter.rendering.layout import grid_of, point_of
 from monarch_jupyter.rendering.meshes import listing_html, listing_text, mesh_html, mesh_text
 from monarch_jupyter.rendering.metrics import endpoints_html, endpoints_text
+from monarch_jupyter.rendering.telemetry import measured_html, measured_text
 from monarch_jupyter.rendering.values import values_html, values_text
 from monarch_jupyter.rendering.words import byte_size, columns, count, duration, short_time
-from tests.notebook.samples import counted, death, failure, mesh, process, row
+from tests.notebook.samples import counted, death, failure, instrument, measured, mesh, process, row
 
 VOID = {"br", "hr"}
 
@@ -87,7 +89,14 @@ class TestMarkup:
                 {"u1"},
                 every=True,
             ),
-        ]
+            measured_html(
+                Metrics(
+                    (), (), (measured(sign, actor=sign),),
+                    (instrument(sign, unit=sign, attributes={sign: sign}),),
+                ),
+                {"u1"},
+            ),
+        ]  # fmt: skip
         for picture in pictures:
             assert "script" not in Reader(picture).tags
             assert sign in Reader(picture).text
@@ -243,6 +252,44 @@ class TestEndpoints:
 
     def test_where_nothing_was_called_nothing_is_said(self) -> None:
         assert self.said(every=False) == self.said(every=True) == ""
+
+
+class TestMeasured:
+    def said(self, spans: list[object], instruments: list[object]) -> list[list[str]]:
+        """The cells of the tables, after a look that the HTML says the same."""
+        metrics = Metrics((), (), tuple(spans), tuple(instruments))  # type: ignore[arg-type]
+        text = measured_text(metrics, {"u1"})
+        read = Reader(measured_html(metrics, {"u1"})).text
+        assert "".join(read.split()) == "".join(text.split())
+        return [re.split(r" {2,}", line.strip()) for line in text.splitlines() if line]
+
+    def test_a_span_says_what_it_is_part_of(self) -> None:
+        spans = [
+            measured(),
+            measured("decode", parent="load", errors=2, running=1, slowest=None),
+            measured("mine", mesh="client", mesh_uid="0", actor="client", endpoint=None,
+                     parent=None, mean_s=None, p50_s=None, p99_s=None, max_s=None, processes=1),
+        ]  # fmt: skip
+        times = ["12 ms", "10 ms", "31 ms", "1.5 s"]
+        assert self.said([*spans, measured(mesh_uid="u2")], [])[1:] == [
+            ["workers", "trainers", "load", "Trainer.step", "100", "0", "0", *times,
+             "gpus=3 15 ms"],
+            ["workers", "trainers", "decode", "load in Trainer.step", "100", "2", "1", *times, "-"],
+            ["client", "client", "mine", "-", "100", "0", "0", "-", "-", "-", "-", "-"],
+        ]  # fmt: skip
+
+    def test_an_instrument_says_its_unit_its_attributes_and_what_was_no_number(self) -> None:
+        none = {"mean": None, "p50": None, "p99": None, "min": None, "max": None}
+        counter = instrument("tokens", kind="counter", unit="", attributes={}, total=2.5e6, **none)
+        said = self.said([], [instrument(not_finite=1), counter, instrument(mesh_uid="u2")])
+        assert said[1:] == [
+            ["workers", "trainers", "loss (nats)", "phase=eval", "3, 1 not finite", "1.5", "0.5",
+             "0.5", "1", "0", "1"],
+            ["workers", "trainers", "tokens", "-", "3", "2,500,000", "-", "-", "-", "-", "-"],
+        ]  # fmt: skip
+
+    def test_where_nothing_was_measured_nothing_is_said(self) -> None:
+        assert self.said([], []) == []
 
 
 class TestValues:
@@ -423,3 +470,14 @@ def test_counts_agree_with_their_nouns() -> None:
 
 def test_columns_are_as_wide_as_their_widest_word() -> None:
     assert columns([["a", "b"], ["long", "c"]]) == ["a     b", "long  c"]
+
+
+def test_restarts_are_counted_where_there_were_any_and_only_there() -> None:
+    meshes = (mesh(), mesh([row(0, restarts=2), row(1, restarts=1)]))
+    first, second = listing_text(meshes).splitlines()[1:]
+    assert "restart" not in first
+    assert "2: 2 idle, 3 restarts" in second
+    assert "restart" not in str(listing_html(meshes[:1]))
+    assert "restarts" in str(listing_html(meshes[1:]))
+    again = mesh([row(0, state="starting", failure="killed by SIGKILL", restarts=1), row(1)])
+    assert "gpus=0  starting again: killed by SIGKILL" in mesh_text(again)

@@ -9,6 +9,24 @@ import pytest
 
 from tests.notebook.kernel import Kernel
 
+SUBCOMMANDS = [
+    *(
+        "spawn",
+        "on",
+        "ls",
+        "ps",
+        "show",
+        "static",
+        "stacks",
+        "stop",
+        "kill",
+        "attach",
+        "detach",
+        "reap",
+    ),
+    *("logs", "update", "autoreload", "asyncio", "error", "doctor"),
+]
+
 
 def test_spawn_binds_the_mesh_and_shows_its_ranks(kernel: Kernel) -> None:
     shown = kernel.ok("%monarch spawn workers hosts=2 gpus=2")
@@ -76,6 +94,37 @@ def test_ls_tells_what_was_counted_of_endpoints(kernel: Kernel) -> None:
     assert kernel.value("[row.calls for row in mj.ls(metrics=True).metrics.endpoints]") == "[6, 3]"
 
 
+MEASURES = """
+from monarch.actor import Actor, endpoint, get_meter, span, traced
+tokens = get_meter().create_counter("tokens")
+@traced
+def load(count):
+    tokens.add(count, {"phase": "train"})
+class Trainer(Actor):
+    @endpoint
+    def step(self):
+        with span("prepare"):
+            load(5)
+workers.spawn("trainers", Trainer).step.call().get()
+"""
+
+
+def test_ls_tells_what_classes_of_cells_measured_on_ranks(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=2")
+    kernel.ok(MEASURES)
+    assert "tokens" not in kernel.ok("%monarch ls").result["text/plain"]
+    shown = kernel.ok("%monarch ls --metrics").result
+    _, _, spans, instruments = shown["text/plain"].split("\n\n")
+    assert [line.split()[1:5] for line in spans.splitlines()[1:]] == [
+        ["trainers", "prepare", "Trainer.step", "2"],
+        ["trainers", "load", "prepare", "in"],
+    ]
+    assert instruments.splitlines()[1].split()[:6] == [
+        "workers", "trainers", "tokens", "phase=train", "2", "10",
+    ]  # fmt: skip
+    assert "<code>tokens</code>" in shown["text/html"]
+
+
 def test_show_is_a_widget_with_a_table_for_readers_without_widgets(kernel: Kernel) -> None:
     kernel.ok("%monarch spawn workers gpus=2")
     kernel.ok("%monarch spawn others gpus=1")
@@ -112,7 +161,7 @@ def test_doctor_names_what_it_found_with_remedies_for_what_it_lacks(kernel: Kern
     assert "<table" in shown["text/html"]
 
 
-@pytest.mark.parametrize("name", ["spawn", "on", "ls", "show", "stop", "error", "doctor"])
+@pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_every_subcommand_explains_itself(kernel: Kernel, name: str) -> None:
     shown = kernel.ok(f"%monarch {name} -h")
     first, second, *_ = shown.stdout.splitlines()
@@ -123,7 +172,7 @@ def test_every_subcommand_explains_itself(kernel: Kernel, name: str) -> None:
 @pytest.mark.parametrize("line", ["%monarch", "%monarch -h", "%monarch --help"])
 def test_monarch_alone_lists_its_subcommands(kernel: Kernel, line: str) -> None:
     text = kernel.ok(line).stdout
-    for name in ("spawn", "on", "ls", "show", "stop", "doctor"):
+    for name in SUBCOMMANDS:
         assert f"monarch {name}" in text
 
 
@@ -203,6 +252,12 @@ def test_a_mesh_that_cannot_start_is_an_error_with_the_cause_and_leaves_nothing(
         ("%monarch show wo", "workers"),
         ("%monarch stop --", "--all"),
         ("%%monarch on wo", "workers"),
+        ("%%monarch on workers[", "gpus="),
+        ("%monarch logs workers[g", "gpus="),
+        ("%monarch spawn new gpus=2 --", "--keep"),
+        ("%monarch stacks workers --", "--full"),
+        ("%monarch attach some --", "--take"),
+        ("part = workers.slice(", "gpus="),
     ],
 )
 def test_subcommands_options_dims_and_meshes_complete(
@@ -210,6 +265,30 @@ def test_subcommands_options_dims_and_meshes_complete(
 ) -> None:
     kernel.ok("%monarch spawn workers gpus=1")
     assert offered in kernel.complete(text)
+
+
+def test_a_line_of_ours_completes_with_nothing_of_pythons(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers hosts=2 gpus=1")
+    assert kernel.complete("%monarch spawn new --k") == ["--keep"]
+    assert kernel.complete("%%monarch on workers[gpus=0, h") == ["hosts="]
+    assert kernel.complete("%monarch stop workers --a") == ["--all"]
+    kernel.ok("mine = 5")
+    assert "bit_length" in kernel.complete("mine.bit"), "the rest of Python completes as ever"
+
+
+def test_ps_lists_every_process_of_every_session(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=2")
+    shown = kernel.ok("%monarch ps").result
+    pids = kernel.value("[r.pid for r in __import__('monarch.observe').observe.snapshot()[0].rows]")
+    mine = next(b for b in shown["text/plain"].split("\n\n") if "of this kernel" in b)
+    head, columns, *rows = mine.splitlines()
+    assert ": live, ends with its client, of this kernel, " in head
+    assert columns.split() == ["mesh", "rank", "pid", "doing", "for", "messages", "memory"]
+    assert [row.split()[:2] for row in rows] == [["workers", "gpus=0"], ["workers", "gpus=1"]]
+    assert str([int(row.split()[2]) for row in rows]) == pids
+    assert "<td" in shown["text/html"]
+    assert "of this kernel" in shown["text/html"]
+    assert "ls` lists" in kernel.refused("%monarch ps workers")
 
 
 def test_the_magics_are_functions_too(kernel: Kernel) -> None:

@@ -50,6 +50,11 @@ def test_a_line_that_every_rank_prints_is_shown_once_with_all_ranks(kernel: Kern
     talkers(kernel, 4)
     shown = kernel.ok("talkers.say.call('good day').get()")
     assert shown.stdout == "[gpus=0..3] good day\n"
+    # And rank by rank behind a click, which needs no kernel.
+    (unfolded,) = shown.unfolded
+    assert unfolded["text/html"].count("good day") == 4
+    assert "<strong>gpus=3</strong>" in unfolded["text/html"]
+    assert kernel.ok("talkers.slice(gpus=0).say.call('alone').get()").unfolded == []
 
 
 def test_every_line_of_every_rank_is_there(kernel: Kernel) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import queue
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from monarch.observe import MeshSnapshot
 from monarch_jupyter.publisher import INTERVAL, SLOWEST, Pace, Publisher
-from monarch_jupyter.wire import KernelMessage, MeshTable, parse_page_message
+from monarch_jupyter.wire import LastSeen, MeshTable, StreamMessage, parse_page_message
 from tests.notebook.samples import mesh, row
 
 
@@ -21,9 +23,9 @@ class Page:
     def __init__(self) -> None:
         self.seq: int | None = None
         self.meshes: dict[str, dict[str, Any]] = {}
-        self.received: list[KernelMessage] = []
+        self.received: list[StreamMessage] = []
 
-    def take(self, message: KernelMessage) -> None:
+    def take(self, message: StreamMessage) -> None:
         message = json.loads(json.dumps(message))
         self.received.append(message)
         if message["type"] == "snapshot":
@@ -62,6 +64,8 @@ def test_a_snapshot_has_every_field_of_every_rank() -> None:
             "rss_mib": 30.0,
             "failure": None,
             "errors": 0,
+            "restarts": 0,
+            "where": None,
         }
     ]
 
@@ -103,6 +107,20 @@ def test_everything_else_about_a_rank_is_a_change(changes: dict[str, Any]) -> No
     table = MeshTable()
     table.update([mesh([row(0)])])
     assert table.update([mesh([row(0, **changes)])]) is not None
+
+
+def test_where_jupyterlabs_debugger_is_is_a_change_and_stands_in_what_a_late_reader_gets() -> None:
+    table = MeshTable()
+    table.update([mesh()])
+    delta = table.update([mesh()], {"u1": (3,)})
+    assert delta is not None
+    (told,) = delta["meshes"]
+    assert (told["debugged"], told["rows"]) == ([3], [])
+    assert table.update([mesh()], {"u1": (3,)}) is None
+    assert table.snapshot()["meshes"][0]["debugged"] == [3]
+    delta = table.update([mesh()])
+    assert delta is not None
+    assert delta["meshes"][0]["debugged"] == []
 
 
 def test_memory_that_creeps_is_told_in_the_end() -> None:
@@ -147,11 +165,20 @@ def test_a_message_of_a_page_is_understood_or_ignored(content: object, message: 
     assert parse_page_message(content) == message
 
 
+def unthreaded(
+    look: Callable[[], list[MeshSnapshot]], clock: Callable[[], float] = time.monotonic
+) -> Publisher:
+    """A publisher that looks when the test says so."""
+    publisher = Publisher(look, clock)
+    publisher._thread = threading.current_thread()
+    return publisher
+
+
 class TestPublisher:
     def test_a_sink_gets_a_snapshot_first_and_then_what_changes(self) -> None:
         meshes = [mesh([row(0)])]
-        publisher, page = Publisher(lambda: meshes), Page()
-        publisher._sinks, publisher._behind = [page.take], [page.take]
+        publisher, page = unthreaded(lambda: meshes), Page()
+        publisher.connect(page.take)
         publisher.publish()
         meshes[0] = mesh([row(0, state="busy")])
         publisher.publish()
@@ -159,19 +186,19 @@ class TestPublisher:
         assert page.meshes["u1"]["rows"][0]["state"] == "busy"
 
     def test_nothing_is_sent_when_nothing_changed(self) -> None:
-        publisher, page = Publisher(lambda: [mesh([row(0)])]), Page()
-        publisher._sinks, publisher._behind = [page.take], [page.take]
+        publisher, page = unthreaded(lambda: [mesh([row(0)])]), Page()
+        publisher.connect(page.take)
         assert publisher.publish()
         assert not publisher.publish()
         assert len(page.received) == 1
 
     def test_a_late_sink_gets_a_snapshot_that_fits_the_deltas_after_it(self) -> None:
         meshes = [mesh([row(0)])]
-        publisher, early, late = Publisher(lambda: meshes), Page(), Page()
-        publisher._sinks = publisher._behind = [early.take]
+        publisher, early, late = unthreaded(lambda: meshes), Page(), Page()
+        publisher.connect(early.take)
         publisher.publish()
         meshes[0] = mesh([row(0, messages=1)])
-        publisher._sinks, publisher._behind = [early.take, late.take], [late.take]
+        publisher.connect(late.take)
         publisher.publish()
         meshes[0] = mesh([row(0, messages=2)])
         publisher.publish()
@@ -181,13 +208,14 @@ class TestPublisher:
     def test_a_sink_that_fails_is_left_out_and_the_others_go_on(self) -> None:
         meshes = [mesh([row(0)])]
 
-        def broken(message: KernelMessage) -> None:
+        def broken(message: StreamMessage) -> None:
             raise ConnectionError("the page is gone")
 
-        publisher, page = Publisher(lambda: meshes), Page()
-        publisher._sinks = publisher._behind = [broken, page.take]
+        publisher, page = unthreaded(lambda: meshes), Page()
+        publisher.connect(broken)
+        publisher.connect(page.take)
         publisher.publish()
-        assert publisher._sinks == [page.take]
+        assert list(publisher._sinks) == [page.take]
         assert len(page.received) == 1
 
     def test_a_look_that_fails_is_no_change_and_the_next_one_counts(self) -> None:
@@ -199,32 +227,29 @@ class TestPublisher:
                 raise answer
             return answer
 
-        publisher, page = Publisher(look), Page()
-        publisher._sinks = publisher._behind = [page.take]
+        publisher, page = unthreaded(look), Page()
+        publisher.connect(page.take)
         assert not publisher.publish()
         assert publisher.publish()
         assert [message["type"] for message in page.received] == ["snapshot"]
 
     def test_a_page_that_was_not_heard_gets_its_snapshot_again_a_few_times(self) -> None:
         now = [0.0]
-        publisher, page = Publisher(lambda: [mesh([row(0)])], clock=lambda: now[0]), Page()
-        publisher._sinks = [page.take]
-        publisher._table.update([mesh([row(0)])])
-        publisher._unheard = {page.take: (0.3, 6)}
+        publisher, page = unthreaded(lambda: [mesh([row(0)])], lambda: now[0]), Page()
+        publisher.connect(page.take, repeat=True)
         for _ in range(1000):
             publisher.publish()
             now[0] += INTERVAL
-        assert [message["type"] for message in page.received] == ["snapshot"] * 6
+        assert [message["type"] for message in page.received] == ["snapshot"] * 7
 
     def test_a_page_that_was_heard_is_left_in_peace(self) -> None:
-        publisher, page = Publisher(lambda: [mesh([row(0)])]), Page()
-        publisher._thread = threading.current_thread()  # none is wanted here
+        publisher, page = unthreaded(lambda: [mesh([row(0)])]), Page()
         publisher.connect(page.take, repeat=True)
         publisher.sync(page.take)
         assert publisher._unheard == {}
 
     def test_its_thread_serves_a_sink_until_it_is_closed(self) -> None:
-        received: queue.SimpleQueue[KernelMessage] = queue.SimpleQueue()
+        received: queue.SimpleQueue[StreamMessage] = queue.SimpleQueue()
         meshes = [mesh([row(0)])]
         publisher = Publisher(lambda: list(meshes))
         publisher.connect(received.put)
@@ -247,3 +272,19 @@ class TestPublisher:
         assert waits[-1] == SLOWEST
         pace.quicken()
         assert pace.next_delay(changed=True) == INTERVAL
+
+
+def test_a_mesh_that_has_ended_is_told_as_it_was_last_seen() -> None:
+    table, seen = MeshTable(), LastSeen()
+    for rows in ([row(0), row(1)], [row(0, state="busy"), row(1, state="failed", failure="x")]):
+        delta = table.update([mesh(rows)])
+        assert delta is not None
+        seen.take(delta)
+    delta = table.update([])
+    assert delta is not None
+    seen.take(delta)
+    ended = seen.of(mesh([]).uid)
+    assert ended is not None
+    assert ended["state"] == "stopped"
+    assert [one["state"] for one in ended["rows"]] == ["stopped", "failed"]
+    assert seen.of("another") is None

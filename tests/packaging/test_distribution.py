@@ -42,6 +42,18 @@ def test_the_wheel_has_the_panel_once_and_nothing_it_was_built_from(wheel: Path)
     assert not [name for name in packed if name.endswith(".ts") or "node_modules" in name]
 
 
+def test_the_wheel_has_the_settings_of_the_panel_its_server_part_and_the_tutorials(
+    wheel: Path,
+) -> None:
+    packed = names(wheel)
+    for part in (
+        f"{PANEL}/schemas/monarch-jupyter/panel.json",
+        "etc/jupyter/jupyter_server_config.d/monarch_jupyter.json",
+        "monarch_jupyter/tutorials/01_hello_mesh.ipynb",
+    ):
+        assert sum(name.endswith(part) for name in packed) == 1, part
+
+
 def test_the_wheel_is_for_every_python_and_platform(wheel: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
 

@@ -1,3 +1,4 @@
+import shutil
 import sys
 from pathlib import Path
 
@@ -79,3 +80,56 @@ def test_a_notebook_with_outputs_or_private_imports_is_refused(folder: Path) -> 
     assert done.returncode == 1
     assert "cell 0 has outputs" in done.stdout
     assert "cell 1 uses monarch._src" in done.stdout
+
+
+@pytest.mark.parametrize("cores", [2, 4])
+def test_every_test_is_run_once_and_what_fails_in_any_lane_is_told(
+    tmp_path: Path, cores: int
+) -> None:
+    script = tmp_path / "scripts" / "run_tests.py"
+    script.parent.mkdir()
+    shutil.copy(ROOT / "scripts" / "run_tests.py", script)
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    # In place of nbmake, whose import takes seconds.
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--nbmake', action='store_true')\n"
+        "    parser.addoption('--nbmake-timeout')\n"
+    )
+    ran = tmp_path / "ran"
+    for name, ends in {
+        "tests/unit/core/test_a.py": "raise ValueError",
+        "tests/integration/data/test_softroce.py": "pass",
+        "tests/integration/data/test_e.py": "pass",
+        "tests/unit/test_leaks.py": "pass",
+        "tests/browser/test_b.py": "raise ValueError",
+        "tests/new/deep/test_c.py": "pass",
+        "tests/fault/test_f.py": "raise ValueError",
+        "notebooks/test_d.py": "raise KeyError",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            "def test_it():\n"
+            f"    with open({str(ran)!r}, 'a') as file:\n"
+            f"        print({name!r}, file=file)\n"
+            f"    {ends}\n"
+        )
+    on_cores = (
+        f"import os, runpy, sys; os.cpu_count = lambda: {cores}; "
+        "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    )
+    done = run(
+        sys.executable, "-c", on_cores, script, "--import-mode=importlib", "-q",
+        cwd=tmp_path, env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )  # fmt: skip
+    names = ran.read_text().split()
+    assert sorted(names) == sorted(set(names))
+    assert len(names) == 8
+    assert names[-1] == "tests/unit/test_leaks.py"
+    assert done.returncode == 1
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED pytest")]
+    assert len(failed) == 4, "one a lane, and the notebooks"
+    for name in ("tests/browser", "tests/fault", "notebooks", "tests/unit"):
+        own = [name, f"{name}:", f"{tmp_path}/{name}", f"{tmp_path}/{name}:"]
+        assert sum(any(word in own for word in line.split()) for line in failed) == 1, name

@@ -27,10 +27,15 @@ DEFAULTS = {
     "cleanup_timeout": None,
     "startup_timeout": None,
     "message_delivery_timeout": None,
+    "detached_limit": 604800.0,
     "preload": (),
     "enable_log_forwarding": True,
     "small_write_threshold": 256,
+    "rdma_allow_tcp_fallback": True,
+    "rdma_disable_ibverbs": False,
     "actor_queue_dispatch": True,
+    "fault_injection": False,
+    "cast_fanout": 16,
 }
 
 

@@ -10,15 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.errors import (
-    BlockedLoopError,
-    at_text,
-    failures_text,
-    fold,
-    moved,
-    portable,
-    ranks_text,
-)
+from monarch._src.errors import BlockedLoopError, death_error, portable
+from monarch._src.failures import as_causes, at_text, failures_text, fold, moved, ranks_text
+from monarch._src.wire.text import pack, unpacker
 from monarch.actor import (
     ActorError,
     DeadlockError,
@@ -26,7 +20,9 @@ from monarch.actor import (
     Frame,
     MeshFailure,
     MeshStoppedError,
+    OutOfMemory,
     RankFailure,
+    RestartedError,
     SupervisionError,
 )
 
@@ -154,12 +150,152 @@ def test_procs_that_died_alike() -> None:
     ("kind", "text"),
     [
         ("host lost", "the host agent of workers[gpus=3] is gone: it was killed"),
+        ("link lost", "the link to workers[gpus=3] on here is lost: it was killed"),
         ("never started", "workers[gpus=3] never started: it was killed"),
         ("stopped", "workers[gpus=3] was stopped: it was killed"),
     ],
 )
 def test_what_else_can_become_of_a_rank(kind: Any, text: str) -> None:
     assert died(kind=kind, message="it was killed", death=None).text() == text
+
+
+def test_what_had_run_for_long_is_told_with_its_time() -> None:
+    death = Death(None, "SIGKILL", (), "Trainer.step", 99.0, "killed by SIGKILL", 61.7)
+    assert died(death=death).what == (
+        "workers[gpus=3] (pid 4003) died while it ran Trainer.step for 62 s: killed by SIGKILL"
+    )
+
+
+MIB = 1 << 20
+
+
+COUNT = "the kernel's count of kills for memory"
+MEMORY = [
+    (
+        OutOfMemory("cgroup", 48 * MIB, 47 * MIB + MIB // 2, "/job/7", 1),
+        (
+            f"out of memory: {COUNT} in its cgroup /job/7, which may hold 48.0 MiB, rose by 1; "
+            "it held 47.5 MiB at most"
+        ),
+    ),
+    (
+        OutOfMemory("cgroup", None, 3 << 30, "/", 2, shared=True),
+        (
+            f"probably out of memory: {COUNT} in its cgroup / rose by 2 since the last look at it; "
+            "it held 3.0 GiB at most"
+        ),
+    ),
+    (
+        OutOfMemory("host", None, 900, "", 1, shared=True),
+        (
+            f"probably out of memory: {COUNT} on this host rose by 1 since the last look at it; "
+            "it held 900 bytes at most"
+        ),
+    ),
+    (
+        OutOfMemory("python", 2 << 30, 1 << 30),
+        "out of memory: it held 1.0 GiB and may have 2.0 GiB",
+    ),
+    (OutOfMemory("python", None, 2048), "out of memory: it held 2.0 KiB"),
+    (OutOfMemory("python"), "out of memory"),
+    (OutOfMemory("cuda"), "out of GPU memory"),
+]
+
+
+@pytest.mark.parametrize(("memory", "text"), MEMORY)
+def test_want_of_memory_is_told_as_what_is_known_of_it(memory: OutOfMemory, text: str) -> None:
+    assert memory.text() == text
+    failure = failed(kind="actor died", exception_type="MemoryError", message="", memory=memory)
+    assert failure.what == f"Trainer.step on workers[gpus=3] died of MemoryError ({text})"
+
+
+def test_a_rank_that_is_started_again() -> None:
+    failure = died(restarted=2, death=Death(3, None, (), None, 1.0, "exited with status 3"),
+                   message="exited with status 3")  # fmt: skip
+    assert str(RestartedError(failures=[failure])) == (
+        "workers[gpus=3] (pid 4003) died: exited with status 3\n"
+        "  it is started again, and what it held in memory is lost; this call may have been done "
+        "in part: call again"
+    )
+
+
+def test_a_rank_that_is_started_again_no_more_has_a_story() -> None:
+    exits = Death(3, None, (), "Trainer.step", 1.25, "exited with status 3")
+    killed = Death(None, "SIGKILL", (), None, 40.0, "killed by SIGKILL")
+    failure = died(earlier=(exits, killed), death=killed)
+    assert str(SupervisionError(failures=[failure])) == (
+        "workers[gpus=3] (pid 4003) died: killed by SIGKILL\n"
+        "  it has been started again 2 times before, after:\n"
+        "    exited with status 3 while it ran Trainer.step, 1.2 s after its start\n"
+        "    killed by SIGKILL, 40.0 s after its start\n"
+        "  and by its policy not once more: look for the cause, then spawn anew"
+    )
+    assert "again once before" in died(earlier=(exits,)).text()
+
+
+def test_which_error_is_raised_tells_whether_it_is_worth_to_call_again() -> None:
+    assert type(death_error([died(restarted=1), died()])) is RestartedError
+    assert type(death_error([died(), died(restarted=1)])) is SupervisionError
+    assert type(death_error([])) is SupervisionError
+
+
+def not_handled(name: str, *causes: RankFailure, rank: int = 0, **changes: Any) -> RankFailure:
+    """An owner that failed of what it owns."""
+    known: dict[str, Any] = {
+        "mesh_name": name, "point": {}, "actor_class": name.title(), "endpoint": None, "frames": (),
+        "kind": "not handled", "exception_type": "", "message": "it has no __supervise__",
+    }  # fmt: skip
+    return failed(rank, **{**known, **changes}, causes=causes)
+
+
+def test_what_came_of_a_failure_is_told_behind_it_each_owner_once() -> None:
+    leaf = failed(kind="nobody waited", frames=(CELL,))
+    top = not_handled("top", not_handled("middle", leaf))
+    assert top.text() == (
+        "Trainer.step on workers[gpus=3] died of ZeroDivisionError: division by zero "
+        "(nobody waited for its answer)\n"
+        '  File "<cell 3>", line 7, in step\n'
+        "    loss = self.loss / self.count\n"
+        "so Middle on middle, its owner, failed: it has no __supervise__\n"
+        "so Top on top, its owner, failed: it has no __supervise__"
+    )
+    assert top.first_cause is leaf
+    assert top.what == (
+        "Trainer.step on workers[gpus=3] died of ZeroDivisionError: division by zero "
+        "(nobody waited for its answer); so Middle on middle, its owner, failed: it has no "
+        "__supervise__; so Top on top, its owner, failed: it has no __supervise__"
+    )
+
+
+def test_a_supervisor_that_raised_is_told_with_its_own_frames_behind_the_first_cause() -> None:
+    top = not_handled(
+        "top", died(), kind="actor died", endpoint="__supervise__", exception_type="KeyError",
+        message="'plan'", frames=(HELPER,),
+    )  # fmt: skip
+    text = top.text()
+    assert text.startswith("workers[gpus=3] (pid 4003) died while it ran Trainer.step: killed by")
+    assert text.endswith(
+        "    line 19\nso Top.__supervise__ on top died of KeyError: 'plan'\n"
+        '  File "/home/me/train.py", line 12, in mean\n    return total / count'
+    )
+
+
+def test_owners_that_failed_of_the_same_are_told_as_one() -> None:
+    told = [not_handled("top", failed(rank), rank=rank, point={"gpus": rank}) for rank in range(4)]
+    text = failures_text(told)
+    assert text.count("division by zero") == 1
+    assert text.endswith("and on 3 more ranks: gpus=1..3")
+
+
+def test_what_came_of_failures_travels_and_is_bounded_however_many_there_were() -> None:
+    many = [failed(rank, message="x" * 10_000, frames=(CELL,) * 500) for rank in range(1000)]
+    failure = failed(causes=as_causes(many))
+    for level in range(20):
+        failure = not_handled(f"level_{level}", *as_causes([failure, *many]))
+    packed = pack(failure)
+    assert len(packed) < 4 << 20
+    assert unpacker(RankFailure)(packed) == failure
+    assert failure.first_cause.rank == 0
 
 
 def test_a_mesh_without_dims_has_no_place_to_name() -> None:
@@ -311,7 +447,8 @@ def test_the_errors_are_those_that_their_tree_shows() -> None:
     assert issubclass(ActorError, Exception)
     assert not issubclass(ActorError, RuntimeError)
     assert SupervisionError().exception is None
-    for error in (ActorError, SupervisionError, MeshStoppedError, DeadlockError):
+    assert issubclass(RestartedError, SupervisionError)
+    for error in (ActorError, SupervisionError, RestartedError, MeshStoppedError, DeadlockError):
         assert error.__module__ == "monarch.actor", "where users import it from"
 
 

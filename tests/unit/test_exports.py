@@ -13,7 +13,16 @@ import pytest
 
 import monarch
 
-PUBLIC = ["monarch.actor", "monarch.buffers", "monarch.config", "monarch.observe"]
+PUBLIC = [
+    "monarch.actor",
+    "monarch.buffers",
+    "monarch.config",
+    "monarch.observe",
+    "monarch.rdma",
+    "monarch.session",
+    "monarch.supervision",
+    "monarch.testing",
+]
 HEAVY = [
     "torch", "numpy", "IPython", "ipykernel", "ipywidgets", "tornado", "traitlets",
     "jupyter_client", "asyncio", "multiprocessing", "concurrent.futures",
@@ -60,6 +69,25 @@ def test_a_module_that_only_defines_actors_does_not_load_the_runtime(
     run_python: Callable[..., str],
 ) -> None:
     assert json.loads(run_python(ONLY_DEFINES)) == []
+
+
+ONE_HOST = """
+import sys
+from monarch.actor import Actor, endpoint, this_host
+
+class Sample(Actor):
+    @endpoint
+    def loaded(self) -> bool:
+        return "zmq" in sys.modules
+
+if __name__ == "__main__":
+    sample = this_host().spawn_procs({"gpus": 1}).spawn("sample", Sample)
+    print(sample.loaded.call_one().get(), "zmq" in sys.modules)
+"""
+
+
+def test_a_session_on_one_host_does_not_load_zeromq(run_python: Callable[..., str]) -> None:
+    assert run_python(ONE_HOST) == "False False\n"
 
 
 def test_all_that_is_promised_is_there(module: ModuleType) -> None:

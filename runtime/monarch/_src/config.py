@@ -28,11 +28,19 @@ class Settings(msgspec.Struct, frozen=True):
     startup_timeout: how long a new proc may take to say hello; twice `liveness`.
     message_delivery_timeout: how long a proc keeps a call to an actor that it does not know yet,
         because the message that makes the actor is still on its way; `liveness`.
+    detached_limit: how long worker hosts go on with what a kept session has there while no client
+        is attached to it; 0: for ever.
     preload: modules that every new proc has imported before it exists (`("torch",)`).
     enable_log_forwarding: show what ranks print in the client of a script. Front ends that
         subscribe to output get it regardless.
     small_write_threshold: from this many bytes on, `Buffer.write` keeps a `bytes` instead of
         copying it.
+    cast_fanout: to how many hosts a process sends what it casts itself. Of a mesh over more of them
+        as many pass it on, and so on: a tree.
+    fault_injection: whether `monarch.testing` may hold, delay and lose messages of new procs.
+    rdma_allow_tcp_fallback: use TCP between two processes where nothing faster works; else such a
+        transfer is an error.
+    rdma_disable_ibverbs: never use RDMA network cards.
     actor_queue_dispatch: always True; what an actor is sent waits in a queue of its own.
     """
 
@@ -40,10 +48,15 @@ class Settings(msgspec.Struct, frozen=True):
     cleanup_timeout: float | None = None
     startup_timeout: float | None = None
     message_delivery_timeout: float | None = None
+    detached_limit: float = 7 * 86400.0
     preload: tuple[str, ...] = ()
     enable_log_forwarding: bool = True
     small_write_threshold: int = 256
+    rdma_allow_tcp_fallback: bool = True
+    rdma_disable_ibverbs: bool = False
     actor_queue_dispatch: bool = True
+    fault_injection: bool = False
+    cast_fanout: int = 16
 
     @property
     def cleanup_s(self) -> float:
@@ -70,7 +83,7 @@ _UNITS = {
 }  # fmt: skip
 
 
-def _seconds(key: str, value: object) -> float:
+def seconds(key: str, value: object) -> float:
     seconds = -1.0
     if isinstance(value, str):
         seconds = _seconds_of_text(value)
@@ -126,15 +139,28 @@ def _size(key: str, value: object) -> int:
     raise TypeError(f"{key}={value!r}: give a whole number of bytes, such as 256")
 
 
+def _count(key: str, value: object) -> int:
+    if isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise TypeError(f"{key}={value!r}: give a whole number of at least 1, such as 32")
+
+
 _PARSERS: dict[str, Callable[[str, object], Any]] = {
-    "liveness": _seconds,
-    "cleanup_timeout": _seconds,
-    "startup_timeout": _seconds,
-    "message_delivery_timeout": _seconds,
+    "liveness": seconds,
+    "cleanup_timeout": seconds,
+    "startup_timeout": seconds,
+    "message_delivery_timeout": seconds,
+    "detached_limit": seconds,
     "preload": module_names,
     "enable_log_forwarding": _flag,
     "small_write_threshold": _size,
+    "rdma_allow_tcp_fallback": _flag,
+    "rdma_disable_ibverbs": _flag,
     "actor_queue_dispatch": _flag,
+    "fault_injection": _flag,
+    "cast_fanout": _count,
 }
 
 

@@ -1,15 +1,31 @@
-"""Every public exception, and the facts they carry.
+"""Every public exception.
 
+    KeyboardInterrupt
+    └── CallCancelled         in a sync endpoint: who called it has taken the call back
     Exception
     ├── ActorError            an endpoint raised; the actor lives
+    ├── DebugError            (RuntimeError) the debugger cannot do that there, and why
     ├── DeadlockError         (RuntimeError) actors wait for each other in a cycle
+    ├── JobError              (RuntimeError) the hosts of a job could not be had, or are gone
+    ├── HostUnreachableError  (ConnectionError) no address of a host could be reached
+    ├── MessageLostError      (ConnectionError) an injected fault has lost a call, or its answer
     ├── MeshStoppedError      (RuntimeError) a mesh was used after `stop`
+    ├── RDMAError             (RuntimeError) bytes could not be moved; nothing touches them any more
+    │   ├── RDMAHandleError       the buffer was dropped, its memory freed, or it never was
+    │   ├── RDMAOwnerLostError    the process that has the memory has ended
+    │   ├── RDMATimeoutError      (TimeoutError) not done in time
+    │   ├── StateDictVersionError that version of a state dict is not kept any more
+    │   └── RDMAUnavailableError  no transport that may be used leads there
+    ├── StateDictMismatchError (ValueError) a state dict is not what is asked for, all of it told
+    ├── StacksError           (RuntimeError) the stacks of ranks cannot be read here, and why
+    ├── SessionError          (RuntimeError) a session cannot be kept, taken up or let go of
     └── SupervisionError      (RuntimeError) what you called has died, or never lived
+        └── RestartedError    it died in the middle of the call, and is being started again
 
-`MeshFailure` is no exception: it is what a supervisor is told. All three carry `RankFailure`s,
-data first, and word themselves from that data when they are shown. Because ranks answer one after
-another, an error that one rank's failure completed learns of the others while it is already on its
-way; `failures` grows until the last rank has answered, and the text is made when it is read.
+`ActorError` and `SupervisionError` carry `RankFailure`s (`monarch._src.failures`), data first, and
+word themselves from that data when they are shown. Because ranks answer one after another, an error
+that one rank's failure completed learns of the others while it is already on its way; `failures`
+grows until the last rank has answered, and the text is made when it is read.
 
 You do *not* get these for mistakes that are found before anything is sent: a call that does not fit
 the signature is a `TypeError`, a wrong dim too, a `call_one` on many ranks a `ValueError`.
@@ -18,173 +34,10 @@ the signature is a `TypeError`, a wrong dim too, a `call_one` on many ranks a `V
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-FailureKind = Literal[
-    "endpoint", "constructor", "actor died", "proc died", "host lost", "never started", "stopped"
-]
-
-
-_FIRST_FRAMES, _LAST_FRAMES = 10, 20
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One line of a remote traceback. `user` is False for frames of the runtime itself."""
-
-    filename: str
-    lineno: int
-    name: str
-    line: str
-    user: bool = True
-
-
-@dataclass(frozen=True)
-class Death:
-    """Why a process ended, as its host agent saw it from outside.
-
-    `endpoint` is what it ran when it ended (None: idle), `ran_s` for how many seconds the process
-    lived, `stderr_tail` its last lines on stderr.
-    """
-
-    exit_code: int | None
-    signal_name: str | None
-    stderr_tail: tuple[str, ...]
-    endpoint: str | None
-    ran_s: float
-    reason: str
-
-
-@dataclass(frozen=True)
-class RankFailure:
-    """What happened to one rank. `kind` says which story the other fields tell."""
-
-    mesh_name: str
-    rank: int
-    point: dict[str, int]
-    actor_class: str
-    endpoint: str | None
-    host: str
-    pid: int | None
-    kind: FailureKind
-    exception_type: str
-    message: str
-    frames: tuple[Frame, ...] = ()
-    traceback: str = ""
-    death: Death | None = None
-
-    @property
-    def where(self) -> str:
-        """`workers[gpus=3]`, the way a user would write the slice."""
-        return self.mesh_name + at_text(self.point)
-
-    @property
-    def what(self) -> str:
-        """One line: who, where and what, without the frames."""
-        method = f".{self.endpoint}" if self.endpoint else ""
-        actor = f"{self.actor_class}{method}"
-        said = f"{self.exception_type}: {self.message}" if self.message else self.exception_type
-        match self.kind:
-            case "endpoint":
-                return f"{actor} on {self.where} raised {said}"
-            case "constructor":
-                if not self.actor_class:  # what its proc has to run before any actor
-                    return f"{self.endpoint} on {self.where} raised {said}"
-                return f"{self.actor_class}.__init__ on {self.where} raised {said}"
-            case "actor died":
-                return f"{actor} on {self.where} died of {said}"
-            case "proc died":
-                running = self.death.endpoint if self.death else None
-                doing = f" while it ran {running}" if running else ""
-                return f"{self.where} (pid {self.pid}) died{doing}: {self.message}"
-            case "host lost":
-                return f"the host agent of {self.where} is gone: {self.message}"
-            case "never started":
-                return f"{self.where} never started: {self.message}"
-            case "stopped":
-                return f"{self.where} was stopped: {self.message}"
-
-    @property
-    def story(self) -> tuple[object, ...]:
-        """What must be equal for two ranks to have failed in the same way."""
-        return (self.kind, self.actor_class, self.endpoint, self.exception_type, self.message,
-                self.frames)  # fmt: skip
-
-    def text(self) -> str:
-        """`what`, then the user's frames, or the last lines of stderr of a dead process."""
-        lines = [self.what, *_frames_text([frame for frame in self.frames if frame.user])]
-        if self.death and self.death.stderr_tail:
-            lines.append("  last lines on its stderr:")
-            lines += [f"    {line}" for line in self.death.stderr_tail[-8:]]
-        return "\n".join(lines)
-
-
-def _frames_text(frames: Sequence[Frame]) -> list[str]:
-    """As in a traceback; bounded, since an endless recursion has a thousand."""
-    runs: list[tuple[Frame, int]] = []
-    for frame in frames:
-        if runs and runs[-1][0] == frame:
-            runs[-1] = (frame, runs[-1][1] + 1)
-        else:
-            runs.append((frame, 1))
-    left_out = len(runs) - _FIRST_FRAMES - _LAST_FRAMES
-    lines: list[str] = []
-    for at, (frame, count) in enumerate(runs):
-        if left_out > 0 and _FIRST_FRAMES <= at < _FIRST_FRAMES + left_out:
-            if at == _FIRST_FRAMES:
-                lines.append(f"  ... {left_out} more frames ...")
-            continue
-        lines.append(f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}')
-        if frame.line:
-            lines.append(f"    {frame.line}")
-        if count > 1:
-            lines.append(f"  [the same {count - 1} more times]")
-    return lines
-
-
-def at_text(point: dict[str, int]) -> str:
-    """`[hosts=1, gpus=3]`; nothing for a mesh without dims."""
-    return "[" + ", ".join(f"{dim}={at}" for dim, at in point.items()) + "]" if point else ""
-
-
-def ranks_text(failures: Sequence[RankFailure]) -> str:
-    """`gpus=1..3, gpus=6` for one dim; a bounded list of places for several."""
-    dims = {tuple(f.point) for f in failures}  # of more than one mesh, they may differ
-    if len(dims) == 1 and len(failures[0].point) == 1:
-        dim = next(iter(failures[0].point))
-        places = sorted(f.point[dim] for f in failures)
-        runs: list[tuple[int, int]] = []
-        for place in places:
-            if runs and runs[-1][1] == place - 1:
-                runs[-1] = (runs[-1][0], place)
-            else:
-                runs.append((place, place))
-        return ", ".join(f"{dim}={a}" if a == b else f"{dim}={a}..{b}" for a, b in runs)
-    shown = [at_text(f.point) or f.mesh_name for f in failures[:8]]
-    more = f" and {len(failures) - 8} more" if len(failures) > 8 else ""
-    return ", ".join(shown) + more
-
-
-def fold(failures: Sequence[RankFailure]) -> list[list[RankFailure]]:
-    """Group failures that tell the same story, in the order in which each story was first told."""
-    groups: dict[tuple[object, ...], list[RankFailure]] = {}
-    for failure in failures:
-        groups.setdefault(failure.story, []).append(failure)
-    return list(groups.values())
-
-
-def failures_text(failures: Sequence[RankFailure]) -> str:
-    """Every distinct story once, each with the ranks that share it."""
-    parts: list[str] = []
-    for group in fold(failures):
-        text = group[0].text()
-        if len(group) > 1:
-            others = len(group) - 1
-            text += f"\nand on {others} more rank{'s' * (others > 1)}: {ranks_text(group[1:])}"
-        parts.append(text)
-    return "\n".join(parts)
+from monarch._src.failures import RankFailure, failures_text
 
 
 class _FailureReport:
@@ -250,6 +103,33 @@ class SupervisionError(_FailureReport, RuntimeError):
         return type(self), (self._message, self.failures)
 
 
+class RestartedError(SupervisionError):
+    """What was called has died, and its process is being started again: its state is lost.
+
+    Raised by calls that were under way when a rank of a mesh with `restart` died. They may have
+    been done, or in part, or not at all; none is repeated by itself. Later calls wait until the
+    rank is back, or raise this too, as the mesh was told with `while_restarting`.
+    """
+
+
+def death_error(failures: Sequence[RankFailure]) -> SupervisionError:
+    """What is raised for the deaths of these ranks, the first cause first."""
+    restarts = bool(failures) and failures[0].restarted > 0
+    return (RestartedError if restarts else SupervisionError)(failures=failures)
+
+
+class CallCancelled(KeyboardInterrupt):
+    """Raised in a sync endpoint whose call was cancelled by who had made it. The actor lives.
+
+    A KeyboardInterrupt, so that code which tidies up after one does so here, and so that an
+    `except Exception` that tries again does not keep the call going. In an async endpoint the same
+    is an `asyncio.CancelledError`.
+    """
+
+    def __init__(self, message: str = "who called has cancelled the call") -> None:
+        super().__init__(message)
+
+
 class DeadlockError(RuntimeError):
     """Actors wait for each other in a cycle, so none of them could ever go on.
 
@@ -272,24 +152,159 @@ class MeshStoppedError(RuntimeError):
     """A mesh was used after it had been stopped."""
 
 
+class HostUnreachableError(ConnectionError):
+    """No address of a host could be reached; the text lists each that was tried, with its errno."""
+
+
+class MessageLostError(ConnectionError):
+    """A call, or its answer, was lost by a fault that `monarch.testing` had injected.
+
+    Raised to whoever waits for it when the fault is lifted.
+    """
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} was lost on a link of {where}: a fault was injected there")
+        self._given = what, where
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by its class: that would be looked for in a module that a proc has not loaded.
+        return _message_lost, self._given
+
+
+def _message_lost(what: str, where: str) -> MessageLostError:
+    return MessageLostError(what, where)
+
+
+class DebugError(RuntimeError):
+    """The debugger cannot do what was asked: nothing waits there, or somebody else has it."""
+
+
+class StacksError(RuntimeError):
+    """The stacks of no rank could be read: py-spy is not there, or may not look."""
+
+
+class JobError(RuntimeError):
+    """The hosts of a job could not be had, or are gone; or what should be its record is none."""
+
+
+class SessionError(RuntimeError):
+    """A session cannot be kept, taken up or let go of. Nothing has changed."""
+
+
 class BlockedLoopError(RuntimeError):
     """A blocking wait was asked for on a thread that must never block."""
 
 
-@dataclass(frozen=True)
-class MeshFailure:
-    """What `__supervise__` and `unhandled_fault_hook` are told. `mesh` is the mesh that failed."""
+class RDMAError(RuntimeError):
+    """Bytes of an `RDMABuffer` could not be moved.
 
-    mesh_name: str
-    failures: tuple[RankFailure, ...]
-    mesh: object = field(default=None, compare=False, repr=False)
+    When you get it, nothing touches your memory any more. What was to be read into is in part
+    overwritten; what was to be written to, over there, may be too: `bytes_done` of `size` were
+    complete. `buffer` and `owner` are in words, `transport` is what was used last, if any.
+    """
 
-    def report(self) -> str:
-        """The failures in words, equal ones folded."""
-        return failures_text(self.failures)
+    def __init__(
+        self, message: str, buffer: str = "", owner: str = "", size: int = 0, bytes_done: int = 0,
+        transport: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(message)
+        self.buffer = buffer
+        self.owner = owner
+        self.size = size
+        self.bytes_done = bytes_done
+        self.transport = transport
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        facts = (self.buffer, self.owner, self.size, self.bytes_done, self.transport)
+        return type(self), (str(self), *facts)
+
+
+class RDMAHandleError(RDMAError):
+    """The handle leads nowhere: its buffer was dropped, its memory was freed, or it never was."""
+
+
+class RDMAOwnerLostError(RDMAError):
+    """The process that has the memory has ended, or the session that it took part in."""
+
+
+class RDMATimeoutError(RDMAError, TimeoutError):
+    """The transfer was not done in time, and was given up."""
+
+
+class RDMAUnavailableError(RDMAError):
+    """No transport that may be used leads to the owner; the text says why, for each."""
+
+
+class StateDictVersionError(RDMAError):
+    """A publisher has gone on from that version of its state dict, and does not keep it any more.
+
+    `wanted`: the version that was asked for. `newest`: what the publisher had come to.
+    """
+
+    def __init__(
+        self, message: str, buffer: str = "", owner: str = "", size: int = 0, bytes_done: int = 0,
+        transport: str | None = None, wanted: int = 0, newest: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(message, buffer, owner, size, bytes_done, transport)
+        self.wanted = wanted
+        self.newest = newest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, facts = super().__reduce__()
+        return kind, (*facts, self.wanted, self.newest)
+
+
+class StateDictMismatchError(ValueError):
+    """What is published and what is asked for do not fit; found before anything moved.
+
+    `missing`: names that were asked for and that nobody publishes. `unexpected`: published, and not
+    asked for. `mismatched`: by name, in words: dtype, shape, elements that nobody has.
+    """
+
+    def __init__(
+        self, what: str, missing: Sequence[str] = (), unexpected: Sequence[str] = (),
+        mismatched: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self.what = what
+        self.missing = tuple(missing)
+        self.unexpected = tuple(unexpected)
+        self.mismatched = dict(mismatched or {})
+        super().__init__(what)
 
     def __str__(self) -> str:
-        return f"{self.mesh_name} has failed: {self.report()}"
+        lines = [
+            f"{title}: {_some(names)}"
+            for title, names in (("missing", self.missing), ("unexpected", self.unexpected))
+            if names
+        ]
+        told = list(self.mismatched.items())
+        lines += [f"{name!r}: {text}" for name, text in told[:_MOST_TOLD]]
+        if len(told) > _MOST_TOLD:
+            lines.append(f"and {len(told) - _MOST_TOLD:,} more")
+        return f"{self.what}: {'; '.join(lines)}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.missing, self.unexpected, self.mismatched)
+
+
+_MOST_TOLD = 8
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_TOLD:,} more" if len(names) > _MOST_TOLD else ""
+    return ", ".join(map(repr, names[:_MOST_TOLD])) + more
+
+
+class RDMATcpFallbackWarning(Warning):
+    """Bytes go over TCP, because nothing faster works between two processes. Once a reason."""
+
+
+class RDMAReadTransferWarning(Warning):
+    """A read went over another transport than it began with, which failed. Once a reason."""
+
+
+class RDMAWriteTransferWarning(Warning):
+    """A write went over another transport than it began with, which failed. Once a reason."""
 
 
 def portable(exception: BaseException | None) -> BaseException | None:
@@ -303,11 +318,25 @@ def portable(exception: BaseException | None) -> BaseException | None:
     return exception
 
 
-def moved(failure: RankFailure, mesh_name: str, rank: int, point: dict[str, int]) -> RankFailure:
-    """The same failure, told of another mesh that stands on the same process."""
-    return replace(failure, mesh_name=mesh_name, rank=rank, point=point)
-
-
 # Tracebacks show where a user imports these from.
-for _public in (ActorError, DeadlockError, MeshStoppedError, SupervisionError):
+for _public in (
+    ActorError, CallCancelled, DeadlockError, MeshStoppedError, RestartedError, SupervisionError,
+):  # fmt: skip
     _public.__module__ = "monarch.actor"
+
+
+StacksError.__module__ = "monarch.observe"
+
+
+MessageLostError.__module__ = "monarch.testing"
+
+
+for _public in (
+    RDMAError, RDMAHandleError, RDMAOwnerLostError, RDMATimeoutError, RDMAUnavailableError,
+    RDMATcpFallbackWarning, RDMAReadTransferWarning, RDMAWriteTransferWarning,
+    StateDictMismatchError, StateDictVersionError,
+):  # fmt: skip
+    _public.__module__ = "monarch.rdma"
+
+
+SessionError.__module__ = "monarch.session"

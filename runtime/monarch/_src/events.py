@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from monarch._src.errors import RankFailure
+from monarch._src.failures import RankFailure
 
 log = logging.getLogger("monarch.events")
 
@@ -41,6 +41,35 @@ class RankFailed(msgspec.Struct, frozen=True):
     failure: RankFailure
 
 
+class RankRestarting(msgspec.Struct, frozen=True):
+    """A process of a mesh that this process uses is gone, and is started again; its state is lost.
+
+    `failure.restarted`: for the so-maniest time. `ProcReady` follows at its owner.
+    """
+
+    failure: RankFailure
+
+
+class RankPaused(msgspec.Struct, frozen=True):
+    """A rank stands at a breakpoint, or (`paused` False, the rest empty) it runs on.
+
+    `why`: `breakpoint`, `step`, `break`, or what an endpoint raised. `endpoint` is `Trainer.step`;
+    `session` is the same from a thread's first stop until it runs on for good.
+    """
+
+    uid: str
+    mesh: str
+    rank: int
+    point: dict[str, int]
+    session: int
+    paused: bool
+    endpoint: str = ""
+    function: str = ""
+    filename: str = ""
+    line: int = 0
+    why: str = ""
+
+
 class MeshStopped(msgspec.Struct, frozen=True):
     """A proc mesh has ended and all its processes are gone."""
 
@@ -49,7 +78,12 @@ class MeshStopped(msgspec.Struct, frozen=True):
 
 
 class OutputLine(msgspec.Struct, frozen=True):
-    """One line that a rank wrote, without its newline. `stream` is `stdout` or `stderr`."""
+    """One line that a rank wrote, without its newline. `stream` is `stdout` or `stderr`.
+
+    `origin` is what whoever called had given as such, 0 if that is not known. One that is not
+    `whole` is a state of a line that is still written over, as a progress bar is. One that is not
+    `shown` is to be kept, where lines are kept, and not to be put in front of anybody.
+    """
 
     mesh: str
     mesh_uid: str
@@ -57,15 +91,38 @@ class OutputLine(msgspec.Struct, frozen=True):
     point: dict[str, int]
     stream: str
     text: str
+    origin: int = 0
+    whole: bool = True
+    shown: bool = True
 
 
 class Output(msgspec.Struct, frozen=True):
-    """Lines of ranks, in the order in which each rank wrote them."""
+    """Lines of ranks, in the order in which each wrote them; `gathered` over a while or not."""
 
     lines: tuple[OutputLine, ...]
+    gathered: bool = False
 
 
-Event = MeshSpawned | ProcReady | RankFailed | MeshStopped | Output
+class FaultInjected(msgspec.Struct, frozen=True):
+    """A fault that `monarch.testing` has injected, or (`lifted`) taken back.
+
+    `at`: seconds since 1970. `kind`: kill, stop, slow, partition or drop; `ranks` of the mesh that
+    it is on, `detail` in words, `number` the same for both ends of one fault.
+    """
+
+    number: int
+    at: float
+    kind: str
+    mesh: str
+    ranks: tuple[int, ...]
+    detail: str
+    lifted: bool = False
+
+
+Event = (
+    MeshSpawned | ProcReady | RankFailed | RankRestarting | RankPaused | MeshStopped | Output
+    | FaultInjected
+)  # fmt: skip
 E = TypeVar("E")
 
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from monarch._src.core.calls import CallTable, PendingCall
-from monarch._src.errors import RankFailure
+from monarch._src.failures import RankFailure
 from monarch._src.shape import Extent, Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import DIED, OK, RAISED

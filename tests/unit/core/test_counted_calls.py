@@ -6,7 +6,7 @@ import pytest
 
 from monarch._src.core.calls import CallTable, PendingCall
 from monarch._src.core.metrics import EndpointCounts
-from monarch._src.errors import RankFailure
+from monarch._src.failures import RankFailure
 from monarch._src.shape import Extent, Region
 from monarch._src.wire.figures import Figures, Key
 from monarch._src.wire.frames import NO_PAYLOAD, Payload

@@ -116,3 +116,28 @@ def test_every_receiver_takes_what_it_was_sent_in_the_order_sent(
                 taken += came.released()
         assert taken == expected[rank]
         assert not came.holds
+
+
+def test_a_process_that_takes_the_place_of_another_waits_for_nothing_that_came_before_it() -> None:
+    out: Outgoing = Outgoing()
+    whole, other = Region.of_extent(Extent(("gpus",), (4,))), 3
+    out.direct(1)
+    assert out.cast(whole) == (1, [(1, 1)])
+    out.direct(1)
+    out.renewed(1)
+    new: Incoming[str] = Incoming()
+    assert new.direct(out.direct(1), "first"), "it was part of no cast"
+    number, fences = out.cast(whole)
+    assert (number, fences) == (2, [(1, 1)])
+    assert new.cast(number, dict(fences)[1], "second")
+    assert new.direct(out.direct(1), "third")
+    assert out.direct(1) == 2
+    assert out.direct(other) == 2
+    # Before the first cast there is nothing to forget, and a second change is like the first.
+    fresh = Outgoing()
+    fresh.direct(1)
+    fresh.renewed(1)
+    assert fresh.cast(whole) == (1, [])
+    fresh.renewed(1)
+    assert fresh.direct(1) == 0
+    assert fresh.direct(other) == 1

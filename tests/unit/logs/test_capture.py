@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from monarch._src.logs import capture as capture_module
 from monarch._src.logs.capture import LONGEST, STDERR, STDOUT, TAIL, Capture, Stream
+from monarch._src.logs.origin import MARK
 
 
 @dataclass
@@ -116,7 +117,7 @@ def expected(text: str, longest: int) -> list[str]:
 
 
 @given(
-    pieces=st.lists(st.text(alphabet="ab\nö€\r", max_size=20), max_size=6),
+    pieces=st.lists(st.text(alphabet="ab\nö€", max_size=20), max_size=6),
     cuts=st.lists(st.integers(0, 200), max_size=6),
 )
 def test_however_it_is_cut_the_lines_are_the_same(pieces: list[str], cuts: list[int]) -> None:
@@ -184,3 +185,36 @@ def test_closing_gives_both_pipes_back(piped: Piped) -> None:
     piped.capture.close()
     assert all(fd is not None and not os.path.exists(f"/proc/self/fd/{fd}") for fd in fds)
     assert piped.capture.read_all() == []
+
+
+def test_a_line_that_is_written_over_is_one_line_and_seen_before_its_end(piped: Piped) -> None:
+    out = piped.capture.streams[0]
+    piped.write(STDOUT, "before\n\r 10%\r 20%")
+    assert piped.capture.read_all() == [(STDOUT, "before")]
+    assert out.unfinished == " 20%"
+    piped.write(STDOUT, "\r100%\n")
+    assert piped.capture.read_all() == [(STDOUT, "\r 10%\r 20%\r100%")]
+    assert out.unfinished is None
+
+
+def test_a_bar_that_never_ends_its_line_is_still_one(piped: Piped) -> None:
+    for number in range(3000):
+        piped.write(STDOUT, f"\rstep {number:050d}")
+        if number % 100 == 0:
+            assert piped.capture.read_all() == []
+    piped.end(STDOUT)
+    ((_, line),) = piped.capture.read_all()
+    assert line.endswith(f"\rstep {2999:050d}")
+    assert len(line) <= LONGEST
+
+
+def test_the_last_words_of_a_rank_have_no_marks(piped: Piped) -> None:
+    piped.write(STDERR, f"{MARK % 7}first\n{MARK % 8}second\n")
+    piped.capture.read_all()
+    assert list(piped.capture.tail) == ["first", "second"]
+
+
+def test_a_mark_behind_which_nothing_was_written_is_no_line(piped: Piped) -> None:
+    piped.write(STDOUT, f"all\n{MARK % 7}")
+    piped.end(STDOUT)
+    assert piped.capture.read(piped.capture.streams[0]) == ([(STDOUT, "all")], True)

@@ -1,8 +1,9 @@
-"""Routers and nodes over real sockets, closed after the test."""
+"""Routers, nodes and links over real sockets, closed after the test."""
 
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,22 @@ from typing import Any
 import pytest
 import zmq
 
+from monarch._src.core.access import Role
+from monarch._src.core.links import Bounds
+from monarch._src.net import baton as baton_module
+from monarch._src.net import keys
+from monarch._src.net import router as router_module
+from monarch._src.net.keys import Keys
 from monarch._src.net.node import Node
+from monarch._src.net.polling import SelectorPoll
 from monarch._src.net.router import Router
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import AnyMessage
+from tests.unit.net.asker import PATIENCE_S, Asker, MakeNode
+from tests.unit.net.heard import Heard
+from tests.unit.net.linked import BOUNDS, Party
+from tests.unit.net.routers import MakeRouter, address
+from tests.unit.net.stranger import Stranger
 
 _numbers = itertools.count()
 
@@ -68,22 +81,106 @@ def make_node(sockets: Path) -> Iterator[Callable[..., Node]]:
         node.close()
 
 
+@pytest.fixture(params=["of this system", "by a selector"])
+def polling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way in which a router waits for descriptors."""
+    if request.param == "by a selector":
+        monkeypatch.setattr(router_module, "new_poll", SelectorPoll)
+
+
+@pytest.fixture
+def pair(make_router: MakeRouter, sockets: Path) -> tuple[Router, Router]:
+    """Two routers, the first of which has connected to the second."""
+    a, b = make_router("a"), make_router("b")
+    a.connect(b">b", address(sockets, "b"))
+    return a, b
+
+
+@pytest.fixture
+def asker(make_node: MakeNode, sockets: Path) -> Asker:
+    """One that asks, and the node which answers it."""
+    return Asker(make_node, sockets)
+
+
+@pytest.fixture
+def no_rescue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The IO thread, which looks once a tick, does not come to look before the test is over."""
+    monkeypatch.setattr(baton_module, "TICK", 10 * PATIENCE_S)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    """What to give a node for its handler."""
+    return Heard()
+
+
+@pytest.fixture
+def stranger() -> Iterator[Callable[..., Stranger]]:
+    """Connects to an address, under a name, if one is given."""
+    made: list[Stranger] = []
+
+    def make(address: str, name: str = "") -> Stranger:
+        connected = socket.socket(socket.AF_UNIX)
+        made.append(Stranger(connected))
+        connected.connect(address.removeprefix("ipc://"))
+        if name:
+            made[-1].say([name.encode()])
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.socket.close()
+
+
 @pytest.fixture
 def bare_socket() -> Iterator[Callable[..., zmq.Socket[bytes]]]:
-    """A ZeroMQ socket of ours, to say what no node would say."""
+    """A ZeroMQ socket of ours, to say to a listener of links what no node would say."""
     context = zmq.Context()
     made: list[zmq.Socket[bytes]] = []
 
     def make(kind: int, name: str = "") -> zmq.Socket[bytes]:
-        socket = context.socket(kind)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVTIMEO, 30_000)
+        one = context.socket(kind)
+        one.setsockopt(zmq.LINGER, 0)
+        one.setsockopt(zmq.RCVTIMEO, 30_000)
         if name:
-            socket.setsockopt(zmq.ROUTING_ID, name.encode())
-        made.append(socket)
-        return socket
+            one.setsockopt(zmq.ROUTING_ID, name.encode())
+        made.append(one)
+        return one
 
     yield make
-    for socket in made:
-        socket.close()
+    for one in made:
+        one.close()
     context.term()
+
+
+@pytest.fixture
+def job_keys(tmp_path: Path) -> Callable[[Role], Keys]:
+    """The keys of a job, by role."""
+    keys.make(tmp_path / "job", "training")
+    return lambda role: keys.load(tmp_path / "job", None, role)
+
+
+@pytest.fixture
+def audit_log(tmp_path: Path) -> Path:
+    """Where the listening side of a link writes what it refused."""
+    return tmp_path / "audit.jsonl"
+
+
+@pytest.fixture
+def make_party() -> Iterator[Callable[..., Party]]:
+    """A process, as far as links go; closed after the test."""
+    made: list[Party] = []
+
+    def make(
+        name: str,
+        own: Keys | None,
+        log: Path | None = None,
+        bounds: Bounds = BOUNDS,
+        heartbeat_s: float = 5.0,
+    ) -> Party:
+        made.append(Party(name, own, log, bounds, heartbeat_s))
+        return made[-1]
+
+    yield make
+    for party in reversed(made):
+        party.close()

@@ -1,93 +1,22 @@
-"""Who waits, receives: no message is lost or slept beside, whoever comes, goes or interrupts."""
+"""Who waits, receives: no message is lost or slept beside, whoever comes or goes."""
 
 from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from monarch._src.errors import BlockedLoopError
-from monarch._src.net import baton as baton_module
-from monarch._src.net.baton import Waitable
-from monarch._src.net.interrupt import InterruptGuard
 from monarch._src.net.node import Node
+from monarch._src.net.waitable import Waitable
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.messages import OK, AnyMessage, FlushOutput, OutputFlushed, Reply
+from monarch._src.wire.messages import AnyMessage, FlushOutput, OutputFlushed
 from tests.said import RuntimeErrors
-
-PATIENCE_S = 60.0
-MakeNode = Callable[..., Node]
-
-
-class Asker:
-    """A node that asks another one, and what waits for the answers."""
-
-    def __init__(self, make_node: MakeNode, sockets: Path, **options: Any) -> None:
-        self.waiting: dict[int, Waitable] = {}
-        self.answered: list[int] = []
-        self.inside = 0
-        self.node = make_node("asker", self.handle, **options)
-        self.echo = make_node("echo", self.answer)
-        self.node.link("echo", f"ipc://{sockets}/echo")
-
-    def handle(self, peer: str, message: AnyMessage, payload: Payload) -> None:
-        self.inside += 1
-        assert self.inside == 1, "handlers run one at a time"
-        if isinstance(message, OutputFlushed):
-            self.answered.append(message.request)
-            self.waiting[message.request].finish()
-        self.inside -= 1
-
-    def answer(self, peer: str, message: AnyMessage, payload: Payload) -> None:
-        if isinstance(message, FlushOutput):
-            self.echo.send(peer, OutputFlushed(message.request))
-
-    def ask(self, number: int) -> Waitable:
-        what = self.waiting[number] = Waitable()
-        assert self.node.send("echo", FlushOutput(number))
-        return what
-
-
-@pytest.fixture
-def asker(make_node: MakeNode, sockets: Path) -> Asker:
-    return Asker(make_node, sockets)
-
-
-@pytest.fixture
-def no_rescue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The IO thread, which looks once a tick, does not come to look before the test is over."""
-    monkeypatch.setattr(baton_module, "TICK", 10 * PATIENCE_S)
-
-
-def run_all(*works: Callable[[], object]) -> None:
-    """Each on a thread of its own, begun together; what one raises is raised here."""
-    errors: list[BaseException] = []
-    start = threading.Barrier(len(works))
-
-    def body(work: Callable[[], object]) -> None:
-        try:
-            start.wait(timeout=PATIENCE_S)
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=body, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=2 * PATIENCE_S)
-        assert not thread.is_alive()
-    for error in errors:
-        raise error
-
+from tests.unit.net.asker import PATIENCE_S, Asker, MakeNode, run_all
 
 # --- one thread -----------------------------------------------------------------------------------
 
@@ -376,259 +305,24 @@ def test_closing_twice_or_before_it_began_is_no_error(make_node: MakeNode) -> No
 # --- interrupts -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt, whatever ran before."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def interrupt_me() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_an_interrupt_while_a_message_is_handled_is_raised_before_the_thread_sleeps(
-    make_node: MakeNode, interruptible: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handled: list[int] = []
-
-    def interrupted(peer: str, message: AnyMessage, payload: Payload) -> None:
-        assert isinstance(message, OutputFlushed)
-        interrupt_me()
-        handled.append(message.request)
-
-    node = make_node("a", interrupted, start=False)
-    slept: list[object] = []
-    sleep = node.router.wait
-
-    def noted_sleep(*arguments: Any) -> Any:
-        slept.append(sleep(*arguments))
-        return slept[-1]
-
-    monkeypatch.setattr(node.router, "wait", noted_sleep)
-    for number in range(3):
-        node.send("a", OutputFlushed(number))
-    with pytest.raises(KeyboardInterrupt):
-        node.wait(Waitable(), PATIENCE_S)
-    assert handled == [0, 1, 2], "what had come was handled to its end"
-    assert slept == []
-
-
-def test_an_interrupt_while_the_awaited_message_is_handled_is_raised_at_the_end_of_the_wait(
-    make_node: MakeNode, interruptible: None
+def test_what_follows_from_a_message_that_is_no_answer_is_seen_to_before_its_waiter_sleeps(
+    asker: Asker, no_rescue: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     what = Waitable()
 
-    def interrupted(peer: str, message: AnyMessage, payload: Payload) -> None:
-        interrupt_me()
-        what.finish()
+    def after_drain() -> bool:
+        if asker.answered and not what.done:
+            what.finish()
+        return False
 
-    node = make_node("a", interrupted, start=False)
-    node.send("a", OutputFlushed(1))
-    with pytest.raises(KeyboardInterrupt):
-        node.wait(what, PATIENCE_S)
-    assert what.done
-    assert node.wait(what)
+    sleep = asker.node.router.wait
 
+    def sleeps(*given: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            assert what.done or not asker.answered, "it sleeps beside what it has received"
+        return sleep(*given)
 
-def interrupt_next_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the main thread is about to sleep, an interrupt is on its way."""
-    let_through = InterruptGuard.let_through
-
-    def interrupted(guard: InterruptGuard) -> None:
-        monkeypatch.undo()
-        let_through(guard)
-        threading.Thread(target=interrupt_me, daemon=True).start()
-
-    monkeypatch.setattr(InterruptGuard, "let_through", interrupted)
-
-
-def test_an_interrupt_ends_a_sleep_and_the_wait_can_be_taken_up_again(
-    asker: Asker, interruptible: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(20):
-        what = asker.waiting[number] = Waitable()
-        interrupt_next_sleep(monkeypatch)
-        with pytest.raises(KeyboardInterrupt):
-            asker.node.wait(what, PATIENCE_S)
-        asker.node.send("echo", FlushOutput(number))
-        assert asker.node.wait(what, PATIENCE_S)
-
-
-def test_an_interrupt_of_a_follower_leaves_the_leader_alone(
-    asker: Asker, interruptible: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    never, led = Waitable(), list[bool]()
-    leader = threading.Thread(target=lambda: led.append(asker.node.wait(never, PATIENCE_S)))
-    leader.start()
-    interrupt_next_sleep(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        asker.node.wait(Waitable(), PATIENCE_S)
-    assert asker.node.wait(asker.ask(1), PATIENCE_S)
-    asker.waiting[2] = never
-    asker.node.send("echo", FlushOutput(2))
-    leader.join(timeout=PATIENCE_S)
-    assert led == [True]
-
-
-def test_a_handler_of_the_users_that_does_not_raise_is_called_each_time(
-    asker: Asker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
-    what = asker.waiting[1] = Waitable()
-
-    def users(number: int, frame: object) -> None:
-        calls.append(number)
-        if len(calls) == 3:
-            asker.node.send("echo", FlushOutput(1))
-        else:
-            interrupt_me()
-
-    before = signal.signal(signal.SIGINT, users)
-    try:
-        interrupt_next_sleep(monkeypatch)
-        assert asker.node.wait(what, PATIENCE_S)
-        assert signal.getsignal(signal.SIGINT) is users
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert calls[:3] == [signal.SIGINT] * 3
-
-
-@pytest.mark.parametrize("frame", [0, 1, 2])
-def test_an_interrupt_between_two_frames_is_raised_when_the_message_is_whole(
-    frame: int, make_node: MakeNode, sockets: Path, interruptible: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    came, done = list[list[bytes]](), Waitable()
-
-    def keep(peer: str, message: AnyMessage, payload: Payload) -> None:
-        if isinstance(message, Reply):
-            came.append([bytes(payload.body), *map(bytes, payload.buffers)])
-            if message.call == 2:
-                done.finish()
-
-    a, b = make_node("a"), make_node("b", keep)
-    a.link("b", f"ipc://{sockets}/b")
-    sent, send = 0, a.router._send
-
-    def interrupted_send(*arguments: Any, **options: Any) -> None:
-        nonlocal sent
-        send(*arguments, **options)
-        if sent == frame:
-            interrupt_me()
-        sent += 1
-
-    with monkeypatch.context() as patch:
-        patch.setattr(a.router, "_send", interrupted_send)
-        with pytest.raises(KeyboardInterrupt):
-            a.send("b", Reply(1, 0, OK), Payload(b"one", [b"buffer"]))
-    assert sent == 3
-    assert a.send("b", Reply(2, 0, OK), Payload(b"two"))
-    assert b.wait(done, PATIENCE_S)
-    assert came == [[b"one", b"buffer"], [b"two"]]
-
-
-def test_an_interrupt_while_two_nodes_meet_is_raised_when_they_have_met(
-    make_node: MakeNode, sockets: Path, interruptible: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = Waitable()
-    a = make_node("a")
-    b = make_node("b", lambda peer, message, payload: type(message) is Reply and done.finish())
-    a.expect("b")
-    a.send("b", Reply(1, 0, OK), Payload(b"early"))
-    connect = a.router.connect
-
-    def interrupted_connect(*arguments: Any) -> None:
-        connect(*arguments)
-        interrupt_me()
-
-    monkeypatch.setattr(a.router, "connect", interrupted_connect)
-    with pytest.raises(KeyboardInterrupt):
-        a.link("b", f"ipc://{sockets}/b")
-    a.link("b", f"ipc://{sockets}/b")
-    assert b.wait(done, PATIENCE_S)
-
-
-INTERRUPTED = """
-import os, signal, sys, threading
-from monarch._src.net.baton import Waitable
-from monarch._src.net.interrupt import InterruptGuard
-from monarch._src.net.node import Node
-from monarch._src.wire.messages import FlushOutput, OutputFlushed
-
-folder, rounds, followers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-waiting, answered, interrupts = {}, [], 0
-in_wait = False
-
-def on_interrupt(number, frame):
-    if in_wait:
-        raise KeyboardInterrupt
-
-signal.signal(signal.SIGINT, on_interrupt)
-
-def handle(peer, message, payload):
-    if type(message) is OutputFlushed:
-        answered.append(message.request)
-        waiting[message.request].finish()
-
-def echo_back(peer, message, payload):
-    if type(message) is FlushOutput:
-        echo.send(peer, OutputFlushed(message.request))
-
-node = Node("asker", "proc", f"ipc://{folder}/asker", handle)
-echo = Node("echo", "proc", f"ipc://{folder}/echo", echo_back)
-node.start(); echo.start()
-node.link("echo", f"ipc://{folder}/echo")
-
-def ask(number):
-    waiting[number] = Waitable()
-    node.send("echo", FlushOutput(number))
-    return waiting[number]
-
-def follow(first):
-    for number in range(first, first + rounds):
-        assert node.wait(ask(number), 60.0)
-
-threads = [threading.Thread(target=follow, args=((i + 1) * rounds,)) for i in range(followers)]
-for thread in threads:
-    thread.start()
-print("up", flush=True)
-for number in range(rounds):
-    what = ask(number)
-    while not what.done:
-        try:
-            in_wait = True
-            done = node.wait(what, 60.0)
-            in_wait = False
-            assert done
-        except KeyboardInterrupt:
-            in_wait = False
-            interrupts += 1
-            sys.stdout.write("i"); sys.stdout.flush()
-for thread in threads:
-    thread.join()
-node.close(); echo.close()
-assert sorted(answered) == list(range(rounds * (followers + 1))), "each answered once"
-print(f"\\ninterrupted {interrupts} times")
-"""
-
-
-@pytest.mark.parametrize("followers", [0, 2])
-def test_a_storm_of_interrupts_loses_no_message(sockets: Path, followers: int) -> None:
-    command = [sys.executable, "-c", INTERRUPTED, str(sockets), "1500", str(followers)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        assert child.stdout.readline() == "up\n"
-        said = ""
-        child.send_signal(signal.SIGINT)
-        while (character := child.stdout.read(1)) == "i":
-            said += character
-            child.send_signal(signal.SIGINT)  # as soon as the last one was raised
-        said += child.stdout.read()
-        assert child.wait(timeout=PATIENCE_S) == 0, child.stderr.read()
-    assert "interrupted" in said
+    monkeypatch.setattr(asker.node.router, "wait", sleeps)
+    asker.node.after_drain = after_drain
+    asker.ask(1)
+    assert asker.node.baton.wait(what, PATIENCE_S)

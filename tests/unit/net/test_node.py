@@ -1,99 +1,42 @@
-"""Nodes: who has said hello is heard, in order, and nobody else."""
+"""Nodes meet, hear each other in order, and go."""
 
 from __future__ import annotations
 
-import logging
+import socket
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
 
-from monarch._src.net import node as node_module
-from monarch._src.net.baton import Waitable
 from monarch._src.net.node import Node, versions
+from monarch._src.net.waitable import Waitable
 from monarch._src.wire.frames import Payload, decode, encode
-from monarch._src.wire.messages import (
-    OK,
-    PROTOCOL,
-    AnyMessage,
-    Hello,
-    MeshStopped,
-    OutputFlushed,
-    Refused,
-    Reply,
-)
+from monarch._src.wire.messages import OK, AnyMessage, Hello, MeshStopped, Reply
 from tests.said import RuntimeErrors
-
-PATIENCE_S = 60.0
-MakeNode = Callable[..., Node]
-BareSocket = Callable[..., "zmq.Socket[bytes]"]
-
-
-class Heard:
-    """What a node was told: (peer, message, body), and waits until enough was."""
-
-    def __init__(self) -> None:
-        self.messages: list[tuple[str, AnyMessage, bytes]] = []
-        self._wanted: tuple[int, Waitable] = (0, Waitable())
-
-    def __call__(self, peer: str, message: AnyMessage, payload: Payload) -> None:
-        self.messages.append((peer, message, bytes(payload.body)))
-        count, what = self._wanted
-        if self.count == count:
-            what.finish()
-
-    @property
-    def answers(self) -> list[tuple[str, AnyMessage, bytes]]:
-        """Without greetings."""
-        return [m for m in self.messages if not isinstance(m[1], Hello)]
-
-    @property
-    def numbers(self) -> list[int]:
-        """The numbers of all numbered messages, in the order in which they came."""
-        return [m.request for _, m, _ in self.messages if isinstance(m, OutputFlushed)]
-
-    @property
-    def count(self) -> int:
-        """How many came, without greetings."""
-        return len(self.answers)
-
-    def wait(self, node: Node, count: int) -> None:
-        """Return when `count` messages have come in all."""
-        self._wanted = count, Waitable()
-        if self.count < count:
-            assert node.wait(self._wanted[1], PATIENCE_S)
-
-
-def numbered(number: int) -> OutputFlushed:
-    return OutputFlushed(number)
-
-
-@pytest.fixture
-def heard() -> Heard:
-    return Heard()
-
+from tests.unit.net.heard import PATIENCE_S, Heard, MakeNode, MakeStranger, numbered
+from tests.unit.net.stranger import Stranger
 
 # --- meeting --------------------------------------------------------------------------------------
 
 
 def test_the_first_thing_said_on_a_link_is_hello(
-    make_node: MakeNode, bare_socket: BareSocket, sockets: Path
+    make_node: MakeNode, stranger: MakeStranger, sockets: Path
 ) -> None:
-    listener = bare_socket(zmq.ROUTER)
-    listener.bind(f"ipc://{sockets}/b")
-    a = make_node("a", mesh=5, rank=2)
-    a.link("b", f"ipc://{sockets}/b")
-    a.send("b", numbered(1))
-    route, *frames = listener.recv_multipart()
-    hello, _ = decode(frames)
-    assert route == b"a"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{sockets}/b")
+        listener.listen()
+        a = make_node("a", mesh=5, rank=2)
+        a.link("b", f"ipc://{sockets}/b")
+        a.send("b", numbered(1))
+        pipe = Stranger(listener.accept()[0])
+    with pipe.socket:
+        name, hello, first = pipe.hear(), decode(pipe.hear())[0], decode(pipe.hear())[0]
+    assert name == [b"a"], "and in front of it the name that the pipe is known by"
     assert isinstance(hello, Hello)
     assert (hello.node, hello.mesh, hello.rank, hello.address) == ("a", 5, 2, a.address)
     assert hello.versions == versions()
-    assert decode(listener.recv_multipart()[1:])[0] == numbered(1)
+    assert first == numbered(1)
 
 
 def test_messages_go_both_ways_over_one_link(
@@ -178,122 +121,6 @@ def test_an_answer_that_comes_at_once_finds_the_link_known(make_node: MakeNode) 
         assert a.dropped == 0
         a.close()
         b.close()
-
-
-# --- who is not heard -----------------------------------------------------------------------------
-
-
-def test_who_said_no_hello_is_not_heard_but_counted(
-    make_node: MakeNode, bare_socket: BareSocket, heard: Heard, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = make_node("a", heard)
-    stranger = bare_socket(zmq.DEALER, "stranger")
-    stranger.connect(node.address)
-    stranger.send_multipart([bytes(f) for f in encode(numbered(1))])
-    with caplog.at_level(logging.WARNING, "monarch.net"):
-        stranger.send_multipart([bytes(f) for f in encode(numbered(2))])
-        hello = Hello(PROTOCOL, "stranger", "proc", 1, "", versions())
-        stranger.send_multipart([bytes(f) for f in encode(hello)])
-        stranger.send_multipart([bytes(f) for f in encode(numbered(3))])
-        heard.wait(node, 1)
-    assert heard.numbers == [3]
-    assert node.dropped == 2
-    assert "dropped a OutputFlushed from b'stranger', which said no hello" in caplog.text
-
-
-def test_what_is_malformed_is_dropped_and_counted_and_the_rest_is_heard(
-    make_node: MakeNode, bare_socket: BareSocket, heard: Heard, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = make_node("a", heard)
-    peer = bare_socket(zmq.DEALER, "b")
-    peer.connect(node.address)
-    hello = Hello(PROTOCOL, "b", "proc", 1, "", versions())
-    good, bad = [encode(hello), encode(numbered(1))], [[b""], [b"\xff" * 50], [b"\x01\0\0\0"]]
-    with caplog.at_level(logging.WARNING, "monarch.net"):
-        for frames in [*bad, good[0], *bad, good[1]]:
-            peer.send_multipart([bytes(f) for f in frames])
-        heard.wait(node, 1)
-    assert heard.numbers == [1]
-    assert node.dropped == 6
-    assert caplog.text.count("dropped a malformed message from b'b'") == 6
-
-
-@pytest.mark.parametrize(
-    ("changes", "row"),
-    [
-        ({"protocol": PROTOCOL + 1}, f"protocol   {PROTOCOL!s:9} {PROTOCOL + 1!s:9} <-- differs"),
-        ({"monarch": "0.0.0"}, f"monarch    {versions()['monarch']:9} 0.0.0     <-- differs"),
-        ({"python": "2.7.18"}, f"python     {versions()['python']:9} 2.7.18    <-- differs"),
-        ({"python": None}, f"python     {versions()['python']:9} ?         <-- differs"),
-    ],
-)
-def test_a_peer_of_another_version_is_refused_with_a_table_of_both(
-    make_node: MakeNode, bare_socket: BareSocket, heard: Heard, runtime_errors: RuntimeErrors,
-    changes: dict[str, Any], row: str,
-) -> None:  # fmt: skip
-    node = make_node("a", heard)
-    peer = bare_socket(zmq.DEALER, "b")
-    peer.connect(node.address)
-    protocol = changes.pop("protocol", PROTOCOL)
-    theirs = {k: v for k, v in (versions() | changes).items() if v is not None}
-    for message in (Hello(protocol, "b", "proc", 77, "", theirs), numbered(1)):
-        peer.send_multipart([bytes(f) for f in encode(message)])
-    refused, _ = decode(peer.recv_multipart())
-    assert isinstance(refused, Refused)
-    lines = refused.why.splitlines()
-    assert lines[:2] == ["b (pid 77) speaks another version:", "           here      there"]
-    assert row in lines
-    assert sum("differs" in line for line in lines) == 1
-    assert f"refused b: {refused.why}" in runtime_errors.take()[0]
-    assert heard.messages == []
-
-
-def test_another_patch_release_of_python_is_no_other_version(
-    make_node: MakeNode, bare_socket: BareSocket, heard: Heard
-) -> None:
-    node = make_node("a", heard)
-    peer = bare_socket(zmq.DEALER, "b")
-    peer.connect(node.address)
-    python = ".".join(versions()["python"].split(".")[:2]) + ".99"
-    hello = Hello(PROTOCOL, "b", "proc", 1, "", versions() | {"python": python})
-    for message in (hello, numbered(1)):
-        peer.send_multipart([bytes(f) for f in encode(message)])
-    heard.wait(node, 1)
-
-
-def test_one_that_is_refused_is_told_why(
-    make_node: MakeNode, heard: Heard, runtime_errors: RuntimeErrors,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    a, b = make_node("a", heard), make_node("b")
-    with monkeypatch.context() as patch:
-        patch.setattr(node_module, "versions", lambda: versions() | {"monarch": "0.0.0"})
-        a.link("b", b.address)
-    heard.wait(a, 1)
-    ((peer, refused, _),) = heard.answers
-    assert peer == "b"
-    assert isinstance(refused, Refused)
-    assert runtime_errors.take()
-
-
-def test_nobody_can_take_the_name_of_another(
-    make_node: MakeNode, bare_socket: BareSocket, heard: Heard, runtime_errors: RuntimeErrors
-) -> None:
-    node, friend = make_node("a", heard), make_node("friend")
-    friend.link("a", node.address)
-    friend.send("a", numbered(1))
-    heard.wait(node, 1)
-    impostor = bare_socket(zmq.DEALER, "impostor")
-    impostor.connect(node.address)
-    hello = Hello(PROTOCOL, "friend", "proc", 1, "", versions())
-    for message in (hello, numbered(666)):
-        impostor.send_multipart([bytes(f) for f in encode(message)])
-    hello = Hello(PROTOCOL, "impostor", "proc", 1, "", versions())
-    for message in (hello, numbered(2)):
-        impostor.send_multipart([bytes(f) for f in encode(message)])
-    heard.wait(node, 2)
-    assert heard.numbers == [1, 2]
-    assert "refused b'impostor', which calls itself friend" in runtime_errors.take()[0]
 
 
 # --- order ----------------------------------------------------------------------------------------
@@ -381,7 +208,7 @@ def test_a_flood_does_not_keep_a_thread_whose_wait_is_over(
     over.done = False
     flood = [b"b", *encode(numbered(2))]
     monkeypatch.setattr(node.router, "receive", lambda: list(flood))  # it never ends
-    assert node.wait(over)
+    assert node.wait(over, PATIENCE_S)
     assert after == [], "not all was read, so nothing follows from that"
     monkeypatch.undo()
 
@@ -475,3 +302,38 @@ def test_what_follows_a_drain_comes_after_all_that_could_be_read(make_node: Make
         node.send("a", message)
     assert node.wait(done, PATIENCE_S)
     assert story == ["MeshStopped"] * 3 + ["after"]
+
+
+# --- a node that is found later, under another name -----------------------------------------------
+
+
+@pytest.mark.parametrize("met_before", [False, True])
+def test_what_waits_for_a_node_under_another_name_goes_out_in_order_when_it_is_found(
+    make_node: MakeNode, sockets: Path, heard: Heard, met_before: bool
+) -> None:
+    a_heard = Heard()
+    a, b = make_node("a", handle=a_heard), make_node("b.1", handle=heard)
+    a.expect("b?")
+    for number in (1, 2):
+        assert a.send("b?", numbered(number))
+    if met_before:
+        b.link("a", f"ipc://{sockets}/a")
+        b.send("a", numbered(9))
+        a_heard.wait(a, 1)
+    a.link_as("b?", "b.1", f"ipc://{sockets}/b.1")
+    assert a.send("b?", numbered(3))
+    assert a.send("b.1", numbered(4))
+    heard.wait(b, 4)
+    assert heard.numbers == [1, 2, 3, 4]
+    a.forget("b.1")
+    assert not a.send("b?", numbered(5)), "both names are of one node"
+
+
+def test_one_that_is_not_wanted_any_more_is_not_linked(make_node: MakeNode, sockets: Path) -> None:
+    a = make_node("a")
+    a.link_as("b?", "b.1", f"ipc://{sockets}/b.1")
+    a.expect("c?")
+    a.forget("c?")
+    a.link_as("c?", "c.1", f"ipc://{sockets}/c.1")
+    assert not a.knows("b.1")
+    assert not a.knows("c.1")

@@ -1,40 +1,44 @@
-"""One socket, many threads: nothing is lost, nobody sleeps beside a message."""
+"""Routers and the pipes between them: who is heard under which name, and how a pipe ends."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-import zmq
 
-from monarch._src.net.router import ZERO_COPY, Router
+from monarch._src.net.router import LONGEST_NAME, Router
+from monarch._src.wire.stream import APART, ONE_FRAME
+from tests.unit.net.routers import (
+    LARGE,
+    PATIENCE_S,
+    MakeRouter,
+    MakeStranger,
+    address,
+    cut_off,
+    led,
+    received,
+)
 
-MakeRouter = Callable[[str], Router]
-PATIENCE_S = 30.0
+pytestmark = pytest.mark.usefixtures("polling")
+
+needs_credentials = pytest.mark.skipif(
+    not hasattr(socket, "SO_PEERCRED"), reason="this system does not tell whose process it is"
+)
 
 
-def address(router_of: Path, name: str) -> str:
-    return f"ipc://{router_of}/{name}"
+# --- pipes and names ------------------------------------------------------------------------------
 
 
-def received(router: Router) -> list[bytes]:
-    """The next message; waits for it."""
-    poller = router.poller()
-    while True:
-        parts = router.receive()
-        if parts is not None:
-            return [bytes(part) for part in parts]
-        router.wait(poller, PATIENCE_S)
-
-
-def test_a_message_arrives_with_the_name_of_its_sender(
-    make_router: MakeRouter, sockets: Path
-) -> None:
-    a, b = make_router("a"), make_router("b")
-    a.connect(b">b", address(sockets, "b"))
+def test_a_message_arrives_with_the_name_of_its_sender(pair: tuple[Router, Router]) -> None:
+    a, b = pair
     assert a.send(b">b", [b"head", b"bulk", b""])
     assert received(b) == [b"a", b"head", b"bulk", b""]
     assert b.send(b"a", [b"answer"])
@@ -51,6 +55,7 @@ def test_a_message_to_someone_unknown_is_not_sent(make_router: MakeRouter) -> No
     router = make_router("a")
     assert not router.send(b"nobody", [b"head"])
     assert not router.send(b"nobody", [b"head", b"bulk"])
+    router.send_all([b"nobody"], [b"head"])
 
 
 def test_a_message_waits_for_a_peer_that_does_not_listen_yet(
@@ -58,17 +63,31 @@ def test_a_message_waits_for_a_peer_that_does_not_listen_yet(
 ) -> None:
     a = make_router("a")
     a.connect(b">b", address(sockets, "b"))
+    due = a.due_in()
+    assert due is not None
     for number in range(3):
         assert a.send(b">b", [b"%d" % number])
+    assert not a.reachable(b">b"), "nobody is there from whom anything could come"
     b = make_router("b")
-    assert [received(b)[1] for _ in range(3)] == [b"0", b"1", b"2"]
+    assert [received(b, a)[1] for _ in range(3)] == [b"0", b"1", b"2"]
+    assert a.due_in() is None, "there is nobody left to connect to"
+    assert a.reachable(b">b")
+
+
+def test_one_that_waits_without_end_connects_when_a_peer_comes(
+    make_router: MakeRouter, sockets: Path
+) -> None:
+    a = make_router("a")
+    with led(a):
+        a.connect(b">b", address(sockets, "b"))
+        a.send(b">b", [b"early"])
+        assert received(make_router("b")) == [b"a", b"early"]
 
 
 def test_two_that_connect_to_each_other_have_two_pipes(
-    make_router: MakeRouter, sockets: Path
+    pair: tuple[Router, Router], sockets: Path
 ) -> None:
-    a, b = make_router("a"), make_router("b")
-    a.connect(b">b", address(sockets, "b"))
+    a, b = pair
     b.connect(b">a", address(sockets, "a"))
     assert a.send(b">b", [b"from a"])
     assert b.send(b">a", [b"from b"])
@@ -85,130 +104,252 @@ def test_a_pipe_that_was_closed_takes_nothing(make_router: MakeRouter, sockets: 
     a.disconnect(address(sockets, "never-connected"))
 
 
-@pytest.mark.parametrize("size", [0, 1, ZERO_COPY - 1, ZERO_COPY, ZERO_COPY + 1, 8 << 20])
-def test_frames_of_any_size_arrive_whole(make_router: MakeRouter, sockets: Path, size: int) -> None:
-    a, b = make_router("a"), make_router("b")
+def test_what_was_not_read_of_a_pipe_that_was_closed_is_dropped_and_another_can_follow(
+    pair: tuple[Router, Router], sockets: Path
+) -> None:
+    a, b = pair
+    a.send(b">b", [b"first"])
+    assert received(b) == [b"a", b"first"]
+    b.send(b"a", [b"never read"])
+    a.disconnect(address(sockets, "b"))
     a.connect(b">b", address(sockets, "b"))
-    data = os.urandom(size)
-    a.send(b">b", [b"head", data, memoryview(data), bytearray(data)])
-    assert received(b)[1:] == [b"head", data, data, data]
-
-
-def test_what_is_received_as_bulk_can_be_written_to(make_router: MakeRouter, sockets: Path) -> None:
-    a, b = make_router("a"), make_router("b")
-    a.connect(b">b", address(sockets, "b"))
-    a.send(b">b", [b"head", bytes(ZERO_COPY)])
-    b.wait(b.poller(), PATIENCE_S)
-    parts = b.receive()
-    while parts is None:
-        b.wait(b.poller(), PATIENCE_S)
-        parts = b.receive()
-    assert isinstance(parts[2], memoryview)
-    assert not parts[2].readonly
+    a.send(b">b", [b"second"])
+    assert received(b, a) == [b"a", b"second"]
+    assert b.send(b"a", [b"read"])
+    assert received(a) == [b">b", b"read"]
 
 
 def test_a_name_that_is_taken_stays_with_who_had_it_first(
-    make_router: MakeRouter, sockets: Path, bare_socket: Callable[..., zmq.Socket[bytes]]
+    pair: tuple[Router, Router], sockets: Path, stranger: MakeStranger
 ) -> None:
-    a, b = make_router("a"), make_router("b")
-    a.connect(b">b", address(sockets, "b"))
+    a, b = pair
     a.send(b">b", [b"first"])
     assert received(b) == [b"a", b"first"]
-    impostor = bare_socket(zmq.DEALER, "a")
-    impostor.connect(address(sockets, "b"))
-    impostor.send(b"second")
+    impostor = stranger(address(sockets, "b"), "a")
+    impostor.say([b"second"])
+    assert cut_off(b, impostor)
     a.send(b">b", [b"third"])
     assert received(b) == [b"a", b"third"]
 
 
+def test_a_name_is_free_again_when_its_pipe_has_ended(
+    make_router: MakeRouter, sockets: Path, stranger: MakeStranger
+) -> None:
+    b = make_router("b")
+    first = stranger(address(sockets, "b"), "a")
+    first.say([b"one"])
+    assert received(b) == [b"a", b"one"]
+    first.say([b"two"])
+    first.socket.close()  # and the next is there before that was seen
+    second = stranger(address(sockets, "b"), "a")
+    second.say([b"three"])
+    assert [received(b) for _ in range(2)] == [[b"a", b"two"], [b"a", b"three"]]
+    assert b.send(b"a", [b"answer"])
+    assert second.hear() == [b"answer"]
+
+
+@pytest.mark.parametrize("name", [[b""], [b">b"], [b"x" * (LONGEST_NAME + 1)], [b"a", b"more"]])
+def test_who_has_no_name_is_refused(
+    make_router: MakeRouter, sockets: Path, stranger: MakeStranger,
+    caplog: pytest.LogCaptureFixture, name: list[bytes],
+) -> None:  # fmt: skip
+    b = make_router("b")
+    nameless = stranger(address(sockets, "b"))
+    nameless.say(name)
+    nameless.say([b"message"])
+    assert cut_off(b, nameless)
+    assert "that is no name" in caplog.text
+
+
+@pytest.mark.parametrize("junk", [b"\x7f\xff\xff\xff junk", b"\x80\0\0\0", b"\xff" * 64])
+def test_what_is_no_stream_of_messages_closes_its_pipe_and_no_other(
+    pair: tuple[Router, Router], sockets: Path, stranger: MakeStranger,
+    caplog: pytest.LogCaptureFixture, junk: bytes,
+) -> None:  # fmt: skip
+    a, b = pair
+    speaks_something_else = stranger(address(sockets, "b"), "c")
+    speaks_something_else.say([b"sense"])
+    assert received(b) == [b"c", b"sense"]
+    speaks_something_else.socket.sendall(junk)
+    assert cut_off(b, speaks_something_else)
+    assert "closed the pipe from b'c'" in caplog.text
+    a.send(b">b", [b"message"])
+    assert received(b) == [b"a", b"message"]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"), [(b"\xff" * 64, "closed the pipe"), (b"\0\0\0\1>" * 9, "refused a pipe")]
+)
+def test_many_that_are_cut_off_cost_few_lines(
+    make_router: MakeRouter, sockets: Path, stranger: MakeStranger,
+    caplog: pytest.LogCaptureFixture, said: bytes, why: str,
+) -> None:  # fmt: skip
+    b = make_router("b")
+    for _ in range(100):
+        one = stranger(address(sockets, "b"))
+        one.socket.sendall(said)
+        assert cut_off(b, one)
+    lines = [line for line in caplog.messages if line.startswith(why)]
+    assert len(lines) == 8 + 3  # and one each at 16, 32 and 64
+    assert lines[-1].endswith("(64 like it)")
+
+
+def test_what_is_not_received_stays_with_its_sender(
+    make_router: MakeRouter, sockets: Path, stranger: MakeStranger
+) -> None:
+    b = make_router("b")
+    says_much = stranger(address(sockets, "b"), "a")
+    says_much.socket.setblocking(False)
+    said = 0
+    for _ in range(200):
+        with contextlib.suppress(BlockingIOError):
+            while said < LARGE:
+                said += says_much.socket.send(bytes(ONE_FRAME))  # very many empty messages
+        b.wait(0)
+        assert b.readable()
+    assert said < LARGE
+
+
 def test_where_it_cannot_listen_it_says_so_and_keeps_nothing(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(zmq.ZMQError, match="No such file"):
+    with pytest.raises(FileNotFoundError):
         Router(b"a", f"ipc://{tmp_path}/missing/a")
+    with pytest.raises(ValueError, match="no address of this host"):
+        Router(b"a", "tcp://127.0.0.1:5555")
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-# --- waiting --------------------------------------------------------------------------------------
-
-
-def test_waking_before_the_wait_ends_the_wait(make_router: MakeRouter) -> None:
-    router = make_router("a")
-    poller = router.poller()
-    for _ in range(3):
-        router.wake()
-    assert router.wait(poller, PATIENCE_S) == []
-    assert router.wait(poller, 0.0) == [], "three calls that came at once are one"
-
-
-def test_waking_from_another_thread_ends_the_wait(make_router: MakeRouter) -> None:
-    router = make_router("a")
-    poller, rounds = router.poller(), 1000
-    woken, proceed = threading.Semaphore(0), threading.Semaphore(0)
-
-    def waits() -> None:
-        for _ in range(rounds):
-            router.wait(poller, None)
-            woken.release()
-            assert proceed.acquire(timeout=PATIENCE_S)
-
-    thread = threading.Thread(target=waits)
-    thread.start()
-    for _ in range(rounds):
-        router.wake()
-        assert woken.acquire(timeout=PATIENCE_S)
-        proceed.release()
-    thread.join(timeout=PATIENCE_S)
-    assert not thread.is_alive()
-
-
-def test_a_descriptor_that_somebody_added_is_told(make_router: MakeRouter) -> None:
-    router = make_router("a")
-    poller = router.poller()
-    reader, writer = os.pipe()
-    poller.register(reader)
-    os.write(writer, b"x")
-    assert [fd for fd, _ in router.wait(poller, PATIENCE_S)] == [reader]
-    os.close(writer)
-    os.close(reader)
-
-
-def test_no_message_is_slept_beside_while_other_threads_send(
-    make_router: MakeRouter, sockets: Path
+def test_where_nobody_can_ever_listen_connecting_says_so_and_keeps_nothing(
+    make_router: MakeRouter, tmp_path: Path
 ) -> None:
-    """Each send may swallow the edge of the descriptor on which the receiver sleeps."""
-    a, b = make_router("a"), make_router("b")
-    a.connect(b">b", address(sockets, "b"))
-    rounds, senders = 500, 3
-    poller = a.poller()
+    a = make_router("a")
+    (tmp_path / "file").touch()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(NotADirectoryError):
+        a.connect(b">b", f"ipc://{tmp_path}/file/b")
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not a.send(b">b", [b"head"])
 
-    def echoes() -> None:
-        left = rounds * senders
-        b_poller = b.poller()
-        while left:
-            parts = b.receive()
-            if parts is None:
-                b.wait(b_poller, PATIENCE_S)
-                continue
-            assert b.send(b"a", [parts[1]])
-            left -= 1
 
-    def sends() -> None:
-        for _ in range(rounds):
-            assert a.send(b">b", [b"ping"])
+def test_a_socket_that_a_dead_process_has_left_is_no_obstacle(sockets: Path) -> None:
+    path = sockets / "a"
+    path.touch()
+    router = Router(b"a", address(sockets, "a"))
+    router.close()
+    assert not path.exists()
 
-    threads = [threading.Thread(target=echoes)]
-    threads += [threading.Thread(target=sends) for _ in range(senders)]
-    for thread in threads:
-        thread.start()
-    came = 0
-    while came < rounds * senders:
-        if a.receive() is not None:
-            came += 1
-        elif not a.readable():
-            a.wait(poller, None)  # for ever, if an edge was swallowed and nobody woke us
-    for thread in threads:
-        thread.join(timeout=PATIENCE_S)
-        assert not thread.is_alive()
+
+CONNECTS = """
+import os, socket, sys
+os.setuid(int(sys.argv[2]))
+connected = socket.socket(socket.AF_UNIX)
+connected.connect(sys.argv[1])
+sys.stdin.read()
+"""
+
+
+@needs_credentials
+def test_a_process_of_another_user_is_refused_though_it_came_as_far_as_the_socket(
+    make_router: MakeRouter, sockets: Path, stranger: MakeStranger,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    b = make_router("b")
+    user = os.geteuid() or 65534
+    if not os.geteuid():  # root may connect to everybody, so it is somebody else who comes
+        for folder in (sockets, *sockets.parents[:2]):
+            folder.chmod(0o711)
+        (sockets / "b").chmod(0o666)
+        comes: Any = subprocess.Popen(
+            [sys.executable, "-I", "-c", CONNECTS, str(sockets / "b"), str(user)],
+            stdin=subprocess.PIPE,
+        )
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+        comes = contextlib.nullcontext(stranger(address(sockets, "b"), "a"))
+    with comes:
+        while "refused" not in caplog.text:
+            b.wait(PATIENCE_S)
+            assert b.receive() is None
+    assert f"refused a pipe from a process of user {user}" in caplog.text
+    assert not b._by_fd
+
+
+# --- ends of pipes --------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_pipe_comes_behind_what_came_through_it(
+    make_router: MakeRouter, sockets: Path, stranger: MakeStranger
+) -> None:
+    b = make_router("b")
+    dies = stranger(address(sockets, "b"), "a")
+    for number in range(11):
+        dies.say([b"%d" % number, bytes(1000)])
+        if number < 5:
+            assert received(b)[1] == b"%d" % number
+            assert b.reachable(b"a")
+    dies.socket.close()
+    assert [received(b)[1] for _ in range(6)] == [b"%d" % number for number in range(5, 11)]
+    while b.reachable(b"a"):
+        assert b.receive() is None
+        b.wait(PATIENCE_S)
+    assert b.receive() is None
+    assert not b.send(b"a", [b"to whom?"])
+
+
+def test_what_one_said_before_it_died_is_heard_though_it_cannot_be_answered(
+    make_router: MakeRouter, sockets: Path, stranger: MakeStranger
+) -> None:
+    b = make_router("b")
+    dies = stranger(address(sockets, "b"), "a")
+    dies.say([b"hello"])
+    assert received(b) == [b"a", b"hello"]
+    dies.say([b"last words"])
+    dies.socket.close()
+    assert not b.send(b"a", [b"answer"])
+    assert received(b) == [b"a", b"last words"]
+
+
+def test_a_message_of_which_a_part_came_is_none(
+    make_router: MakeRouter, sockets: Path, stranger: MakeStranger
+) -> None:
+    b = make_router("b")
+    for size in (5, APART, ONE_FRAME + 5):
+        dies = stranger(address(sockets, "b"), "a")
+        dies.say([b"whole"])
+        dies.socket.sendall((1 << 31 | 1).to_bytes(4, "big") + (size + 1).to_bytes(8, "big"))
+        dies.socket.sendall(bytes(size))
+        dies.socket.close()
+        assert received(b) == [b"a", b"whole"]
+        while b.reachable(b"a"):
+            b.wait(PATIENCE_S)
+            assert b.receive() is None
+
+
+def test_who_cannot_be_accepted_for_want_of_descriptors_is_accepted_later(
+    make_router: MakeRouter, sockets: Path, stranger: MakeStranger, caplog: pytest.LogCaptureFixture
+) -> None:
+    b = make_router("b")
+    accept, short = b._listener.accept, True
+
+    class Listener:
+        def accept(self) -> Any:
+            if short:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return accept()
+
+        def close(self) -> None: ...
+
+    real, b._listener = b._listener, Listener()  # pyright: ignore[reportAttributeAccessIssue]
+    comes = stranger(address(sockets, "b"), "a")
+    comes.say([b"message"])
+    b.wait(PATIENCE_S)
+    assert b.receive() is None
+    assert "cannot accept a connection now: Too many open files" in caplog.text
+    caplog.clear()
+    short = False
+    assert received(b) == [b"a", b"message"]
+    assert caplog.text == ""
+    b._listener = real
 
 
 # --- the end --------------------------------------------------------------------------------------
@@ -218,7 +359,6 @@ def test_a_closed_router_sends_and_receives_nothing_and_waits_for_nothing(
     make_router: MakeRouter, sockets: Path
 ) -> None:
     a = make_router("a")
-    poller = a.poller()
     a.connect(b">b", address(sockets, "b"))
     a.close()
     a.close()
@@ -226,28 +366,42 @@ def test_a_closed_router_sends_and_receives_nothing_and_waits_for_nothing(
     assert not a.send(b">b", [b"head"])
     assert a.receive() is None
     assert not a.readable()
-    assert a.wait(poller, None) == []
+    assert a.wait(None) == []
     a.wake()
     a.disconnect(address(sockets, "b"))
 
 
-def test_closing_gives_every_descriptor_back(make_router: MakeRouter, sockets: Path) -> None:
+def test_closing_gives_every_descriptor_and_the_address_back(
+    make_router: MakeRouter, sockets: Path, stranger: MakeStranger
+) -> None:
     before = len(os.listdir("/proc/self/fd"))
     a, b = make_router("a"), make_router("b")
     a.connect(b">b", address(sockets, "b"))
+    a.connect(b">c", address(sockets, "c"))
     a.send(b">b", [b"head"])
     received(b)
+    stranger(address(sockets, "b"), "d").socket.close()
     a.close()
     b.close()
     assert len(os.listdir("/proc/self/fd")) == before
+    assert os.listdir(sockets) == []
 
 
-def test_what_was_sent_last_still_leaves_if_it_is_given_time(
-    make_router: MakeRouter, sockets: Path
-) -> None:
-    a, b = make_router("a"), make_router("b")
-    a.connect(b">b", address(sockets, "b"))
-    data = os.urandom(4 << 20)
+def test_what_was_sent_last_still_leaves_if_it_is_given_time(pair: tuple[Router, Router]) -> None:
+    a, b = pair
+    data = os.urandom(LARGE)
     a.send(b">b", [b"last", data])
-    a.close(linger_s=PATIENCE_S)
+    closes = threading.Thread(target=lambda: a.close(linger_s=PATIENCE_S))
+    closes.start()
     assert received(b) == [b"a", b"last", data]
+    closes.join(timeout=PATIENCE_S)
+    assert not closes.is_alive()
+
+
+def test_one_that_nobody_reads_is_not_waited_for_longer_than_that(
+    pair: tuple[Router, Router],
+) -> None:
+    a, _ = pair
+    a.send(b">b", [b"last", bytes(LARGE)])
+    a.close(linger_s=0.01)
+    assert a.closed

@@ -71,7 +71,7 @@ def test_what_is_no_message_is_shown_and_not_counted(board: Board) -> None:
 
 def test_the_time_is_that_of_the_last_change(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100_000_000_000
-    monkeypatch.setattr(board_module.time, "monotonic_ns", lambda: now)
+    monkeypatch.setattr(board_module, "monotonic_ns", lambda: now)
     writer = slot(board)
     running = writer.begin(b"A", b"work")
     now += 7_500_000_000
@@ -91,7 +91,7 @@ def test_busy_is_the_time_in_which_anything_ran_up_to_now(
         nonlocal now
         now += int(seconds * 1e9)
 
-    monkeypatch.setattr(board_module.time, "monotonic_ns", lambda: now)
+    monkeypatch.setattr(board_module, "monotonic_ns", lambda: now)
     writer = slot(board)
     writer.idle()
     passes(3)

@@ -7,29 +7,50 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
+import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from monarch._src.actor.context import Context, current
-from monarch._src.actor.mailbox import Item, Mailbox, StopNow
+from monarch._src.actor.context import current
+from monarch._src.actor.in_hand import CutShort
+from monarch._src.actor.keeping import UNTIL_OVERDUE, Keeper
+from monarch._src.actor.loop import ActorLoop, new_loop
+from monarch._src.actor.mailbox import Item, JudgeNow, Mailbox, StopNow
 from monarch._src.actor.remote import unship
 from monarch._src.actor.served import Served
-from monarch._src.actor.worker import CutShort, Worker
-from monarch._src.errors import RankFailure
+from monarch._src.actor.worker import Worker
+from monarch._src.errors import CallCancelled
+from monarch._src.failures import RankFailure
+from monarch._src.net.interrupt import (
+    Shield,
+    SignalShield,
+    shield_this_thread,
+    unshield_this_thread,
+)
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call
+
+BLOCKED_S = 0.1
+"""A loop that has not come to cancelling a call after so long is blocked by it."""
 
 
 def live(worker: Worker) -> None:
     """Construct the actor and serve its messages until it ends."""
     # Not asyncio.run: on the main thread it would put a SIGINT handler of its own in place.
-    loop = asyncio.new_event_loop()
+    loop = new_loop(worker.runtime.node.baton)
+    life = _AsyncLife(worker, loop)
+    shield = shield_this_thread(CallCancelled)
+    if isinstance(shield, SignalShield):
+        shield.work_of = life.work_here
     try:
+        life.shield = shield
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(_AsyncLife(worker, loop).serve())
+        loop.run_until_complete(life.serve())
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         worker.mailbox.on_put = None
+        worker.raise_in = None
+        unshield_this_thread(shield)
         asyncio.set_event_loop(None)
         loop.close()
 
@@ -55,6 +76,11 @@ class _Inbox:
     def _put(self) -> None:
         # On the thread that receives. Registered before the look at the mailbox, so none is missed.
         if self._waiter is not None:
+            loop = self._loop
+            if isinstance(loop, ActorLoop) and loop.handles():
+                self._wake()
+                loop.go_on()
+                return
             try:
                 self._loop.call_soon_threadsafe(self._wake)
             except RuntimeError:
@@ -65,43 +91,114 @@ class _Inbox:
             self._waiter.set_result(None)
 
 
+class _Changes:
+    """What becomes of a keeper, awaited."""
+
+    def __init__(self, keeper: Keeper, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._came = asyncio.Event()
+        keeper.on_change = self._changed
+
+    async def until(self, there: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Return when that is so, or after that time."""
+        try:
+            await asyncio.wait_for(self._until(there), timeout_s)
+        except asyncio.TimeoutError:
+            pass
+
+    async def _until(self, there: Callable[[], bool]) -> None:
+        while not there():
+            self._came.clear()
+            if not there():
+                await self._came.wait()
+
+    def _changed(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._came.set)
+        except RuntimeError:
+            pass  # the loop has ended
+
+
 class _AsyncLife:
     def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
         self._worker = worker
         assert worker.endpoints is not None
         self._endpoints = worker.endpoints
-        self._loop = loop
+        self._loop = self.loop = loop
         self._inbox = _Inbox(worker.mailbox, loop)
         self._overlapping: set[asyncio.Task[None]] = set()
+        self._judging: asyncio.Task[None] | None = None
+        self._changes = _Changes(worker.keeper, loop)
         self._ends: RankFailure | None = None  # why they are being cancelled
+        # What each task is busy with: a call, or the worker while that is constructed.
+        self.work: dict[asyncio.Task[Any] | None, Any] = {}
+        self.shield: Shield | SignalShield | None = None
 
     async def serve(self) -> None:
         worker = self._worker
         worker.interrupt = self._interrupt
+        worker.raise_in = self._raise_in
+        worker.tasks = self
+        worker.instance.is_async = True
+        task = asyncio.current_task()
         try:
-            worker.construct()
+            self.work[task] = worker
+            try:
+                worker.construct()
+            finally:
+                del self.work[task]
         except BaseException as error:
             worker.end(worker.describe(error, "constructor", None), error)
             return
-        while worker.dead is None:
+        worker.on_ask = self._ask
+        self._judge_soon()  # what came before there was anybody to ask
+        keeper = worker.keeper
+        while worker.dead is None and keeper.lives:
             item = await self._inbox.next()
             if isinstance(item, tuple):
                 await self._call(*item)
             elif isinstance(item, StopNow):
+                worker.told_to_stop(item)
+                # Behind what it has to judge; a verdict may also be its end.
+                await self._changes.until(lambda: not keeper.lives)
                 await self._cancel_overlapping(worker.epitaph(item.reason))
-                failed = await self._clean_up(None) if worker.dead is None else None
-                worker.stopped(item, failed)
+            elif isinstance(item, JudgeNow):
+                self._judge_soon()
             elif item is not None:
-                handled = worker.ask_supervisor(item)
-                if inspect.isawaitable(handled):
-                    handled = await _outcome(handled)
-                fatal = worker.supervised(item, handled)
-                if fatal is not None:
-                    worker.condemn(*fatal)
-        await self._cancel_overlapping()
-        if not worker.gone:
-            await self._clean_up(worker.cause)
-            worker.buried()
+                answer = worker.supervision.returned(item)
+                if inspect.isawaitable(answer):
+                    answer = await _outcome(answer)
+                worker.supervision.settled(item, answer)
+        if worker.dead is not None:
+            await self._cancel_overlapping()
+        await self._changes.until(lambda: keeper.may_clean.done, keeper.grace_s * UNTIL_OVERDUE)
+        keeper.had_its_time()
+        failed = None if worker.gone else await self._clean_up(worker.cause)
+        worker.cleaned(failed)
+
+    # --- supervision: beside what it does, one failure after another ------------------------------
+
+    def _ask(self) -> None:
+        # Any thread.
+        try:
+            self._loop.call_soon_threadsafe(self._judge_soon)
+        except RuntimeError:
+            pass  # the loop has ended
+
+    def _judge_soon(self) -> None:
+        if self._judging is None or self._judging.done():
+            self._judging = self._loop.create_task(self._judge())
+
+    async def _judge(self) -> None:
+        worker = self._worker
+        current.set(worker.at_home)
+        while (fault := worker.keeper.judge()) is not None:
+            answer = worker.supervision.call(fault)
+            if inspect.isawaitable(answer):
+                answer = await _outcome(answer)
+            worker.supervision.answered(fault, answer)
+
+    # --- calls ------------------------------------------------------------------------------------
 
     def _interrupt(self) -> None:
         # Any thread. On the loop's own, too: what is cancelled must not be what runs now.
@@ -115,12 +212,39 @@ class _AsyncLife:
         if task is not None:
             task.cancel()
 
+    def work_here(self) -> Any:
+        """What this thread does now. On it, in a signal handler."""
+        return self.work.get(asyncio.current_task(self._loop))
+
+    def _raise_in(self, call: Call) -> bool:
+        """Cancel the task of a call; if its loop does not come to that, raise where it stands.
+
+        Any thread. Raising is possible on the main thread only.
+        """
+        came = threading.Event()
+
+        def cancel() -> None:
+            came.set()
+            for task, work in list(self.work.items()):
+                if work is call and task is not None:
+                    task.cancel()
+
+        def look() -> None:
+            if not came.wait(BLOCKED_S) and self.shield is not None:
+                self.shield.raise_in(call)
+
+        try:
+            self._loop.call_soon_threadsafe(cancel)
+        except RuntimeError:
+            return False  # the loop has ended
+        if isinstance(self.shield, SignalShield):
+            threading.Thread(target=look, name="cancel", daemon=True).start()
+        return True
+
     async def _call(self, peer: str, call: Call, payload: Payload, came_ns: int) -> None:
         worker = self._worker
         instance = worker.instance
-        worker.in_hand[id(call)] = (peer, call, payload)
-        if worker.dead is not None:  # looked at after it is in hand: one of us answers it
-            worker.drain()
+        if not worker.in_hand.take(peer, call, payload):
             return
         if not self._endpoints.is_concurrent(call.endpoint):
             instance.endpoint, instance.task = call.endpoint, asyncio.current_task()
@@ -134,8 +258,9 @@ class _AsyncLife:
 
     async def _run(self, peer: str, call: Call, payload: Payload, came_ns: int) -> None:
         worker = self._worker
-        current.set(Context(worker.instance, call.rank, call.labels, call.sizes))
+        worker.set_context(call)
         running = worker.runtime.slot.begin(worker.board_name, call.endpoint.encode())
+        task = asyncio.current_task()
         served: Served | None = None
         value: Any = None
         error: BaseException | None = None
@@ -146,14 +271,22 @@ class _AsyncLife:
                 payload.drop()
                 if call.by_port:
                     args = (self._endpoints.port_for(peer, call, served.counts), *args)
+                self.work[task] = call
                 value = await served.method.function(worker.instance_object, *args, **kwargs)
         except asyncio.CancelledError as cancelled:
+            if id(call) in worker.in_hand.cancelled:
+                _uncancel(task)
             error = cancelled if self._ends is None else CutShort(self._ends)
+            if worker.runtime.on_failure is not None:
+                worker.runtime.on_failure(worker, error)
         except BaseException as raised:
             error = raised
+            if worker.runtime.on_failure is not None:
+                worker.runtime.on_failure(worker, raised)
         finally:
+            self.work.pop(task, None)
             ran_ns = worker.ran(running)
-        fatal = worker.finish(peer, call, value, error, served, ran_ns)
+        fatal = worker.in_hand.finish(peer, call, value, error, served, ran_ns)
         if fatal is not None:
             worker.condemn(*fatal)
 
@@ -165,6 +298,8 @@ class _AsyncLife:
         self._ends = why  # of an actor that has failed they have been told
         own = asyncio.current_task()
         tasks = [task for task in self._overlapping if task is not own]
+        if why is None and self._judging is not None and self._judging is not own:
+            tasks.append(self._judging)  # it has failed: there is nothing left to judge
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -191,9 +326,20 @@ def run_awaitable(awaitable: Awaitable[Any]) -> BaseException | None:
         loop.close()
 
 
+def _uncancel(task: asyncio.Task[Any] | None) -> None:
+    """What cancelled the task has been dealt with (from Python 3.11 on, that is counted)."""
+    uncancel = getattr(task, "uncancel", None)
+    if uncancel is not None:
+        uncancel()
+
+
 async def _outcome(hook: Awaitable[Any]) -> Any:
     """What a hook of the user answered, or what it raised."""
     try:
         return await hook
     except BaseException as error:
         return error
+
+
+# Where code of users begins in a task.
+ENTRY = _AsyncLife._run.__code__  # pyright: ignore[reportPrivateUsage]

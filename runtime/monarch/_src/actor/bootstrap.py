@@ -12,7 +12,7 @@ from monarch._src.actor.context import ActorId, ActorInstance, Context, End, cur
 from monarch._src.actor.remote import describe, unship
 from monarch._src.actor.runtime import Runtime
 from monarch._src.core.waiting import Waiting
-from monarch._src.errors import RankFailure
+from monarch._src.failures import RankFailure
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Bootstrapped
 
@@ -65,6 +65,11 @@ class BootstrapRun:
         """Report the end to the process that spawned the mesh."""
         runtime, ref = self._runtime, self._runtime.proc_ref
         assert ref is not None
+        failure = self.failure
+        if failure is not None and runtime.is_fatal is not None and runtime.is_fatal(failure):
+            if runtime.give_up is not None:
+                runtime.give_up(failure)
+            return
         runtime.node.send(ref.owner, Bootstrapped(ref.uid, runtime.rank, self.failure))
 
 

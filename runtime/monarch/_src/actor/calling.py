@@ -7,11 +7,12 @@ A call is checked and pickled before anything of it is sent, and sent before the
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
+from monarch._src.actor.context import ActorId, current, origin_now
 from monarch._src.actor.endpoint import EndpointMethod
 from monarch._src.actor.future import Future
 from monarch._src.actor.ports import Port
@@ -21,14 +22,15 @@ from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.unpicklable import unpicklable
 from monarch._src.core.calls import PendingCall
 from monarch._src.core.metrics import EndpointCounts
-from monarch._src.errors import RankFailure, SupervisionError, at_text
-from monarch._src.net.baton import Waitable
+from monarch._src.errors import SupervisionError, death_error
+from monarch._src.failures import RankFailure, at_text
 from monarch._src.net.interrupt import uninterrupted
+from monarch._src.net.waitable import Waitable
 from monarch._src.shape import Region, ValueMesh
 from monarch._src.wire.figures import Key
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.messages import THROWN, Call
-from monarch._src.wire.pickling import is_atom
+from monarch._src.wire.messages import THROWN, Call, Undelivered
+from monarch._src.wire.pickling import dumps_arguments, is_atom
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,7 +76,7 @@ class _Failures:
     def lost(self, rank: int, failure: RankFailure) -> SupervisionError:
         """Enter the death of a proc, by its rank there; the error to raise."""
         self.list.append(self._target.told_of(failure, rank))
-        return SupervisionError(failures=self.list)
+        return death_error(self.list)
 
 
 def _thrower(target: Target, status: int, payload: Payload) -> Callable[[], Any]:
@@ -91,39 +93,53 @@ def _throw_as_it_is(payload: Payload) -> Any:
 class OneCall(PendingCall):
     """`call_one` and `choose`: one rank, its value."""
 
-    __slots__ = ("_target", "future")
+    __slots__ = ("_futures", "_target")
 
     def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
-        super().__init__(target.procs.uid, target, region)
+        super().__init__(target.procs.uid, target, region, 1)
         self._target = target
-        self.future = future
+        self._futures: tuple[Future[Any], ...] = (future,)
+
+    def futures_of(self) -> Sequence[Future[Any]]:
+        return self._futures
 
     def answered(self, position: int, payload: Payload) -> None:
-        self.future.settle(lambda: unship(payload))
+        self._futures[0].settle(partial(unship, payload))
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
-        self.future.settle(_thrower(self._target, status, payload))
+        self._futures[0].settle(_thrower(self._target, status, payload))
 
     def lost(self, position: int, failure: RankFailure) -> None:
         rank = self.region.global_rank(position)
-        self.future.fail(_Failures(self._target).lost(rank, failure))
+        self._futures[0].fail(_Failures(self._target).lost(rank, failure))
+
+    def release(self) -> None:
+        self._futures = ()
 
 
 class AllCall(PendingCall):
     """`call`: every rank; the values in rank order, or the first failure and those that join it."""
 
-    __slots__ = ("_failed", "_failures", "_payloads", "_rest", "future")
+    __slots__ = ("_atom", "_failed", "_failures", "_futures", "_payloads", "_rest")
     takes_runs = True
 
     def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
         super().__init__(target.procs.uid, target, region)
-        self.future = future
+        self._futures: tuple[Future[Any], ...] = (future,)
         # Those of atoms as tuples, which the ValueMesh compares to keep equal neighbours once. What
         # can be changed in place must be each rank's own: a list is like no other.
         self._payloads: list[tuple[Any, ...] | list[Any]] = [()] * len(region)
         self._failures = _Failures(target)
+        self._atom: tuple[Any, ...] = ()  # the last answer that was one
         self._failed = False
         self._rest: Waitable | None = None
+
+    def futures_of(self) -> Sequence[Future[Any]]:
+        return self._futures
+
+    def release(self) -> None:
+        self._futures = ()
+        self._payloads = []
 
     def answered(self, position: int, payload: Payload) -> None:
         self.answered_alike(position, 1, payload)
@@ -133,14 +149,19 @@ class AllCall(PendingCall):
             self._note_answer()
             return
         parts = (payload.body, *payload.buffers)
-        if is_atom(payload):
-            alike: list[tuple[Any, ...] | list[Any]] = [parts] * count
+        if parts == self._atom:
+            alike: list[tuple[Any, ...] | list[Any]] = [self._atom] * count
+        elif is_atom(payload):
+            self._atom = parts
+            alike = [parts] * count
         else:
             alike = [list(parts) for _ in range(count)]
         self._payloads[first : first + count] = alike
         if not self.owed:
             region, payloads = self.region, self._payloads
-            self.future.settle(lambda: ValueMesh[Any].from_encoded(region, payloads, _unflatten))
+            self._futures[0].settle(
+                lambda: ValueMesh[Any].from_encoded(region, payloads, _unflatten)
+            )
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
         if status == THROWN:
@@ -160,8 +181,8 @@ class AllCall(PendingCall):
         self._failed = True
         self._payloads = []
         if self.owed and self._rest is None:
-            self._rest = self.future.rest = Waitable()
-        self.future.settle(throw)
+            self._rest = self._futures[0].rest = Waitable()
+        self._futures[0].settle(throw)
         self._note_answer()
 
     def _note_answer(self) -> None:
@@ -176,13 +197,20 @@ def _unflatten(parts: tuple[Any, ...] | list[Any]) -> Any:
 class StreamCall(PendingCall):
     """`stream`: every rank; the nth future is settled by the nth answer."""
 
-    __slots__ = ("_next", "_target", "futures")
+    __slots__ = ("_futures", "_next", "_target")
 
     def __init__(self, target: Target, region: Region, futures: Sequence[Future[Any]]) -> None:
         super().__init__(target.procs.uid, target, region)
         self._target = target
-        self.futures = futures
+        self._futures = futures
         self._next = iter(futures)
+
+    def futures_of(self) -> Sequence[Future[Any]]:
+        return self._futures
+
+    def release(self) -> None:
+        self._futures = ()
+        self._next = iter(())
 
     def answered(self, position: int, payload: Payload) -> None:
         next(self._next).settle(lambda: unship(payload))
@@ -206,12 +234,21 @@ def send_call(
     failed = target.failures_in(region)
     if failed and pending is None:  # all or none
         ranks = region.ranks()
-        raise SupervisionError(failures=[target.told_of(f, ranks[p]) for p, f in failed.items()])
+        raise death_error([target.told_of(f, ranks[p]) for p, f in failed.items()])
     extent = region.extent
+    runtime.routes.await_room(target.procs, region)
     with uninterrupted():  # all ranks or none, and cheaper than once a rank
-        number = runtime.calls.open(pending) if pending is not None else 0
-        call = Call(target.uid, number, name, 0, extent.labels, extent.sizes, by_port)
-        if port is not None:
+        number = 0
+        if pending is not None:
+            pending.endpoint = name
+            number = runtime.calls.open(pending)
+        call = Call(
+            target.uid, number, name, 0, extent.labels, extent.sizes, by_port, origin=origin_now()
+        )
+        if pending is None and port is None:
+            context = current.get()
+            call.sent_by = 0 if context is None else context.actor_instance.actor_id.uid
+        elif port is not None:
             call.call, call.reply_to, call.reply_address = port.number, port.node, port.address
         missed = runtime.routes.post(
             target.procs, region, call, payload, skip=failed,
@@ -219,10 +256,28 @@ def send_call(
         )  # fmt: skip
         if pending is not None and (missed or failed):
             # What was missed got lost on the way; if that is not known yet, the notice follows.
-            failed = target.failures_in(region)
+            # A rank that was skipped has not been sent this, though it may be up again by now.
+            failed = {**failed, **target.failures_in(region)}
             with runtime.answering:
                 for position, failure in failed.items():
                     runtime.calls.lost(number, position, failure)
+        elif missed and port is None:
+            runtime.returns.undelivered(_not_sent(runtime, target, region, call, missed))
+
+
+def _not_sent(
+    runtime: Runtime, target: Target, region: Region, call: Call, missed: Collection[int]
+) -> Undelivered:
+    """What is told of a message that some ranks could not be sent."""
+    position = min(missed)
+    failure = RankFailure(
+        target.procs.name, position, dict(region.extent.point_of_rank(position)),
+        target.class_name, call.endpoint, target.procs.host_of(region.global_rank(position)), None,
+        "undeliverable", "", "its process is gone",
+    )  # fmt: skip
+    node = target.procs.node(region.global_rank(position))
+    to = ActorId(node, target.uid, target.name)
+    return Undelivered(call.sent_by, str(to), target.uid, failure)
 
 
 class Endpoint(Generic[P, R]):
@@ -237,7 +292,7 @@ class Endpoint(Generic[P, R]):
         self._counts: dict[str, EndpointCounts] = {}  # by adverb
         self.name = method.name
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
         """Call every rank; the future is a ValueMesh of their answers.
 
         Raises:
@@ -246,7 +301,7 @@ class Endpoint(Generic[P, R]):
         """
         return self.start(args, kwargs, AllCall)
 
-    def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    def call_one(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call the one rank of this mesh.
 
         Raises:
@@ -265,7 +320,7 @@ class Endpoint(Generic[P, R]):
         self._send("call_one", begun, region, payload, pending)
         return future
 
-    def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    def choose(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call one rank, drawn uniformly at random."""
         begun = monotonic_ns()
         payload = self._pack(args, kwargs)
@@ -275,7 +330,7 @@ class Endpoint(Generic[P, R]):
         self._send("choose", begun, region, payload, pending)
         return future
 
-    def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
+    def stream(self, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
         """Call every rank; the futures come in the order in which ranks answer."""
         begun = monotonic_ns()
         payload = self._pack(args, kwargs)
@@ -287,7 +342,7 @@ class Endpoint(Generic[P, R]):
         self._send("stream", begun, region, payload, pending)
         return iter(futures)
 
-    def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def broadcast(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Send to every rank and expect no answer.
 
         An exception in the endpoint then has nobody to go to: it ends the actor, and its owner is
@@ -371,10 +426,18 @@ class Endpoint(Generic[P, R]):
         target.check_usable()
         self._method.check(target.class_name, args, kwargs)
         try:
-            return ship((args, kwargs), own=2)
+            return dumps_arguments(args, kwargs) or ship((args, kwargs), own=2, loose=True)
         except Exception as error:
             who = f"{target.class_name}.{self.name}"
             raise unpicklable(who, self._method.signature, args, kwargs, error) from error
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """Not how an endpoint is called; the error says how."""
+        raise TypeError(
+            f"{self._target.class_name}.{self.name} is an endpoint of a mesh, which has to be told "
+            f"whom to call: .{self.name}.call(...) (every rank), .call_one(...), .choose(...), "
+            ".stream(...), or .broadcast(...) (no answer)"
+        )
 
     def __repr__(self) -> str:
         at = at_text(self._target.region.sizes)

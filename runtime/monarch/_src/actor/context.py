@@ -12,7 +12,7 @@ import msgspec
 from monarch._src.actor.texts import reason_text
 from monarch._src.core.ids import parse_proc_node
 from monarch._src.core.waiting import Waiting
-from monarch._src.errors import at_text
+from monarch._src.failures import at_text
 from monarch._src.shape import Extent, Point
 
 
@@ -68,12 +68,17 @@ class ActorInstance(msgspec.Struct, eq=False):
     waiting: Waiting
     proc_ref: Any = None
     ender: Callable[[End, str | None], None] | None = None
-    # What it runs now; the task that runs it, if calls of it do not overlap; what it waits for.
+    # What it runs now; the task that runs it, if calls of it do not overlap.
     endpoint: str = ""
     task: Any = None
-    waits_for: Any = None
+    is_async: bool = False
     find_creator: Callable[[], CreatorInstance | None] | None = None
     thread: int = 0  # the one that takes its messages, so that it takes none while that one waits
+    # Of a sync actor: what its thread is blocked on, what becomes done when its supervisor is to be
+    # asked meanwhile, and what asks it then.
+    blocked_on: Any = None
+    asked: Any = None
+    judge: Callable[[], None] | None = None
 
     @property
     def name(self) -> str:
@@ -184,15 +189,20 @@ def _make_proc(ref: Any, node: str) -> Any:
 class Context:
     """What `context()` returns while a message is handled."""
 
-    __slots__ = ("_labels", "_rank", "_sizes", "actor_instance")
+    __slots__ = ("_labels", "_rank", "_sizes", "actor_instance", "endpoint", "origin")
 
     def __init__(
-        self, actor_instance: ActorInstance, rank: int, labels: list[str], sizes: list[int]
-    ) -> None:
+        self, actor_instance: ActorInstance, rank: int, labels: list[str], sizes: list[int],
+        origin: int = 0, endpoint: str = "",
+    ) -> None:  # fmt: skip
         self.actor_instance = actor_instance
         self._rank = rank
         self._labels = labels
         self._sizes = sizes
+        # What this is done for, as whoever began it has numbered that; see `observe.number_calls`.
+        self.origin = origin
+        # Of this message; that of the instance is another one's while calls overlap.
+        self.endpoint = endpoint
 
     @property
     def message_rank(self) -> Point:
@@ -208,3 +218,26 @@ class Context:
 
 
 current: ContextVar[Context | None] = ContextVar("monarch_context", default=None)
+
+# What gives calls of this process that no message has caused their origin, if anything does.
+_source: Callable[[], int] | None = None
+
+
+def set_origin_source(source: Callable[[], int] | None) -> None:
+    """Have `source`, called on the thread that calls, number what calls are made for; None: 0."""
+    global _source
+    _source = source
+
+
+def origin_now() -> int:
+    """What whatever runs here is done for."""
+    context = current.get()
+    if context is not None:
+        return context.origin
+    return 0 if _source is None else _source()
+
+
+def origin_of_output() -> int | None:
+    """The same for what is written in a proc; None on a thread that nobody knows."""
+    context = current.get()
+    return None if context is None else context.origin

@@ -23,7 +23,7 @@ def made_by(instance: ActorInstance) -> list[Creator]:
             Creator(
                 who.actor_id.node, who.actor_id.uid, who.name, who.class_name, who.rank.rank,
                 list(extent.labels), list(extent.sizes), ref.uid, ref.name, list(ref.labels),
-                list(ref.sizes), ref.owner,
+                list(ref.sizes), ref.owner, list(ref.sites),
             )
         )  # fmt: skip
         who = who.creator
@@ -39,7 +39,7 @@ def creator_of(spec: SpawnActor, directory: str, client: ProcsRef | None) -> Cre
     for who in reversed(spec.made_by):
         ref = client if who.mesh == client.uid else ProcsRef(
             who.mesh, who.mesh_name, tuple(who.mesh_labels), tuple(who.mesh_sizes), directory,
-            who.mesh_owner, client.host,
+            who.mesh_owner, client.host, sites=tuple(who.mesh_sites),
         )  # fmt: skip
         point = Extent(who.labels, who.sizes).point_of_rank(who.rank)
         actor_id = ActorId(who.node, who.actor, who.name)

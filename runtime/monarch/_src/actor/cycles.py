@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from monarch._src.actor.context import ActorInstance
-from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.routes import Routes
 from monarch._src.core.calls import PendingCall
-from monarch._src.errors import DeadlockError, at_text
+from monarch._src.core.waiting import Wait
+from monarch._src.errors import DeadlockError
+from monarch._src.failures import at_text
 from monarch._src.net.node import Node
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Probe
@@ -23,6 +24,15 @@ class HasInstance(Protocol):
     """What runs an actor."""
 
     instance: ActorInstance
+
+    def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
+        """Whether it has that call and can't answer it while it waits."""
+        ...
+
+    @property
+    def point(self) -> dict[str, int]:
+        """Where it is, as users are told."""
+        ...
 
 
 class Cycles:
@@ -34,33 +44,58 @@ class Cycles:
         self._workers = workers
         self.proc_ref: ProcsRef | None = None
 
-    def probe(self, instance: ActorInstance, waits_for: Future[Any]) -> None:
+    def probe(self, instance: ActorInstance, wait: Wait) -> None:
         """An actor has waited for a while: find out whether that can ever end."""
-        begun = instance.waiting.probe()
-        if begun is not None:
-            self._send(waits_for.pending, Probe(0, *begun, [self._described(instance)]))
+        begun = instance.waiting.probe(wait)
+        if blocks(instance, wait):
+            self._send(wait.future.pending, Probe(0, *begun, [self._described(instance)]))
 
-    def on_probe(self, _peer: str, message: Probe, _payload: Payload) -> None:
+    def on_probe(self, peer: str, message: Probe, _payload: Payload) -> None:
         """A probe came for an actor of this process."""
         worker = self._workers.get(message.actor)
-        waits_for = worker.instance.waits_for if worker is not None else None
-        if worker is None or waits_for is None:
+        if worker is None:
             return
-        verdict = worker.instance.waiting.probed((message.node, message.initiator, message.call))
-        if verdict == "cycle":
-            waits_for.fail(DeadlockError(message.path))
-        elif verdict == "forward":
-            message.path.append(self._described(worker.instance))
-            self._send(waits_for.pending, message)
+        instance = worker.instance
+
+        def keeps(wait: Wait) -> bool:
+            # A blocked thread stops calls that would overlap, too.
+            stops_all = wait.waiter is None
+            return worker.owes(peer, message.along, overlapping=stops_all) and blocks(
+                instance, wait
+            )
+
+        probe = (message.node, message.initiator, message.call, message.round)
+        own, others = instance.waiting.probed(probe, keeps)
+        if own is not None and own.timed:
+            own.cycle = message.path
+        elif own is not None:
+            own.future.fail(DeadlockError(message.path))
+        if others:
+            message.path.append(self._described(instance))
+        for wait in others:
+            self._send(wait.future.pending, message)
 
     def _send(self, pending: PendingCall, probe: Probe) -> None:
         target: Any = pending.actor_mesh
         probe.actor = target.uid
+        probe.along = pending.number
         for position in pending.owing():
             rank = pending.region.global_rank(position)
             self._node.send(self._routes.reach(target.procs, rank), probe)
 
     def _described(self, instance: ActorInstance) -> str:
         where = self.proc_ref.name if self.proc_ref is not None else "client"
-        at = at_text(dict(instance.rank))
+        worker = self._workers.get(instance.actor_id.uid)
+        at = at_text(dict(instance.rank) if worker is None else worker.point)
         return f"{instance.class_name}.{instance.endpoint} on {where}{at}"
+
+
+def blocks(instance: ActorInstance, wait: Wait) -> bool:
+    """Whether its actor can't go on before that wait ends. Any thread."""
+    if wait.waiter is None:
+        return True
+    if instance.is_async and instance.task is None:
+        return False
+    from monarch._src.actor.depending import needs  # asyncio takes 13 ms to load
+
+    return needs(instance.task, wait.waiter)

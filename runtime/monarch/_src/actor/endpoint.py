@@ -23,6 +23,7 @@ from typing import (
     overload,
 )
 
+from monarch._src.failures import Undeliverable
 from monarch._src.shape import MeshTrait, Region
 
 if TYPE_CHECKING:
@@ -195,12 +196,21 @@ class Actor(MeshTrait):
 
     All endpoints plain `def`: a sync actor, on its own thread, where a blocking `.get()` is fine.
     All `async def`: an async actor, with an event loop of its own. `__cleanup__(self, exception)`
-    runs when it ends; `__supervise__(self, failure) -> bool` when something it owns fails.
+    runs when it ends; `__supervise__(self, failure) -> bool` when something it owns fails: true
+    says that it is handled.
 
     What `ProcMesh.spawn` returns is typed as this class, and is a mesh of its instances.
     """
 
     logger = _Logger()
+
+    def _handle_undeliverable_message(self, message: Undeliverable) -> bool:
+        """A message that this actor sent, and for whose answer nobody waits, was not delivered.
+
+        Override it to handle that, and return True; otherwise the actor fails. It runs between
+        messages, and may be `async def` on an async actor.
+        """
+        return False
 
     def _new_with_region(self, region: Region) -> Any:
         raise TypeError("an actor's own instance is no mesh; slice the mesh that `spawn` returned")
@@ -254,7 +264,7 @@ def actor_class(cls: Any) -> ActorClass:
             f"{cls.__name__} mixes `async def` endpoints ({', '.join(made_async)}) with plain ones "
             f"({', '.join(made_sync)}); make them all of one kind"
         )
-    for hook in ("__cleanup__", "__supervise__"):
+    for hook in ("__cleanup__", "__supervise__", "_handle_undeliverable_message"):
         if not made_async and inspect.iscoroutinefunction(getattr(cls, hook, None)):
             raise ValueError(
                 f"{cls.__name__}.{hook} is `async def`, but its endpoints are plain: "

@@ -9,19 +9,26 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from monarch._src.actor.context import ActorInstance, current
-from monarch._src.net.baton import Baton, Waitable
+from monarch._src.core.pauses import Pauses
+from monarch._src.core.waiting import Wait
+from monarch._src.errors import DeadlockError
+from monarch._src.net.baton import Baton
+from monarch._src.net.waitable import Aside, RuntimeEnded, Waitable
 
 if TYPE_CHECKING:
     import asyncio
 
 R = TypeVar("R")
 OTHERS_S = 0.05
-PROBE_S = 0.25
-Prober: TypeAlias = "Callable[[ActorInstance, Future[Any]], None]"
+PAUSES = Pauses()
+"""What this process has been told of ranks that stand at a breakpoint."""
+LOOK_S = 0.1  # how often a wait whose deadline stands still looks whether it goes on
+Prober: TypeAlias = Callable[[ActorInstance, Wait], None]
 _decoding = threading.RLock()
 _observing = threading.Lock()
 
@@ -32,6 +39,7 @@ class Future(Waitable, Generic[R]):
     __slots__ = (
         "_baton",
         "_callbacks",
+        "_cycle",
         "_decode",
         "_error",
         "_prober",
@@ -43,8 +51,11 @@ class Future(Waitable, Generic[R]):
     )
 
     def __init__(self, baton: Baton, prober: Prober | None = None) -> None:
-        """`prober(actor, future)` is asked whether a long wait of an actor can ever end."""
-        super().__init__()
+        """`prober(actor, wait)` is asked whether a long wait of an actor can ever end."""
+        # What `super().__init__()` would: one is made for every call.
+        self.done = False
+        self.leader = None
+        self.sleepers = None
         self._baton = baton
         self._prober = prober
         self._decode: Callable[[], R] | None = None
@@ -57,8 +68,15 @@ class Future(Waitable, Generic[R]):
         self.given_up = False
         # The call that it answers, as far as there is one.
         self.pending: Any = None
+        # In which its last wait was, if that had a time-out.
+        self._cycle: Sequence[str] = ()
         # `source` is set where something must live as long as this is waited for.
         self.source: Any
+
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody waits for it at this moment, by blocking or in a task. Any thread."""
+        return not self.done and bool(self.leader or self.sleepers or self._callbacks)
 
     # --- for the runtime ----------------------------------------------------------------------
 
@@ -68,6 +86,11 @@ class Future(Waitable, Generic[R]):
         future: Future[R] = Future(cast(Baton, None))  # only those who wait ask for it
         future.settle(lambda: value)
         return future
+
+    @staticmethod
+    def aside() -> Future[Any]:
+        """One that another thread of this process settles, where there may be no runtime."""
+        return Future(cast(Baton, Aside()))
 
     def settle(self, decode: Callable[[], R]) -> None:
         """Done, with a value that `decode` makes when it is first looked at. First one wins."""
@@ -81,15 +104,18 @@ class Future(Waitable, Generic[R]):
             self._error = error
             self._finish()
 
-    def on_done(self, callback: Callable[[], None]) -> None:
-        """Call when done, at once if it is; on the thread that settles it, so be quick."""
+    def on_done(self, callback: Callable[[], None], *, receives: bool = False) -> None:
+        """Call when done, at once if it is; on the thread that settles it, so be quick.
+
+        `receives`: who waits for it receives messages itself once it has nothing else to do.
+        """
         with _observing:  # two first observers at once must not each make a list
             if self._callbacks is None:
                 self._callbacks = []
             self._callbacks.append(callback)
         if self.done:
             self._run_callbacks()
-        else:
+        elif not receives:
             self._baton.receive_now()
 
     def _finish(self) -> None:
@@ -114,19 +140,24 @@ class Future(Waitable, Generic[R]):
         Args:
             timeout: seconds; None waits for ever (the runtime ends every wait on something dead).
 
+        The time for which a rank that owes the answer stands at a breakpoint does not count: who
+        debugs must not lose the program to its own deadlines.
+
         Raises:
             TimeoutError: not done in time. Nothing is lost: ask again.
+            RuntimeError: the runtime was shut down, or this is a fork of the process that has it.
             ValueError: a negative or NaN time-out.
         """
         if timeout is not None and not timeout >= 0:  # NaN is neither
             raise ValueError(f"timeout={timeout}: give seconds of at least 0, or None")
         if not self.done:
             _warn_under_a_loop()
-            if not self._wait(timeout):
-                if timeout is None:
-                    raise RuntimeError("the runtime was shut down before the answer came")
+            began = monotonic() if timeout else 0.0
+            if not self._wait(timeout) and not self._outlasts_pauses(timeout, began):
+                if self._baton.ended:
+                    raise RuntimeEnded(self._baton.ended)
                 self.given_up = True
-                raise TimeoutError(f"no answer within {timeout} s; the call goes on, ask again")
+                raise TimeoutError(self._too_late(timeout))
         if self.rest is not None:
             # Ranks that fail alike do so together: a moment's patience folds them into one error.
             rest, self.rest = self.rest, None
@@ -134,30 +165,60 @@ class Future(Waitable, Generic[R]):
         return self._result()
 
     def _wait(self, timeout: float | None) -> bool:
-        pending = self.pending
-        brisk = pending is not None and pending.alone and pending.owed == 1
-        context = current.get() if timeout is None and pending is not None else None
+        context = current.get()
         # A thread beside the one that takes the messages may wait for what that one brings about.
         if context is None or context.actor_instance.thread != threading.get_ident():
-            return self._baton.wait(self, timeout, brisk=brisk)
+            return self._baton.wait(self, timeout)
         instance = context.actor_instance
-        self._begin_wait(instance)
+        deadline = None if timeout is None else monotonic() + timeout
+        wait = None
+        if self.pending is not None:
+            wait = Wait(self.pending.number, self, None, timeout is not None)
+            instance.waiting.begin(wait)
+        instance.blocked_on = self
         try:
-            if self._baton.wait(self, PROBE_S, brisk=brisk):
-                return True
-            if self._prober is not None:
-                self._prober(instance, self)
-            return self._baton.wait(self, None)
+            while True:
+                asked = instance.asked
+                left = None if deadline is None else max(0.0, deadline - monotonic())
+                round_s = None if wait is None else wait.next_round_s()
+                probes = round_s is not None and (left is None or round_s < left)
+                if self._baton.wait(self, round_s if probes else left, unless=asked):
+                    return True
+                if asked is not None and asked.done:
+                    if instance.judge is None:
+                        return False
+                    # A safe point: what has failed may be what this wait would never end without.
+                    instance.blocked_on = None
+                    instance.judge()
+                    instance.blocked_on = self
+                elif not probes or wait is None or self._baton.ended:
+                    return False  # not in time, or the runtime was shut down
+                elif self._prober is not None:
+                    self._prober(instance, wait)
         finally:
-            self._end_wait(instance)
+            instance.blocked_on = None
+            if wait is not None:
+                instance.waiting.end(wait)
+                self._cycle = wait.cycle
 
-    def _begin_wait(self, instance: ActorInstance) -> None:
-        instance.waits_for = self
-        instance.waiting.begin(self.pending.number)
+    def _too_late(self, timeout: float | None) -> str:
+        late = f"no answer within {timeout} s; "
+        if not self._cycle:
+            return late + "the call goes on, ask again"
+        return f"{late}none can come while this waits: {DeadlockError(self._cycle)}"
 
-    def _end_wait(self, instance: ActorInstance) -> None:
-        instance.waits_for = None
-        instance.waiting.end()
+    def _outlasts_pauses(self, timeout: float | None, began: float) -> bool:
+        """The time is up. Wait on for as long as ranks that owe an answer were paused meanwhile."""
+        while PAUSES and timeout and self.pending is not None and not self.done:
+            mesh, region = self.pending.actor_mesh.procs.uid, self.pending.region
+            owing = [(mesh, region.global_rank(at)) for at in self.pending.owing()]
+            now = monotonic()
+            stood_still, paused = PAUSES.within(owing, began, now)
+            left = began + timeout + stood_still - now
+            if left <= 0 and not paused:
+                break
+            self._wait(max(left, LOOK_S))
+        return self.done
 
     def result(self, timeout: float | None = None) -> R:
         """The same as `get`."""
@@ -175,35 +236,31 @@ class Future(Waitable, Generic[R]):
 
     def __await__(self) -> Generator[Any, None, R]:
         if not self.done:
-            instance = self._waiting_actor()
+            waiter = self._when_done()
+            watched = self._watched(waiter)
             try:
-                yield from self._when_done().__await__()
+                yield from waiter.__await__()
             except BaseException:
                 self.given_up = True
                 raise
             finally:
-                if instance is not None:
-                    self._end_wait(instance)
+                if watched is not None:
+                    watched.end()
         return self._result()
 
-    def _waiting_actor(self) -> ActorInstance | None:
-        """The actor that can take no message until this is done, if that is who awaits it."""
-        context = current.get() if self.pending is not None else None
-        if context is None or context.actor_instance.task is None:
+    def _watched(self, waiter: asyncio.Future[None]) -> _Watched | None:
+        """See that a task of an actor does not wait for ever on what it keeps from happening."""
+        context = current.get()
+        if context is None or self.pending is None or self._prober is None:
             return None
-        import asyncio
-
         instance = context.actor_instance
-        if asyncio.current_task() is not instance.task:
-            return None  # one of several things that its endpoint does at once
-        self._begin_wait(instance)
-
-        def look() -> None:
-            if not self.done and instance.waits_for is self and self._prober is not None:
-                self._prober(instance, self)
-
-        asyncio.get_running_loop().call_later(PROBE_S, look)
-        return instance
+        if instance.is_async:
+            if instance.task is None:
+                return None  # what it does overlaps
+        elif instance.thread != threading.get_ident():
+            return None
+        wait = Wait(self.pending.number, self, waiter)
+        return _Watched(self._prober, instance, wait, waiter.get_loop())
 
     def as_asyncio(self) -> asyncio.Future[R]:
         """An asyncio future of the running loop with the same outcome; cancelling it is local."""
@@ -222,6 +279,9 @@ class Future(Waitable, Generic[R]):
 
         waiter = self._when_done()
         waiter.add_done_callback(copy)
+        watched = None if self.done else self._watched(waiter)
+        if watched is not None:
+            waiter.add_done_callback(watched.end)
         return mirror
 
     def _when_done(self) -> asyncio.Future[None]:
@@ -230,8 +290,14 @@ class Future(Waitable, Generic[R]):
 
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
+        # That of an actor receives messages itself.
+        awaiting = getattr(loop, "awaiting", None)
+        if awaiting is not None:
+            awaiting.awaits += 1
 
         def wake() -> None:
+            if awaiting is not None:
+                awaiting.awaits -= 1
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -241,7 +307,7 @@ class Future(Waitable, Generic[R]):
             except RuntimeError:
                 pass  # the loop was closed before the answer came; nobody awaits
 
-        self.on_done(done)
+        self.on_done(done, receives=awaiting is not None)
         return waiter
 
     def _result(self) -> R:
@@ -252,6 +318,8 @@ class Future(Waitable, Generic[R]):
                 if decode is not None:
                     try:
                         self._value = decode()
+                    except RecursionError:
+                        raise  # this thread's stack is too full; from another place it can be had
                     except BaseException as error:
                         self._error = error
                     self._decode = None
@@ -262,6 +330,30 @@ class Future(Waitable, Generic[R]):
     def __repr__(self) -> str:
         state = "pending" if not self.done else "failed" if self._error is not None else "done"
         return f"<Future {state}>"
+
+
+class _Watched:
+    """The wait of a task, which sends its probes from the loop of that task."""
+
+    __slots__ = ("_instance", "_loop", "_prober", "_timer", "_wait")
+
+    def __init__(
+        self, prober: Prober, instance: ActorInstance, wait: Wait, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._prober = prober
+        self._instance = instance
+        self._wait = wait
+        self._loop = loop
+        instance.waiting.begin(wait)
+        self._timer = loop.call_later(wait.next_round_s(), self._look)
+
+    def _look(self) -> None:
+        self._prober(self._instance, self._wait)
+        self._timer = self._loop.call_later(self._wait.next_round_s(), self._look)
+
+    def end(self, _done: object = None) -> None:
+        self._timer.cancel()
+        self._instance.waiting.end(self._wait)
 
 
 def _in_a_kernel() -> bool:

@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from monarch._src.actor.living import run
 from monarch._src.actor.remote import pack
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.worker import Worker
 from monarch._src.config import settings
-from monarch._src.errors import MeshFailure, RankFailure
+from monarch._src.core.ids import parse_proc_node
+from monarch._src.failures import RankFailure
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
-from monarch._src.wire.messages import DIED, OK, Call, SpawnActor, StopActor
+from monarch._src.wire.messages import DIED, OK, Call, SpawnActor, StopActor, Watch
 
 
 class LocalActors:
@@ -37,11 +39,13 @@ class LocalActors:
         self._early: dict[int, _Early] = {}
         self._lock = threading.Lock()
         self._held: list[Worker] | None = None
+        self._creators: set[str] = set()  # processes that own actors here, and are watched
         self._refused: RankFailure | None = None
         # Actors begin one at a time, in the order in which they came.
         self._beginning = threading.Lock()
         runtime.on_spawn = self.spawn
         runtime.unknown_actor = self._unknown
+        runtime.ends.on_node_ended = self._creator_ended
 
     def spawn(self, _peer: str, spec: SpawnActor, payload: Payload) -> None:
         """Make an actor; its constructor runs on its own thread."""
@@ -53,6 +57,7 @@ class LocalActors:
         self._workers.append(worker)
         for message in self._take_early(spec.actor):
             worker.post(*message)
+        self._watch(spec.creator)
         with self._beginning:
             if self._held is not None:
                 self._held.append(worker)
@@ -66,7 +71,7 @@ class LocalActors:
         if self._take_main is not None and self._take_main(worker):
             return
         name = f"actor-{worker.spec.name}"
-        thread = threading.Thread(target=worker.run, name=name, daemon=True)
+        thread = threading.Thread(target=run, args=(worker,), name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
 
@@ -82,26 +87,35 @@ class LocalActors:
             for worker in held:
                 self._begin(worker)
 
-    def stop(self, reason: str) -> None:
-        """Stop every actor after the messages it has."""
+    def _watch(self, creator: str) -> None:
+        """Hear of the end of who owns an actor here, if nothing else would end that then."""
+        runtime = self._runtime
+        ref = runtime.proc_ref
+        if creator in self._creators or parse_proc_node(creator) is None:
+            return
+        if creator != runtime.name and (ref is None or creator != ref.owner):
+            self._creators.add(creator)
+            runtime.routes.tell_agent_at(runtime.node.site_of(creator), Watch(creator))
+
+    def _creator_ended(self, node: str) -> None:
+        if node not in self._creators:
+            return
+        self._creators.discard(node)
+        for worker in self._workers:
+            if worker.spec.creator == node and worker.dead is None:
+                worker.stop(f"the process of its owner, {node}, has ended")
+
+    def stop(self, reason: str, grace_s: float | None = None) -> None:
+        """Stop every actor after the messages it has, and what each owns before it."""
         for worker in self._workers:
             if worker.dead is None:
-                worker.stop(reason)
+                worker.stop(reason, grace_s)
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait until the threads have ended, for that long in all."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(None if until is None else max(0.0, until - time.monotonic()))
-
-    def supervise(self, mesh: int, actor: int | None, failures: list[RankFailure]) -> bool:
-        """Tell the actor that owns what has failed; False if none here does."""
-        owner = self._runtime.ends.owner_of(mesh, actor)
-        worker = self._runtime.workers.get(owner) if owner else None
-        if worker is None:
-            return False
-        worker.supervise(MeshFailure(failures[0].mesh_name, tuple(failures)))
-        return True
 
     # --- messages without an actor ----------------------------------------------------------------
 
@@ -143,6 +157,8 @@ class LocalActors:
         for peer, message, _ in self._take_early(actor):
             if message.call:
                 runtime.routes.reply(peer, message, DIED, pack(failure, None))
+            else:
+                runtime.returns.give_back(peer, message, f"{runtime.name}/#{actor:x}", failure)
 
 
 @dataclass

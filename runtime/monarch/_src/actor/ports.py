@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from typing import Any, Generic, TypeVar, cast
 
+from monarch._src.actor.context import current
 from monarch._src.actor.future import Future
 from monarch._src.actor.remote import error_for, pack_exception, rebuild, ship, unpack, unship
 from monarch._src.actor.runtime import Runtime, runtime
@@ -70,7 +71,7 @@ class Port(Generic[R]):
             TypeError: the value cannot be pickled.
         """
         try:
-            payload = ship(value)
+            payload = ship(value, loose=True)
         except Exception as error:
             raise TypeError(
                 f"a {type(value).__qualname__} cannot be sent to another process: {error}"
@@ -97,7 +98,18 @@ class Port(Generic[R]):
         if self._number:
             run = runtime()
             run.routes.reach_node(self._node, self._address)
-            run.node.send(self._node, Reply(self._number, self._rank or 0, status), payload)
+            site = run.node.site_of(self._node)
+            if self._node != run.name:
+                far = site != run.node.site
+                payload = run.payloads.place(payload, sole=True, far=far)
+            if site != run.node.site:
+                run.node.rooms.wait(site)
+            reply = Reply(self._number, self._rank or 0, status)
+            if self._rank is None:  # no answer of an endpoint: its sender hears if nobody reads it
+                context = current.get()
+                reply.sent_by = 0 if context is None else context.actor_instance.actor_id.uid
+            if not run.node.send(self._node, reply, payload) and self._rank is None:
+                run.returns.port_gone(self._node, self._number, reply.sent_by)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Port):
@@ -139,6 +151,9 @@ class PortReceiver(Generic[R]):
         self._waiting: deque[Future[Any]] = deque()
         self._unread: deque[Future[Any]] = deque()  # settled when nobody waited for them any more
         self.number = run.open_port(self)
+
+    def __repr__(self) -> str:
+        return f"<PortReceiver {self.number}, {len(self._messages)} unread>"
 
     def recv(self) -> Future[R]:
         """The next message. A future that timed out, or whose await was cancelled, loses none.

@@ -10,22 +10,33 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
+import threading
 from collections import deque
+from importlib import import_module
+from typing import Any
 
+from monarch._src.actor import living
 from monarch._src.actor.bootstrap import BootstrapRun
+from monarch._src.actor.context import origin_of_output
+from monarch._src.actor.keeping import UNTIL_OVERDUE, Process, passed_on
 from monarch._src.actor.local import LocalActors
 from monarch._src.actor.refs import ProcsRef, client_ref
-from monarch._src.actor.runtime import Runtime, set_runtime
+from monarch._src.actor.runtime import DEBUGGER, Runtime, set_runtime
 from monarch._src.actor.worker import Worker
+from monarch._src.config import settings
 from monarch._src.core.ids import AGENT, proc_node
-from monarch._src.errors import RankFailure
-from monarch._src.net.baton import Waitable
+from monarch._src.core.telemetry import TELEMETRY
+from monarch._src.failures import MeshFailure, RankFailure
+from monarch._src.logs.origin import mark_streams
 from monarch._src.net.directory import address_of
+from monarch._src.net.interrupt import keep_handler
+from monarch._src.net.waitable import Waitable
 from monarch._src.proc.board import Slot
 from monarch._src.proc.execute import NO_LIFELINE
 from monarch._src.proc.spec import Boot
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.messages import StopProc
+from monarch._src.wire.messages import ActorFailed, GaveUp, StopProc
 
 
 class Program:
@@ -33,34 +44,49 @@ class Program:
 
     def __init__(self, boot: Boot, lifeline: int) -> None:
         spec = boot.spec
-        name = proc_node(spec.mesh, boot.rank)
-        runtime = Runtime(name, "proc", spec.directory, mesh=spec.mesh, rank=boot.rank)
+        name = proc_node(spec.mesh, boot.rank, boot.life)
+        runtime = Runtime(
+            name, "proc", spec.directory, mesh=spec.mesh, rank=boot.rank, site=spec.site
+        )
         runtime.slot = Slot(spec.board, boot.rank)
+        runtime.serves_at = spec.serves_at
         runtime.proc_ref = ProcsRef(
             spec.mesh, spec.name, tuple(spec.labels), tuple(spec.sizes), spec.directory,
-            spec.owner, runtime.host,
+            spec.owner, runtime.host, (), spec.while_restarting, tuple(spec.sites),
         )  # fmt: skip
-        runtime.client_ref = client_ref(spec.client, spec.directory, runtime.host)
+        self._life = boot.life
+        if spec.while_restarting:
+            runtime.known.lives_on(spec.mesh, boot.rank, boot.life)
+            runtime.is_fatal, runtime.give_up = self._is_fatal, self._give_up
+        runtime.client_ref = client_ref(
+            spec.client, spec.directory, runtime.host, spec.client_number
+        )
         runtime.on_stop_proc = self._stop
-        runtime.ends.on_failure = self._failed
+        runtime.ownership.at_top = self._pass_on
         self._runtime = runtime
         self._actors = LocalActors(runtime, self._take_main)
         self._for_main: deque[Worker | BootstrapRun] = deque()
         self._main_busy = False
         self._turn = Waitable()  # done: the main thread has something to do
         self._ending = False
+        self._gave_up = False
+        self._giving_up = threading.Lock()
         if spec.bootstrap:
             self._actors.hold()
             runtime.bootstrapping = True
             runtime.on_bootstrap = self._bootstrap
         set_runtime(runtime)
+        TELEMETRY.clear()  # of what was preloaded, each fork has what its template has counted
         node = runtime.node
+        # The agent of a worker host passes on what goes to other hosts, at its own a client does.
+        node.gateway = AGENT if spec.site else spec.client
+        node.gateway_pipe = address_of(spec.directory, node.gateway)
         node.start()
         if lifeline != NO_LIFELINE:
             node.baton.watch(lifeline, _host_is_gone)
         runtime.slot.idle()  # before anybody can know of us and send something
         node.link(AGENT, address_of(spec.directory, AGENT))
-        node.link(spec.owner, spec.owner_address)
+        node.reach(spec.owner, spec.owner_address)
 
     def run(self) -> int:
         """Run actors until told to end; the exit status."""
@@ -73,7 +99,10 @@ class Program:
             self._turn.done = False
             while self._for_main:
                 item = self._for_main.popleft()
-                item.run()
+                if isinstance(item, Worker):
+                    living.run(item)
+                else:
+                    item.run()
                 self._main_busy = False
                 if isinstance(item, BootstrapRun):
                     self._runtime.bootstrapping = False
@@ -82,9 +111,11 @@ class Program:
             if self._ending:
                 break
         self._actors.join()
-        self._runtime.slot.leave()
+        self._end_own_meshes()
+        if not self._gave_up:  # that end is none that somebody has asked for
+            self._runtime.slot.leave()
         self._runtime.close(linger_s=1.0)
-        return 0
+        return 1 if self._gave_up else 0
 
     # --- from the thread that receives ----------------------------------------------------------
 
@@ -103,11 +134,51 @@ class Program:
 
     def _stop(self, message: StopProc) -> None:
         self._ending = True
-        self._actors.stop(message.reason)
+        self._runtime.ownership.root.stop(message.reason, message.grace_s)
+        self._actors.stop(message.reason, message.grace_s)
+        if self._runtime.unpause is not None:
+            self._runtime.unpause(None, None)
         self._turn.finish()
 
-    def _failed(self, mesh: int, actor: int | None, failures: list[RankFailure]) -> None:
-        self._actors.supervise(mesh, actor, failures)
+    def _end_own_meshes(self) -> None:
+        """Wait until nothing is left of what was made here where no actor runs."""
+        root = self._runtime.ownership.root
+        if root.meshes:
+            self._runtime.node.wait(root.may_clean, root.grace_s * UNTIL_OVERDUE)
+
+    def _pass_on(self, fault: MeshFailure) -> None:
+        """What no actor here is to judge is a failure of this process, for its owner to judge."""
+        ref, runtime = self._runtime.proc_ref, self._runtime
+        assert ref is not None
+        process = Process(
+            ref.name, runtime.rank, dict(ref.extent.point_of_rank(runtime.rank)), runtime.host
+        )
+        failure = passed_on(process, fault, "no actor of that process owns it")
+        runtime.tell_creator(ref.owner, ActorFailed(0, runtime.rank, failure, ref.uid))
+
+    # --- from any thread ------------------------------------------------------------------------
+
+    def _is_fatal(self, failure: RankFailure) -> bool:
+        """Whether this process ends with an actor of it that has failed, to be started again."""
+        if self._gave_up:  # who waits for any of its actors hears of its end
+            return True
+        if failure.kind == "stopped" or failure.endpoint == "__cleanup__":
+            return False
+        if failure.kind == "constructor" and not self._life:
+            return False  # it never lived, and would fail in the same way
+        return not self._ending
+
+    def _give_up(self, failure: RankFailure) -> None:
+        with self._giving_up:
+            if self._gave_up:
+                return
+            self._gave_up = True
+        self._runtime.node.send(AGENT, GaveUp(failure))
+        self._ending = True
+        reason, grace_s = f"its process ends, since {failure.what}", settings().cleanup_s
+        self._runtime.ownership.root.stop(reason, grace_s)
+        self._actors.stop(reason, grace_s)
+        self._turn.finish()
 
 
 def _host_is_gone() -> None:
@@ -115,9 +186,20 @@ def _host_is_gone() -> None:
     os._exit(1)
 
 
+def _breakpoint(*args: Any, **options: Any) -> Any:
+    """What `breakpoint()` calls: the debugger, unless the user has chosen another one."""
+    if os.environ.get("PYTHONBREAKPOINT"):  # as Python has it; 0: none
+        return sys.__breakpointhook__(*args, **options)
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    return import_module(DEBUGGER).pause_here(frame, *args, **options)
+
+
 def main(boot: Boot, lifeline: int) -> int:
     """The entry point that the host agent names (`monarch._src.proc.agent.ENTRY`)."""
+    mark_streams(origin_of_output)
     logging.basicConfig(format="%(name)s %(levelname)s %(message)s")
+    keep_handler()
+    sys.breakpointhook = _breakpoint
     program = Program(boot, lifeline)
     try:
         return program.run()

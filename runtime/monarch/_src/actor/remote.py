@@ -19,8 +19,10 @@ from typing import Any
 import msgspec
 
 from monarch._src import errors
-from monarch._src.errors import ActorError, FailureKind, Frame, RankFailure, SupervisionError
-from monarch._src.wire.frames import Payload
+from monarch._src.errors import ActorError, SupervisionError
+from monarch._src.failures import FailureKind, Frame, OutOfMemory, RankFailure
+from monarch._src.proc.system import memory_limit, rss_bytes
+from monarch._src.wire.frames import Payload, carried
 from monarch._src.wire.messages import DIED
 from monarch._src.wire.pickling import dumps, loads
 from monarch._src.wire.text import pack as pack_values
@@ -45,9 +47,9 @@ def keep_sources(sources: Mapping[str, str]) -> None:
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
 
 
-def ship(value: object, own: int = 0) -> Payload:
-    """Pickle for another process, the source of by-value code included. `own`: see `dumps`."""
-    return dumps(value, source_of, own)
+def ship(value: object, own: int = 0, *, loose: bool = False) -> Payload:
+    """Pickle for another process, the source of by-value code included. See `dumps`."""
+    return dumps(value, source_of, own, loose=loose)
 
 
 def unship(payload: Payload) -> Any:
@@ -120,7 +122,21 @@ def describe(
         message=_text_of(exception),
         frames=frames_of(exception.__traceback__),
         traceback=_bounded("".join(traceback.format_exception(exception))),
+        memory=_memory_of(exception),
     )
+
+
+def _memory_of(exception: BaseException) -> OutOfMemory | None:
+    """What is known of the want of memory that an exception tells of; None if it does not."""
+    if isinstance(exception, MemoryError):
+        return OutOfMemory("python", memory_limit(), rss_bytes(os.getpid()) or None)
+    # CUDA's own is a RuntimeError of torch, by that name; older ones are known by their text alone.
+    if isinstance(exception, RuntimeError) and (
+        type(exception).__name__ == "OutOfMemoryError"
+        or "CUDA out of memory" in _text_of(exception)
+    ):
+        return OutOfMemory("cuda")
+    return None
 
 
 def _text_of(exception: BaseException) -> str:
@@ -156,7 +172,7 @@ def unpack(payload: Payload) -> tuple[RankFailure, Callable[[], BaseException | 
 
     Rebuilding runs code of the user: leave it to the thread that looks at the error.
     """
-    story, pickled = msgspec.msgpack.decode(payload.body, type=tuple[bytes, bytes])
+    story, pickled = msgspec.msgpack.decode(carried(payload).body, type=tuple[bytes, bytes])
 
     def exception() -> BaseException | None:
         try:

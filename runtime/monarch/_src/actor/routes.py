@@ -3,45 +3,94 @@
 Runs in: any process; what sends, on the thread that calls; what receives, on the one that receives.
 A few ranks are sent to one by one, directly. Many get one *cast*, which the host agent passes on,
 and whose answers it sends back merged: then a call costs its sender the same whatever their number.
-`core.order` keeps both routes in one order.
+`core.order` keeps both routes in one order. Over more hosts than `cast_fanout` it goes by a tree of
+their agents (`core.tree`).
 
-A cast takes one more hop. At 16 ranks that makes a call 40 % slower, at 64 10 %, at 256 nothing,
-while its sender pays 1/2, 1/5 and 1/10 (docs/performance.md). What is large goes directly: the
-agent is to hold no payloads.
+To other hosts a message goes through their agents anyway; several ranks of one get it as a cast, of
+whatever size, so that it crosses between hosts once. On one host a cast takes one more hop. At 16
+ranks that makes a call 40 % slower, at 64 10 %, at 256 nothing, while its sender pays 1/2, 1/5 and
+1/10 (docs/performance.md). Here the agent holds no payloads: a large one lies in a segment that is
+lent to all ranks; without a segment it goes directly. On another host the agent fetches it, lends
+it to the ranks there, and is who those that it passes the cast on to fetch it from.
 """
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
 
-from monarch._src.actor.refs import Known, ProcsRef
-from monarch._src.core.ids import AGENT, parse_proc_node
+from monarch._src.actor.payloads import Payloads
+from monarch._src.actor.refs import Known, ProcsRef, agent_of, out_of_reach
+from monarch._src.config import settings
+from monarch._src.core.calls import CallTable
+from monarch._src.core.ids import AGENT, is_agent, parse_proc_node
 from monarch._src.core.order import Incoming, Outgoing
-from monarch._src.net.directory import address_of
+from monarch._src.core.room import QUEUE
+from monarch._src.core.tree import Forest, ToHead, Where, sites_of
+from monarch._src.net.directory import address_of, at_site
 from monarch._src.net.node import Node
 from monarch._src.shape import NDSlice, Region
-from monarch._src.wire.frames import NO_PAYLOAD, Payload
+from monarch._src.wire.apart import APART, Placed
+from monarch._src.wire.frames import NO_PAYLOAD, Payload, apart_of
 from monarch._src.wire.messages import (
     ELSEWHERE,
     Answer,
+    Bootstrap,
     Call,
     Cast,
+    CastTree,
+    Message,
     Reply,
     SpawnActor,
     StopActor,
     StopProc,
+    TreeDone,
+    TreeStuck,
     Watch,
 )
 
 CAST_FROM = 32  # ranks
+TELL_EVERY = 32  # casts over a tree: hosts are told which of them are done
 CAST_LIMIT = 64 * 1024  # bytes of payload
 GATHERED_LIMIT = 4096  # bytes of one answer
 
+
+@dataclass(frozen=True)
+class Kept:
+    """A message that the processes of a region are sent, also those that come later."""
+
+    region: Region
+    message: SpawnActor | Bootstrap | StopProc
+    payload: Payload
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """A cast that goes over a tree of hosts. `sites`: of the mesh; `without`: those left out."""
+
+    cast: Cast
+    payload: Payload
+    sites: tuple[str, ...]
+    without: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What goes from here to the procs of one mesh. `lock`: of the numbers, and of sending."""
+
+    lock: threading.Lock
+    outgoing: Outgoing
+    forest: Forest[_Grown] | None  # if it has more hosts than are sent to from here
+
+
+Lost: TypeAlias = "list[tuple[int, int]]"  # number of a call, position in it
 Ordered: TypeAlias = "Call | SpawnActor | StopActor | StopProc"
 Taken: TypeAlias = "tuple[str, Ordered, Payload]"
 
@@ -49,45 +98,181 @@ Taken: TypeAlias = "tuple[str, Ordered, Payload]"
 class Routes:
     """The routes of one process, and the order on them."""
 
-    def __init__(self, node: Node, known: Known, rank: int) -> None:
+    def __init__(
+        self, node: Node, known: Known, payloads: Payloads, rank: int, directory: str
+    ) -> None:
         self._node = node
+        self._directory = directory
         self._known = known
+        self._payloads = payloads
         self._rank = rank
+        self.client = ""  # the node of the client, if there is one and it is known
         # By mesh. Two threads that number and send by turns would send out of order.
-        self._lanes: dict[int, tuple[threading.Lock, Outgoing]] = {}
+        self._lanes: dict[int, Lane] = {}
+        self._lost: set[str] = set()  # sites
         self._incoming: dict[str, Incoming[Taken]] = {}
+        # What every new process of a rank is to be sent first, by mesh whose procs are restarted.
+        self._kept: dict[int, list[Kept]] = {}
 
     # --- nodes ------------------------------------------------------------------------------------
 
     def reach(self, ref: ProcsRef, rank: int) -> str:
         """The node name of a proc, with a route to it."""
-        node = ref.node(rank)
+        life = 0
+        if ref.restarts:
+            known_life = self._known.lives(ref.uid).get(rank)
+            if known_life is None and ref.owner != self._node.name:
+                return self._ask_for(ref, rank)
+            life = known_life or 0
+        node = ref.node(rank, life)
         if not self._node.knows(node) and rank not in self._known.dead(ref.uid):
             self._known.learn(ref)
+            if ref.nodes and node != self.client:  # what lived in a client that has gone
+                why = "that client has gone, and what lived in its process with it"
+                self._known.died(ref.uid, rank, out_of_reach(ref, rank, why))
+                return node
             if ref.owner == self._node.name:  # one of ours that was stopped, and forgotten since
-                self._node.expect(node)
+                self._node.expect(node, ref.site(rank))
             else:
-                self._node.link(node, address_of(ref.directory, node))
-            self._node.send(AGENT, Watch(node, ref.owner))
+                self._connect(ref, rank, node)
+            if not life:  # who has heard of a later one is told of its end too
+                self._tell_agent(ref, rank, Watch(node, ref.owner))
         return node
 
+    def _connect(self, ref: ProcsRef, rank: int, node: str) -> None:
+        self._node.reach(node, self._address(ref, rank, node))
+
+    def _address(self, ref: ProcsRef, rank: int, node: str) -> str:
+        """Where a proc listens, as it would tell it itself; on another site only that matters."""
+        directory = self._directory if ref.sites else ref.directory
+        return at_site(ref.site(rank), address_of(directory, node))
+
+    def _tell_agent(self, ref: ProcsRef, rank: int, message: Message) -> bool:
+        """Say something to the agent of a proc's host."""
+        return self.tell_agent_at(ref.site(rank), message)
+
+    def tell_agent_at(self, site: str, message: Message, payload: Payload = NO_PAYLOAD) -> bool:
+        """Say something to the agent of a site; False if it is known to be gone."""
+        agent = agent_of(site, self._node.site)
+        if not self._node.knows(agent) and agent != AGENT:
+            self._node.link_far(agent, site)
+        return self._node.send(agent, message, payload)
+
+    def _ask_for(self, ref: ProcsRef, rank: int) -> str:
+        """The name of whatever process has that rank: which that is, the agent is asked."""
+        place = _place(ref, rank)
+        if not self._node.knows(place) and rank not in self._known.dead(ref.uid):
+            self._known.learn(ref)
+            self._node.expect(place, ref.site(rank))
+            self._tell_agent(ref, rank, Watch(ref.node(rank), ref.owner, place=True))
+        return place
+
     def reach_node(self, node: str, address: str) -> None:
-        """Have a route to a node that listens at that address."""
+        """Have a route to a node that listens at that address; none to a client that has gone."""
         if not self._node.knows(node):
             place = parse_proc_node(node)
+            if place is None and node != self.client:
+                return
             if place is not None and place[1] in self._known.dead(place[0]):
                 return
-            self._node.link(node, address)
+            self._node.reach(node, address)
             if place is not None:
-                self._node.send(AGENT, Watch(node))
+                self.tell_agent_at(self._node.site_of(node), Watch(node))
 
     def forget(self, ref: ProcsRef) -> None:
         """A mesh has ended."""
         self._lanes.pop(ref.uid, None)
+        self._node.rooms.more(f"{ref.uid}")
+        self._kept.pop(ref.uid, None)
+        lives = self._known.lives(ref.uid)
         for rank in range(ref.extent.nelements):
-            node = ref.node(rank)
+            node = ref.node(rank, lives.get(rank, 0))
             self._node.drop(node)
             self._incoming.pop(node, None)
+            if ref.restarts:
+                self._node.drop(_place(ref, rank))
+
+    # --- processes that take the place of others --------------------------------------------------
+
+    def found(self, ref: ProcsRef, rank: int, life: int, *, lost: bool = False) -> None:
+        """The agent has said which process has a rank; what waited for that goes out, or is lost.
+
+        Nothing if this process knew already.
+        """
+        if rank in self._known.lives(ref.uid) or ref.owner == self._node.name:
+            return
+        place, node = _place(ref, rank), ref.node(rank, life)
+        with self._lane(ref).lock:
+            if lost:
+                self._node.forget(place)
+            else:
+                self._node.link_as(place, node, self._address(ref, rank, node))
+            self._known.lives_on(ref.uid, rank, life)
+
+    def renewed(self, ref: ProcsRef, rank: int, life: int, calls: CallTable) -> Lost:
+        """The process of a rank is gone, another takes its place: what is sent from now on is its.
+
+        Returns the calls that wait for the one that is gone.
+        """
+        lane = self._lane(ref)
+        outgoing = lane.outgoing
+        old = ref.node(rank, self._known.life(ref.uid, rank))
+        with lane.lock:  # a message goes to one or the other, numbered for that one
+            self._known.lives_on(ref.uid, rank, life)
+            outgoing.renewed(rank)
+            lost = calls.waiting_for(ref.uid, rank)
+            if ref.owner == self._node.name:
+                self._node.expect(ref.node(rank, life), ref.site(rank))
+            for kept in self._kept.get(ref.uid, ()):
+                if rank in kept.region:
+                    self._send_again(ref, rank, outgoing, kept)
+        self.dropped(old)
+        if ref.restarts:
+            self._node.drop(_place(ref, rank))
+        return lost
+
+    def _send_again(self, ref: ProcsRef, rank: int, outgoing: Outgoing, kept: Kept) -> None:
+        node, message = self.reach(ref, rank), kept.message
+        if not isinstance(message, Bootstrap):
+            message = msgspec.structs.replace(
+                message, rank=kept.region.position(rank), after=outgoing.direct(rank)
+            )
+        self._node.send(node, message, kept.payload)
+
+    def dropped(self, node: str) -> None:
+        """That node is gone for good, and another one has its place."""
+        self._node.drop(node)
+        self._incoming.pop(node, None)
+
+    def keep(self, ref: ProcsRef, region: Region, message: Bootstrap, payload: Payload) -> None:
+        """Every process that takes the place of another is to be sent that first."""
+        with self._lane(ref).lock:
+            self._kept.setdefault(ref.uid, []).append(Kept(region, message, payload))
+
+    def unkeep(self, ref: ProcsRef, actor: int) -> None:
+        """That actor is stopped, and not made again."""
+        kept = self._kept.get(ref.uid)
+        if kept is not None:
+            with self._lane(ref).lock:
+                kept[:] = [
+                    one
+                    for one in kept
+                    if not (isinstance(one.message, SpawnActor) and one.message.actor == actor)
+                ]
+
+    def _lane(self, ref: ProcsRef) -> Lane:
+        lane = self._lanes.get(ref.uid)
+        if lane is None:
+            fanout = settings().cast_fanout if len(ref.sites) > 1 else 1
+            forest: Forest[_Grown] | None = Forest(fanout) if len(ref.sites) > fanout else None
+            lane = self._lanes.setdefault(ref.uid, Lane(threading.Lock(), Outgoing(), forest))
+        return lane
+
+    def forget_client(self, ref: ProcsRef) -> None:
+        """The client is another one now, or none."""
+        self._lanes.pop(ref.uid, None)
+        self._incoming.pop(ref.owner, None)
+        self._node.forget(ref.owner)
 
     # --- out --------------------------------------------------------------------------------------
 
@@ -111,19 +296,28 @@ class Routes:
         Returns:
             The positions that it could not be sent to; what was sent may still be lost on the way.
         """
+        if payload.buffers or len(payload.body) >= APART:
+            payload = self._placed(ref, region, message, payload)
         lane = self._lanes.get(ref.uid)
         if lane is None:
-            lane = self._lanes.setdefault(ref.uid, (threading.Lock(), Outgoing()))
-        lock, outgoing = lane
-        if len(region) >= CAST_FROM and payload.nbytes <= CAST_LIMIT and not ref.nodes:
+            lane = self._lane(ref)
+        is_cast = self._goes_once_a_host(lane, ref, region, payload) or (
+            len(region) >= CAST_FROM and payload.wire_bytes <= CAST_LIMIT and not ref.nodes
+        )
+        lock, outgoing = lane.lock, lane.outgoing
+        if is_cast and (not ref.restarts or self._knows_lives(ref)):
             self._known.learn(ref)
             with lock:
-                sent = self._cast(outgoing, ref, region, message, payload, gather, each)
+                if ref.restarts:
+                    self._keep_spawn(ref, region, message, payload)
+                sent = self._cast(lane, ref, region, message, payload, gather, each)
             return () if sent else range(len(region))
         missed: list[int] = []
         send = self._node.send
         own = self._node.name
         with lock:
+            if ref.restarts:
+                self._keep_spawn(ref, region, message, payload)
             for position, rank in enumerate(region.ranks()):
                 if position in skip:
                     continue
@@ -136,22 +330,189 @@ class Routes:
                     missed.append(position)
         return missed
 
+    def await_room(self, ref: ProcsRef, region: Region) -> None:
+        """Block while too much waits to be sent to a host that has ranks of that region.
+
+        For user code, which may wait; in front of `post`, which does not.
+        """
+        here, places = self._node.site, ref.places
+        if places == (here,):
+            return
+        rooms = self._node.rooms
+        if len(region) == 1:  # it is sent to directly
+            site = ref.site(region.ranks()[0])
+            if site != here:
+                rooms.wait(site)
+            return
+        there, lanes = self._sites_of(ref, _where(region)), self._lanes
+        lane = lanes.get(ref.uid)
+        if lane is not None and lane.forest is not None:
+            forest = lane.forest
+            rooms.wait_until(
+                f"{ref.uid}", lambda: forest.held < QUEUE or lanes.get(ref.uid) is not lane
+            )
+            there = forest.heads(there, self._own(ref))
+        for at in there:
+            if places[at] != here:
+                rooms.wait(places[at])
+
+    def _goes_once_a_host(
+        self, lane: Lane, ref: ProcsRef, region: Region, payload: Payload
+    ) -> bool:
+        """Whether it goes to several ranks of another host, or to more hosts than are sent to.
+
+        If it goes to ranks of this one too, which are reached without a detour, or to those where
+        the client runs, only what is large.
+        """
+        here, sites = self._node.site, ref.sites
+        if len(region) < 2 or ref.places == (here,):
+            return False
+        there = len(self._sites_of(ref, _where(region)))
+        by_tree = lane.forest is not None and there > lane.forest.fanout
+        if sites and here not in sites:
+            return by_tree or len(region) > there
+        is_placed = isinstance(apart_of(payload), Placed)
+        if by_tree and (is_placed or payload.wire_bytes <= CAST_LIMIT):
+            return True
+        if not is_placed:
+            return False
+        counts = Counter(ref.site(rank) for rank in region.ranks())
+        return any(count > 1 for site, count in counts.items() if site != here)
+
+    def _placed(self, ref: ProcsRef, region: Region, message: Ordered, payload: Payload) -> Payload:
+        """A large payload as it is to be sent; what only an actor of this process gets stays."""
+        one = len(region) == 1
+        far = self._node.site not in ref.places
+        if one:
+            rank = region.ranks()[0]
+            far = ref.site(rank) != self._node.site
+            if ref.node(rank, self._known.life(ref.uid, rank)) == self._node.name:
+                return payload
+        # Who takes the place of a process gets what made its actors once more.
+        again = bool(ref.restarts) and not isinstance(message, Call)
+        return self._payloads.place(payload, sole=one and not again, far=far)
+
+    def _keep_spawn(
+        self, ref: ProcsRef, region: Region, message: Ordered, payload: Payload
+    ) -> None:
+        """What makes an actor, or ends all, is kept in the moment in which it is sent."""
+        if isinstance(message, SpawnActor):
+            kept = Kept(region, msgspec.structs.replace(message), payload)
+            self._kept.setdefault(ref.uid, []).append(kept)
+        elif isinstance(message, StopProc):  # one that comes now is to end at once
+            stop = Kept(region, msgspec.structs.replace(message), payload)
+            self._kept[ref.uid] = [stop]
+
+    def _knows_lives(self, ref: ProcsRef) -> bool:
+        """Whether it is known which process has each rank; a cast has to say."""
+        if ref.owner == self._node.name:
+            return True
+        return len(self._known.lives(ref.uid)) == ref.extent.nelements
+
     def _cast(
-        self, outgoing: Outgoing, ref: ProcsRef, region: Region, message: Ordered,
+        self, lane: Lane, ref: ProcsRef, region: Region, message: Ordered,
         payload: Payload, gather: bool, each: bool,
     ) -> bool:  # fmt: skip
-        number, fences = outgoing.cast(region)
-        view = region.ndslice
-        where = (view.offset, tuple(view.sizes), tuple(view.strides))
+        number, fences = lane.outgoing.cast(region)
+        where = _where(region)
         call = message.call if gather and isinstance(message, (Call, StopActor)) else 0
         cast = Cast(
             self._node.name, self._node.address, ref.owner, ref.uid, number, where, fences, call,
             each, message,
         )  # fmt: skip
-        return self._node.send(AGENT, cast, payload)
+        if ref.restarts:
+            lives = self._known.lives(ref.uid).items()
+            cast.lives = [(rank, life) for rank, life in lives if life and rank in region]
+        if lane.forest is not None:
+            return self._grow(lane.forest, ref, cast, payload)
+        if len(ref.sites) < 2:
+            return self.tell_agent_at(ref.site(0), cast, payload)
+        there = {ref.site(rank) for rank in region.ranks()}
+        sent = [self.tell_agent_at(site, cast, payload) for site in ref.sites if site in there]
+        return any(sent)
+
+    # --- over a tree of hosts ---------------------------------------------------------------------
+
+    def _grow(self, forest: Forest[_Grown], ref: ProcsRef, cast: Cast, payload: Payload) -> bool:
+        """Under the lock of the lane."""
+        without = self._without(ref)
+        sites = self._sites_of(ref, cast.region)
+        grown = _Grown(
+            msgspec.structs.replace(cast, message=msgspec.structs.replace(cast.message)),
+            payload, ref.sites, without,
+        )  # fmt: skip
+        # A call stands until its ranks have answered, for which it may take another message.
+        size = 0 if cast.call else payload.nbytes
+        heads = forest.cast(cast.number, sites, grown, size, self._own(ref))
+        self._send_to(forest, heads)
+        return bool(sites)
+
+    def _own(self, ref: ProcsRef) -> int | None:
+        here = self._node.site
+        return ref.sites.index(here) if here in ref.sites else None
+
+    def _without(self, ref: ProcsRef) -> tuple[int, ...]:
+        """The numbers of the sites of a mesh that are lost."""
+        if not self._lost:
+            return ()
+        return tuple(at for at, site in enumerate(ref.sites) if self._is_lost(site))
+
+    def _sites_of(self, ref: ProcsRef, where: Where) -> tuple[int, ...]:
+        """The numbers of the sites with these ranks, but for those that are lost."""
+        return sites_of(where, math.prod(ref.sizes) // len(ref.places), self._without(ref))
+
+    def _is_lost(self, site: str) -> bool:
+        return site in self._lost and not self._node.knows(agent_of(site, self._node.site))
+
+    def _send_to(self, forest: Forest[_Grown], heads: Iterable[ToHead]) -> None:
+        for head in heads:
+            grown, stretch = forest.item(head.number), head.stretch
+            standing = forest.standing() if head.number % TELL_EVERY == 0 else None
+            message = CastTree(
+                stretch.first, stretch.count, forest.fanout, grown.without, head.before, standing,
+                grown.cast,
+            )  # fmt: skip
+            if not self.tell_agent_at(grown.sites[head.site], message, grown.payload):
+                self._send_to(forest, forest.stuck(head.number, stretch.first, alive=False))
+
+    def tree_done(self, peer: str, message: TreeDone) -> None:
+        """A stretch of hosts is done with a cast."""
+        lane = self._lanes.get(message.mesh)
+        if lane is None or lane.forest is None or not is_agent(peer):
+            return
+        with lane.lock:
+            forest = lane.forest
+            self._send_to(forest, forest.done(message.number, message.place, message.missing))
+        if forest.held < QUEUE:
+            self._node.rooms.more(f"{message.mesh}")
+
+    def stuck(self, _peer: str, message: TreeStuck, _payload: Payload) -> None:
+        """A host on the way can't pass a cast on."""
+        lane = self._lanes.get(message.mesh)
+        if lane is not None and lane.forest is not None:
+            with lane.lock:
+                forest = lane.forest
+                self._send_to(forest, forest.stuck(message.number, message.place, alive=True))
+
+    def site_lost(self, site: str) -> None:
+        """Nothing comes from that site any more, nor is passed on by it."""
+        self._lost.add(site)
+        for mesh, lane in list(self._lanes.items()):
+            ref = self._known.ref(mesh)
+            if lane.forest is not None and ref is not None and site in ref.sites:
+                with lane.lock:
+                    self._send_to(lane.forest, lane.forest.lost(ref.sites.index(site)))
+                self._node.rooms.more(f"{mesh}")
+
+    # --- answers ----------------------------------------------------------------------------------
 
     def reply(self, peer: str, message: Call | StopActor, status: int, payload: Payload) -> None:
         """Answer a message that `peer` has sent."""
+        if payload.buffers or len(payload.body) >= APART:
+            to = message.reply_to if isinstance(message, Call) and message.reply_to else peer
+            if to != self._node.name:
+                far = self._node.site_of(to) != self._node.site
+                payload = self._payloads.place(payload, sole=True, far=far)
         if message.relayed:
             if payload.nbytes <= GATHERED_LIMIT:
                 answer = Answer(peer, message.call, message.rank, status)
@@ -198,6 +559,16 @@ class Routes:
         if incoming.holds:
             for item in incoming.released():
                 take(*item)
+
+
+def _where(region: Region) -> Where:
+    view = region.ndslice
+    return view.offset, tuple(view.sizes), tuple(view.strides)
+
+
+def _place(ref: ProcsRef, rank: int) -> str:
+    # No node is called so: whatever process has that rank, while it is not known which.
+    return ref.node(rank) + "?"
 
 
 @lru_cache(maxsize=64)

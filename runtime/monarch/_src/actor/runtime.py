@@ -14,54 +14,95 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Container
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from monarch._src.actor.context import ActorId, ActorInstance, Context
 from monarch._src.actor.cycles import Cycles
 from monarch._src.actor.ends import Ends
-from monarch._src.actor.future import Future
+from monarch._src.actor.future import PAUSES, Future
+from monarch._src.actor.keeping import Keeper, Ownership
+from monarch._src.actor.payloads import Payloads
 from monarch._src.actor.questions import Questions
-from monarch._src.actor.refs import Known, ProcsRef
+from monarch._src.actor.refs import Known, ProcsRef, agent_of, client_ref
+from monarch._src.actor.returns import Returns
 from monarch._src.actor.routes import Ordered, Routes
-from monarch._src.core.calls import CallTable
-from monarch._src.core.ids import AGENT, UidSource
+from monarch._src.core.calls import CallTable, PendingCall
+from monarch._src.core.casts import unpacked
+from monarch._src.core.ids import AGENT, UidSource, parse_proc_node
 from monarch._src.core.metrics import MetricsTable
+from monarch._src.core.telemetry import TELEMETRY
 from monarch._src.core.waiting import Waiting
-from monarch._src.errors import MeshFailure, RankFailure
-from monarch._src.events import ProcReady, bus
+from monarch._src.events import ProcReady, RankPaused, bus
+from monarch._src.failures import RankFailure
 from monarch._src.net.directory import address_of
 from monarch._src.net.node import Node
 from monarch._src.proc.board import Slot
 from monarch._src.shape import Extent
-from monarch._src.wire.figures import packed
+from monarch._src.wire.figures import Counted, packed
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import (
     OK,
     ActorFailed,
+    AnswerRun,
     Answers,
     AnyMessage,
+    AskData,
+    AskPart,
+    AskPayload,
     Bootstrap,
     Bootstrapped,
+    BreakIn,
+    BridgeBytes,
     Call,
+    CancelCall,
     Cast,
+    ClientIs,
+    DebugCommand,
     Hello,
+    KeepFailures,
     MeshStopped,
     OutputFlushed,
     OutputLines,
+    PayloadSent,
+    PayloadTaken,
     Probe,
     ProcEnded,
+    ProcLife,
+    ReadActors,
     ReadMetrics,
     Refused,
+    Relay,
     Reply,
+    SetBridge,
+    SetLinks,
+    SetLogLevel,
+    Signalled,
+    SiteLost,
+    SiteRoom,
     Snapshotted,
     SpawnActor,
+    StacksRead,
     StopActor,
     StopProc,
+    TreeDone,
+    TreeStuck,
+    Undelivered,
 )
+from monarch._src.wire.messages import RankPaused as RankPausedMessage
+from monarch._src.wire.seen import ActorsSeen, SeenActor
+from monarch._src.wire.seen import packed as packed_actors
+
+if TYPE_CHECKING:
+    from monarch._src.actor.link_faults import LinkFaults
 
 log = logging.getLogger("monarch.actor")
+# Stands above this layer, and is loaded with the first breakpoint.
+DEBUGGER = "monarch._src.debug.pausing"
 
 
 class Worker(Protocol):
@@ -69,13 +110,31 @@ class Worker(Protocol):
 
     dead: RankFailure | None
     instance: ActorInstance
+    keeper: Keeper
+
+    @property
+    def point(self) -> dict[str, int]:
+        """Where it is, as users are told."""
+        ...
 
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
         """Queue a message for it."""
         ...
 
-    def supervise(self, failure: MeshFailure) -> None:
-        """Queue the failure of something that it owns."""
+    def returned(self, message: Undelivered) -> None:
+        """Queue a message of its own that has come back."""
+        ...
+
+    def cancel(self, caller: str, number: int) -> None:
+        """End that call, which is queued, runs, or is still to come."""
+        ...
+
+    def seen(self) -> SeenActor:
+        """What it is and has at this moment."""
+        ...
+
+    def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
+        """Whether it has that call and can't answer it while it waits."""
         ...
 
 
@@ -91,9 +150,17 @@ class Runtime:
     """See the module's text."""
 
     def __init__(
-        self, name: str, kind: str, directory: str, *, mesh: int = 0, rank: int = -1
+        self,
+        name: str,
+        kind: str,
+        directory: str,
+        *,
+        mesh: int = 0,
+        rank: int = -1,
+        site: str = "",
     ) -> None:
         self.name = name
+        self.site = site  # of this host; empty where the client runs
         self.directory = directory
         self.host = os.uname().nodename
         self.uids = UidSource()
@@ -102,11 +169,13 @@ class Runtime:
         # Answers are entered by the thread that receives, the known dead by the one that calls.
         self.answering = threading.RLock()
         self.slot = Slot(None, 0)
+        self.origin = 0  # of what began here last
         self.workers: dict[int, Worker] = {}
-        self.client_ref: ProcsRef | None = None
+        self._client_ref: ProcsRef | None = None
         self.rank = rank
         self._proc_ref: ProcsRef | None = None
         self._ports: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
+        self._had_ports = False  # to ask a weak dictionary takes as long as a message
         # In a proc: how its main program takes these messages.
         self.unknown_actor: Callable[[str, Call | StopActor, Payload], None] | None = None
         self.on_spawn: Callable[[str, SpawnActor, Payload], None] | None = None
@@ -115,20 +184,44 @@ class Runtime:
         self.bootstrapping = False
         self.on_stop_proc: Callable[[StopProc], None] | None = None
         self.on_proc_ready: Callable[[int, int], None] | None = None
+        self._link_faults: LinkFaults | None = None
+        # In a proc that is started again when it dies: ends it with an actor's failure, if that is
+        # one to end with. Then who waits for an answer hears of the end of the process.
+        self.is_fatal: Callable[[RankFailure], bool] | None = None
+        self.give_up: Callable[[RankFailure], None] | None = None
+        # The data plane, once this process has moved or registered bytes; what ends with us.
+        self.data: Any = None
+        self.serves_at: tuple[str, list[str]] = ("", [])  # for other hosts: see MeshSpec
+        self.on_ask_data: Callable[[str, AskData], None] | None = None
+        self.closers: list[Callable[[], None]] = []
+        # The debugger, from its first use on: ends the pause of an actor (of that call only, if one
+        # is given); and is asked about what an endpoint raised, if that is wanted.
+        self.unpause: Callable[[Any, Call | None], bool] | None = None
+        self.on_failure: Callable[[Any, BaseException], None] | None = None
         node = self.node = Node(
             name, kind, address_of(directory, name), self._handle,
-            mesh=mesh, rank=rank,
+            mesh=mesh, rank=rank, site=site,
         )  # fmt: skip
         known = self.known = Known()
-        routes = self.routes = Routes(node, known, rank)
+        payloads = self.payloads = Payloads(node, known, rank)
+        self._aside = payloads.aside
+        routes = self.routes = Routes(node, known, payloads, rank, directory)
+        payloads.reach = routes.reach_node
         self.agent = Questions(node, known, self.new_future)
-        self.ends = Ends(node, known, routes, self.calls, self.answering, self.new_future)
+        self.ownership = Ownership(self.workers)
+        self.ends = Ends(
+            node, known, routes, self.calls, self.answering, self.new_future, self.ownership
+        )
+        self.returns = Returns(node, known, routes, self.workers, self.ownership, self.host)
         self.cycles = Cycles(node, routes, self.workers)
         self.ends.on_mesh_gone = self.metrics.drop
+        self._baton, self._prober = node.baton, self.cycles.probe
         node.after_drain = self.ends.after_drain
         self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Reply: self._on_reply,
             Answers: self._on_answers,
+            TreeDone: self._on_tree_done,
+            TreeStuck: self.routes.stuck,
             Call: self._on_direct,
             StopActor: self._on_direct,
             SpawnActor: self._on_direct,
@@ -139,13 +232,36 @@ class Runtime:
             Hello: self._on_hello,
             Refused: self._on_refused,
             ProcEnded: self.ends.on_proc_ended,
+            ProcLife: self.ends.on_proc_life,
             MeshStopped: self.ends.on_mesh_stopped,
             ActorFailed: self.ends.on_actor_failed,
-            Snapshotted: self.agent.on_snapshotted,
+            Snapshotted: self.agent.on_answer,
+            StacksRead: self.agent.on_answer,
+            Signalled: self.agent.on_answer,
+            SetLinks: self._on_set_links,
             OutputLines: self.agent.on_output,
-            OutputFlushed: self.agent.on_flushed,
+            OutputFlushed: self.agent.on_answer,
+            Undelivered: self.returns.on_undelivered,
             Probe: self.cycles.on_probe,
+            CancelCall: self._on_cancel_call,
             ReadMetrics: self._on_read_metrics,
+            ReadActors: self._on_read_actors,
+            SetLogLevel: self._on_set_log_level,
+            AskData: self._on_ask_data,
+            AskPayload: payloads.on_ask,
+            AskPart: payloads.on_ask_part,
+            PayloadTaken: payloads.on_taken,
+            PayloadSent: self._on_payload,
+            ClientIs: self._on_client_is,
+            Relay: node.relayed,
+            SiteLost: self._on_site_lost,
+            SiteRoom: self._on_site_room,
+            RankPausedMessage: self._on_rank_paused,
+            DebugCommand: self._on_debug,
+            KeepFailures: self._on_debug,
+            BreakIn: self._on_debug,
+            SetBridge: self._on_debug,
+            BridgeBytes: self._on_debug,
         }
         self._takers: dict[type, Callable[[str, Any, Payload], None]] = {
             Call: self._on_call,
@@ -169,42 +285,103 @@ class Runtime:
         self._proc_ref = self.cycles.proc_ref = ref
         self.known.learn(ref)
 
+    @property
+    def client_ref(self) -> ProcsRef | None:
+        """The client's process; the last one's while nobody is attached."""
+        return self._client_ref
+
+    @client_ref.setter
+    def client_ref(self, ref: ProcsRef) -> None:
+        self._client_ref = ref
+        self.routes.client = ref.owner
+
+    def handle(self, kind: type, handler: Callable[[str, Any, Payload], None]) -> None:
+        """Have messages of that type handled, on the thread that receives."""
+        self._handlers[kind] = handler
+
+    def tell_creator(self, creator: str, message: ActorFailed) -> None:
+        """Report the end of an actor to the process that asked for it, or inherited it.
+
+        That of a client's goes to the agent too, which tells it to the next one if this one is not
+        there to hear it, or is the client no more.
+        """
+        if creator and self._proc_ref is not None and parse_proc_node(creator) is None:
+            creator = "" if self._client_ref is None else self._client_ref.owner
+            creator = creator if self.node.knows(creator) else ""
+            self.node.send(AGENT, msgspec.structs.replace(message, told=creator))
+        if creator:
+            self.node.send(creator, message)
+
     def open_port(self, receiver: Receiver) -> int:
         """A number for a port; it is closed when nobody holds its receiver any more."""
         number = self.calls.new_number()
+        self._had_ports = True
         self._ports[number] = receiver
         return number
 
+    def cancel(self, pending: PendingCall, only: Container[int] | None = None) -> None:
+        """Ask the ranks that owe an answer to end that call; they answer all the same. Any thread.
+
+        `only`: those of them that are among these ranks of the proc mesh. Of what is no call of an
+        endpoint nothing can be cancelled.
+        """
+        target: Any = pending.actor_mesh
+        if not pending.endpoint:
+            return
+        message = CancelCall(target.uid, pending.number)
+        for rank in map(pending.region.global_rank, pending.owing()):
+            if only is None or rank in only:
+                self.node.send(self.routes.reach(target.procs, rank), message)
+
     def new_future(self) -> Future[Any]:
         """A future that threads of this process can wait for."""
-        return Future(self.node.baton, self.cycles.probe)
+        return Future(self._baton, self._prober)
 
     # --- messages -----------------------------------------------------------------------------
 
     def _handle(self, peer: str, message: AnyMessage, payload: Payload) -> None:
+        if (payload.buffers or self._aside) and not self.payloads.came(
+            peer, message, payload, self._hand_on
+        ):
+            return
         handler = self._handlers.get(type(message))
         if handler is None:
             log.warning("%s sent a %s, which has no use here", peer, type(message).__name__)
         else:
             handler(peer, message, payload)
 
-    def _on_reply(self, _peer: str, message: Reply, payload: Payload) -> None:
-        if self._ports:
+    def _hand_on(self, peer: str, message: AnyMessage, payload: Payload) -> None:
+        """Handle a message that had to wait for its payload, or for such a one."""
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(peer, message, payload)
+
+    def _on_payload(self, peer: str, message: PayloadSent, parts: Payload) -> None:
+        self.payloads.on_sent(peer, message, parts, self._hand_on)
+
+    def _on_reply(self, peer: str, message: Reply, payload: Payload) -> None:
+        if self._had_ports:
             receiver = self._ports.get(message.call)
             if receiver is not None:
                 receiver.deliver(message.rank, message.status, payload)
                 return
+        if message.sent_by >= 0 and not self.calls.is_open(message.call):
+            self.returns.to_unread_port(peer, message)
+            return
         with self.answering:
             self.calls.answer(message.call, message.rank, message.status, payload)
 
     def _on_answers(self, _peer: str, message: Answers, payload: Payload) -> None:
-        bodies = memoryview(payload.body)
-        end = 0
-        for first, count, status, size in message.runs:
-            begin, end = end, end + size
-            body = bytes(bodies[begin:end])
+        self._answered(message.call, message.runs, payload)
+
+    def _on_tree_done(self, peer: str, message: TreeDone, payload: Payload) -> None:
+        self._answered(message.call, message.runs, payload)
+        self.routes.tree_done(peer, message)
+
+    def _answered(self, call: int, runs: list[AnswerRun], payload: Payload) -> None:
+        for first, count, status, body in unpacked(runs, payload):
             with self.answering:
-                self.calls.answer_alike(message.call, first, count, status, Payload(body))
+                self.calls.answer_alike(call, first, count, status, Payload(body))
 
     def _on_direct(self, peer: str, message: Ordered, payload: Payload) -> None:
         self.routes.came(peer, message, payload, self._take)
@@ -250,20 +427,134 @@ class Runtime:
             os._exit(1)
         log.error("%s refused to talk: %s", peer, message.why)
 
+    def _on_client_is(self, peer: str, message: ClientIs, _payload: Payload) -> None:
+        old, own = self._client_ref, self._proc_ref
+        if peer != AGENT or old is None or own is None:
+            return
+        if old.owner != message.node:
+            self._cut_off(message.why)
+            self.ends.client_gone(old, message.why)
+        if message.node:
+            new = client_ref(message.node, self.directory, self.host, message.number)
+            self.client_ref = new
+            if own.owner == old.owner:
+                self.proc_ref = msgspec.structs.replace(own, owner=new.owner)
+            if not self.site:
+                self.node.gateway, self.node.gateway_pipe = message.node, message.address
+                self.node.rooms.begun_anew()
+            self.node.reach(message.node, message.address)
+
+    def _cut_off(self, why: str) -> None:
+        """What went between the client's host and others went through the client that is gone.
+
+        Nobody knows what was under way, so each is out of reach for the other from here on.
+        """
+        sites = {site for ref in self.known.refs() for site in ref.places if site != self.site}
+        for site in {""} if self.site else sites:
+            self.site_lost(site, why, out_of_reach=True)
+
+    def _on_site_lost(self, peer: str, message: SiteLost, _payload: Payload) -> None:
+        if peer == self.node.gateway:
+            self.site_lost(message.site, message.why)
+
+    def _on_site_room(self, peer: str, message: SiteRoom, _payload: Payload) -> None:
+        if peer == self.node.gateway:
+            self.node.rooms.raised(message.site, message.limit)
+
     def _on_read_metrics(self, peer: str, message: ReadMetrics, _payload: Payload) -> None:
-        figures = packed(self.metrics.figures(time.monotonic_ns()))
-        self.node.send(peer, Reply(message.call, message.rank, OK), figures)
+        self.node.send(peer, Reply(message.call, message.rank, OK), packed(self.counted()))
+
+    def counted(self) -> Counted:
+        """All that this process has counted. Any thread."""
+        now_ns = time.monotonic_ns()
+        figures = [*self.metrics.figures(now_ns), *TELEMETRY.spans(now_ns)]
+        return Counted(tuple(figures), tuple(TELEMETRY.measures()))
+
+    def _on_read_actors(self, peer: str, message: ReadActors, _payload: Payload) -> None:
+        seen = ActorsSeen(tuple(worker.seen() for worker in list(self.workers.values())))
+        self.node.send(peer, Reply(message.call, message.rank, OK), packed_actors(seen))
+
+    def _on_set_log_level(self, peer: str, message: SetLogLevel, _payload: Payload) -> None:
+        logging.getLogger().setLevel(message.level)
+        self.node.send(peer, Reply(message.call, message.rank, OK))
+
+    def _on_cancel_call(self, peer: str, message: CancelCall, _payload: Payload) -> None:
+        worker = self.workers.get(message.actor)
+        if worker is not None:
+            worker.cancel(peer, message.call)
+
+    def _on_set_links(self, peer: str, message: SetLinks, _payload: Payload) -> None:
+        if self._link_faults is None:
+            from monarch._src.actor.link_faults import LinkFaults  # for tests only
+
+            self._link_faults = LinkFaults(self)
+        self._link_faults.set(peer, message)
+
+    def _on_rank_paused(self, peer: str, message: RankPausedMessage, _payload: Payload) -> None:
+        if peer != AGENT and peer not in self.agent.others:
+            return
+        PAUSES.told(message.mesh, message.rank, message.paused, time.monotonic())
+        ref, at = self.known.ref(message.mesh), message.at
+        if ref is None or not bus.wanted(RankPaused):
+            return
+        point = dict(ref.extent.point_of_rank(message.rank))
+        event = RankPaused(
+            f"{ref.uid:x}", ref.name, message.rank, point, message.session, message.paused
+        )
+        if at is not None:
+            endpoint = f"{at.actor_class}.{at.endpoint}" if at.actor_class else at.endpoint
+            event = msgspec.structs.replace(
+                event, endpoint=endpoint, function=at.function, filename=at.filename, line=at.line,
+                why=at.why,
+            )  # fmt: skip
+        bus.emit(event)
+
+    def _on_debug(
+        self,
+        peer: str,
+        message: DebugCommand | KeepFailures | BreakIn | SetBridge | BridgeBytes,
+        _payload: Payload,
+    ) -> None:
+        if peer == AGENT and self._proc_ref is not None:  # a console talks to agents, see `debug`
+            import_module(DEBUGGER).pauses_of(self).on_message(message)
+
+    def _on_ask_data(self, peer: str, message: AskData, _payload: Payload) -> None:
+        if self.on_ask_data is not None:
+            self.on_ask_data(peer, message)
+        else:  # of an earlier session, in this process: nothing is registered
+            self.node.send(peer, Reply(message.call, 0, OK), Payload(b""))
 
     # --- life -------------------------------------------------------------------------------------
 
-    def host_lost(self, reason: str, *, expected: bool) -> None:
-        """The host agent is gone, and its procs with it. On the thread that holds the baton."""
+    def host_lost(self, reason: str, *, expected: bool, let_go: bool = False) -> None:
+        """The host agent is gone, and its procs with it. On the thread that holds the baton.
+
+        `let_go`: they live on, and are not this process's any more.
+        """
         self.node.forget(AGENT)
-        self.agent.agent_lost(reason)
-        self.ends.host_lost(reason, expected=expected)
+        self.agent.agent_lost(AGENT, reason)
+        self.ends.host_lost(reason, expected=expected, let_go=let_go)
+
+    def site_lost(
+        self, site: str, why: str, *, let_go: bool = False, out_of_reach: bool = False
+    ) -> None:
+        """Nothing comes from that site any more. On the thread that holds the baton.
+
+        `let_go`: since this process wanted it so. `out_of_reach`: what is there may live on.
+        """
+        self.agent.agent_lost(agent_of(site, self.site), why)
+        for node in self.node.far_nodes(site):
+            self.node.forget(node)
+        self.ends.site_lost(site, why, expected=let_go, let_go=out_of_reach)
+        self.routes.site_lost(site)
+        self.node.rooms.more(site)
 
     def close(self, linger_s: float = 0.0) -> None:
         """End this process's part. Idempotent."""
+        while self.closers:
+            self.closers.pop()()
+        PAUSES.clear()
+        self.payloads.close(linger_s)
         self.node.close(linger_s)
 
 

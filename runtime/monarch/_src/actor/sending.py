@@ -6,7 +6,7 @@ Runs in: any process.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
@@ -17,7 +17,7 @@ from monarch._src.actor.ports import Port
 from monarch._src.actor.remote import unship
 from monarch._src.actor.runtime import Runtime
 from monarch._src.core.calls import PendingCall
-from monarch._src.errors import RankFailure
+from monarch._src.failures import RankFailure
 from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload
 
@@ -50,7 +50,10 @@ class Accumulator(Generic[P, R, A]):
         self._identity = identity
         self._combine = combine
 
-    def accumulate(self, *args: P.args, **kwargs: P.kwargs) -> Future[A]:
+    def __repr__(self) -> str:
+        return f"<Accumulator over {self._endpoint!r}>"
+
+    def accumulate(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[A]:
         """Call every rank; the fold of their answers, in the order in which they came."""
         return self._endpoint.start(args, kwargs, partial(FoldCall, self._fold))
 
@@ -64,7 +67,7 @@ class Accumulator(Generic[P, R, A]):
 class FoldCall(PendingCall):
     """Every rank; one value made of all answers in order of arrival."""
 
-    __slots__ = ("_answers", "_fold", "_one", "future")
+    __slots__ = ("_answers", "_fold", "_futures", "_one")
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class FoldCall(PendingCall):
         future: Future[Any],
     ) -> None:
         super().__init__(target.procs.uid, target, region)
-        self.future = future
+        self._futures: tuple[Future[Any], ...] = (future,)
         self._fold = fold
         self._answers: list[Payload] = []
         self._one = OneCall(target, region, future)  # the first failure is told as that of one
@@ -82,7 +85,15 @@ class FoldCall(PendingCall):
     def answered(self, position: int, payload: Payload) -> None:
         self._answers.append(payload)
         if not self.owed:
-            self.future.settle(lambda: self._fold(self._answers))
+            fold, answers = self._fold, self._answers
+            self._futures[0].settle(lambda: fold(answers))
+
+    def futures_of(self) -> Sequence[Future[Any]]:
+        return self._futures
+
+    def release(self) -> None:
+        self._futures, self._answers = (), []
+        self._one.release()
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
         self._one.raised(position, status, payload)

@@ -6,16 +6,27 @@ Runs in: a proc, on the actor's thread.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
-from monarch._src.actor.endpoint import ActorClass, EndpointMethod
+from monarch._src.actor.endpoint import ActorClass, EndpointMethod, actor_class
 from monarch._src.actor.ports import Port
 from monarch._src.actor.runtime import Runtime
 from monarch._src.core.metrics import EndpointCounts
 from monarch._src.wire.figures import Key
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, SpawnActor
+
+# The name of what puts another class on a live actor; no method can have it.
+UPDATE = "class ="
+
+
+def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: Any) -> Any:
+        return function(*args)
+
+    return call
 
 
 class Served:
@@ -55,6 +66,9 @@ class ServedEndpoints:
         return served
 
     def _first(self, name: str) -> Served:
+        if name == UPDATE:
+            update = _awaited(self._update) if self._class.is_async else self._update
+            return Served(EndpointMethod(update, instrument=False), None)
         method = self._class.endpoints.get(name)
         if method is None:
             # A method that is no endpoint comes from as_endpoint, which has checked it.
@@ -67,6 +81,13 @@ class ServedEndpoints:
         spec = self._spec
         key = Key(spec.mesh, spec.mesh_name, spec.class_name, spec.name, name)
         return Served(method, self._runtime.metrics.counts(key, monotonic_ns()))
+
+    def _update(self, instance: Any, cls: Any) -> None:
+        """Have the actor be one of that class from its next message on; what it has, it keeps."""
+        new = actor_class(cls)
+        instance.__class__ = cls  # TypeError if what it has would not fit
+        self._class = new
+        self._called.clear()
 
     def port_for(self, peer: str, call: Call, counts: EndpointCounts | None) -> Port[Any]:
         """The port through which an endpoint answers that call; what it sends is counted."""

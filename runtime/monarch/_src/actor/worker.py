@@ -1,7 +1,7 @@
-"""Runs one actor: its mailbox, its thread, its life from constructor to clean-up.
+"""One actor: its mailbox, what it was made of, what it is told, and its end.
 
-Runs in: a proc, one thread an actor. A sync actor's thread waits for its own messages through the
-baton, so an idle actor receives them itself. An async actor's thread runs its event loop.
+Runs in: a proc, or a client that hosts controllers, one thread an actor. How that thread lives, by
+its kind: `sync_life`, `async_life`; the calls that it has taken: `in_hand`.
 Invariants: one message at a time, in the order they came (a `concurrent_endpoint` begins in that
 order); whatever is still queued when an actor ends is answered with why it ended.
 """
@@ -13,8 +13,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import monotonic_ns
-from typing import Any, cast
+from dataclasses import replace
+from time import monotonic, monotonic_ns
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from monarch._src.actor.context import (
     ActorId,
@@ -26,37 +27,47 @@ from monarch._src.actor.context import (
 )
 from monarch._src.actor.creators import creator_of
 from monarch._src.actor.endpoint import ActorClass, actor_class
+from monarch._src.actor.in_hand import InHand
+from monarch._src.actor.keeping import UNTIL_OVERDUE, Keeper
 from monarch._src.actor.mailbox import Mailbox, StopNow
-from monarch._src.actor.remote import describe, frames_here, pack, ship, unship
+from monarch._src.actor.remote import describe, frames_here, unship
 from monarch._src.actor.runtime import Runtime
-from monarch._src.actor.served import Served, ServedEndpoints
+from monarch._src.actor.served import ServedEndpoints
+from monarch._src.actor.supervising import Supervision, causes_of
 from monarch._src.config import settings
-from monarch._src.core.metrics import EndpointCounts
 from monarch._src.core.waiting import Waiting
-from monarch._src.errors import FailureKind, MeshFailure, RankFailure, SupervisionError, moved
+from monarch._src.errors import SupervisionError
+from monarch._src.failures import FailureKind, RankFailure, moved, told_point
+from monarch._src.logs.origin import begin as begin_output
 from monarch._src.proc.board import Running
 from monarch._src.shape import Extent
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import (
-    DIED,
     OK,
-    RAISED,
     ActorFailed,
     Call,
     SpawnActor,
     StopActor,
+    Undelivered,
 )
 
+if TYPE_CHECKING:
+    import asyncio
+
+    from monarch._src.wire.seen import SeenActor
+
 log = logging.getLogger("monarch.actor")
-_NONE = ship(None)
 
 
-class CutShort(Exception):
-    """A call that was cancelled because its actor ends. No failure of its own."""
+class Tasks(Protocol):
+    """What an async actor is busy with; see `actor.async_life`."""
 
-    def __init__(self, why: RankFailure) -> None:
-        super().__init__(why)
-        self.why = why
+    loop: asyncio.AbstractEventLoop
+    work: dict[asyncio.Task[Any] | None, Any]
+
+    def work_here(self) -> Any:
+        """What this thread does now: a call, the worker while that is constructed, or nothing."""
+        ...
 
 
 class Worker:
@@ -72,13 +83,17 @@ class Worker:
         self.dead: RankFailure | None = None
         self.cause: BaseException | None = None
         self.gone = False  # it has cleaned up too
-        # The calls that are neither answered nor queued. Whoever takes one out answers it.
-        self.in_hand: dict[int, tuple[str, Call, Payload]] = {}
+        self.in_hand = InHand(self)
+        # Of an async actor: its loop, and what runs in it.
+        self.tasks: Tasks | None = None
+        # At the next safe point of a sync actor, while it blocks: the debugger's.
+        self.pause_soon: Callable[[], None] | None = None
+        # Raises in a call that is in hand; False if it has ended.
+        self.raise_in: Callable[[Call], bool] | None = None
         # Have the thread of an async actor look whether it has ended.
         self.interrupt: Callable[[], None] | None = None
         self._stops: deque[tuple[str, StopActor]] = deque()  # who waits for its end
         self._lock = threading.Lock()
-        self._told = False
         self._cleaned = False
         self._teller: threading.Timer | None = None
         self._class: ActorClass | None = None
@@ -92,7 +107,13 @@ class Worker:
             find_creator=self._creator,
         )  # fmt: skip
         self.board_name = spec.class_name.encode()[:32]
-        self.at_home = Context(self.instance, spec.rank, spec.labels, spec.sizes)
+        self.at_home = Context(self.instance, spec.rank, spec.labels, spec.sizes, spec.origin)
+        self.supervision = Supervision(self)
+        self.on_ask: Callable[[], None] = self.supervision.ask
+        self.keeper = Keeper(self._ask, self._tell_owner, self._bury)
+
+    def _ask(self) -> None:
+        self.on_ask()
 
     # --- from the thread that receives ----------------------------------------------------------
 
@@ -100,8 +121,9 @@ class Worker:
         """Queue a message; a call of an actor that has ended is answered at once."""
         if isinstance(message, StopActor):
             self.mailbox.put(StopNow(message.reason, (peer, message)))
+            self._unpause()
         elif self.dead is not None:
-            self._refuse(peer, message)
+            self.in_hand.refuse(peer, message)
         else:
             self.mailbox.put((peer, message, payload, monotonic_ns()))
         if self.dead is not None:
@@ -110,20 +132,45 @@ class Worker:
     def refuse(self, failure: RankFailure) -> None:
         """Never live, because what its proc runs before any actor has failed."""
         spec = self.spec
-        point = dict(self.instance.rank) or failure.point
-        self.dead = moved(failure, spec.mesh_name, spec.rank, point)
-        self.gone = True
         self._payload = None
-        self.tell_owner(self.dead)
-        self.drain()
+        refused = moved(failure, spec.mesh_name, self.rank, self.point)
+        self.end(refused, SupervisionError(failures=[refused]))
 
-    def supervise(self, failure: MeshFailure) -> None:
-        """Queue the failure of a mesh that this actor owns."""
-        self.mailbox.put(failure)
+    def returned(self, message: Undelivered) -> None:
+        """Queue a message of this actor that has come back."""
+        if self.dead is None:
+            self.mailbox.put(message)
 
-    def stop(self, reason: str) -> None:
-        """End after what is queued."""
-        self.mailbox.put(StopNow(reason))
+    def stop(self, reason: str, grace_s: float | None = None) -> None:
+        """End after what is queued, within that time; None: as the setting says."""
+        self.mailbox.put(StopNow(reason, grace_s=grace_s))
+        self._unpause()
+
+    def cancel(self, caller: str, number: int) -> None:
+        """End a call of that caller, which is queued, runs, or is still to come."""
+        self.in_hand.cancel(caller, number)
+
+    def seen(self) -> SeenActor:
+        """What it is and has at this moment."""
+        from monarch._src.actor.looked_at import seen  # when somebody looks
+
+        return seen(self)
+
+    def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
+        """Whether it has that call and can't answer it while it waits. Any thread."""
+        return self.mailbox.holds(caller, number) or self.in_hand.owes(
+            caller, number, overlapping=overlapping
+        )
+
+    def _unpause(self) -> None:
+        """It is to end, and nobody is waited for at a breakpoint."""
+        if self.runtime.unpause is not None:
+            self.runtime.unpause(self, None)
+
+    @property
+    def is_to_end(self) -> bool:
+        """Whether it has failed, or was told to stop and may not have come to that yet."""
+        return self.dead is not None or not self.keeper.lives or self.mailbox.holds_stop()
 
     # --- from any thread of the actor -------------------------------------------------------------
 
@@ -136,13 +183,13 @@ class Worker:
 
     def _given_up(self, how: End, reason: str | None) -> RankFailure:
         """The story of an actor that ends itself, told with the place where it does."""
-        calls = list(self.in_hand.values())
+        calls = list(self.in_hand.calls.values())
         endpoint = calls[0][1].endpoint if len(calls) == 1 else None
         if self.instance_object is None:
             endpoint = "__init__"
         spec, frames = self.spec, frames_here()
         return RankFailure(
-            spec.mesh_name, spec.rank, dict(self.instance.rank), spec.class_name, endpoint,
+            spec.mesh_name, self.rank, self.point, spec.class_name, endpoint,
             self.runtime.host, os.getpid(), "actor died", how, reason or "no reason was given",
             frames, "".join(f'  File "{f.filename}", line {f.lineno}, in {f.name}\n    {f.line}\n'
                             for f in frames),
@@ -153,8 +200,8 @@ class Worker:
 
     # --- on the actor's own thread ----------------------------------------------------------------
 
-    def run(self) -> None:
-        """Live and end. Returns when the actor is gone."""
+    def prepare(self) -> ActorClass | None:
+        """Unpack what it is to be: its class; None if that cannot be, and it has ended."""
         self.instance.thread = threading.get_ident()
         current.set(self.at_home)
         try:
@@ -164,78 +211,35 @@ class Worker:
             self.endpoints = ServedEndpoints(self.runtime, self.spec, self._class)
         except BaseException as error:
             self.end(self.describe(error, "constructor", None), error)
-            return
-        if self._class.is_async:
-            from monarch._src.actor import async_life  # asyncio is slow to load
-
-            async_life.live(self)
-        else:
-            self._run_sync()
+            return None
+        return self._class
 
     def construct(self) -> None:
         """Make the actor object. What the constructor does not keep, nobody keeps."""
         (cls, args, kwargs), self._given = self._given, ()
         self.instance_object = cls(*args, **kwargs)
 
-    def _run_sync(self) -> None:
-        try:
-            self.construct()
-        except BaseException as error:
-            self.end(self.describe(error, "constructor", None), error)
-            return
-        assert self.endpoints is not None
-        endpoints = self.endpoints
-        mailbox, wait, in_hand = self.mailbox, self.runtime.node.wait, self.in_hand
-        while True:
-            item = mailbox.take()
-            if item is None:
-                if self.dead is not None:
+    def wait_for_meshes(self) -> None:
+        """Until nothing is left of what it owns, or that has had its time."""
+        until = self.end_meshes_by()
+        while not self.keeper.may_clean.done:
+            try:
+                if not self.runtime.node.wait(self.keeper.may_clean, until - monotonic()):
                     break
-                try:
-                    if not wait(mailbox, patient=True):
-                        return  # the node is closed
-                except KeyboardInterrupt:
-                    log.debug("interrupted while idle")
-                continue
-            if isinstance(item, tuple):
-                peer, call, payload, _ = item
-                in_hand[id(call)] = (peer, call, payload)
-                if self.dead is not None:  # looked at after it is in hand: one of us answers it
-                    self.drain()
-                    continue
-                fatal = self.finish(peer, call, *self._run_endpoint(endpoints, *item))
-                if fatal is not None:
-                    self.condemn(*fatal)
-            elif isinstance(item, StopNow):
-                self.stopped(item, self.clean_up(None) if self.dead is None else None)
-            elif self.dead is None:
-                fatal = self.supervised(item, self.ask_supervisor(item))
-                if fatal is not None:
-                    self.condemn(*fatal)
-        if not self.gone:
-            self.clean_up(self.cause)
-            self.buried()
+            except KeyboardInterrupt:
+                log.debug("interrupted while its meshes end")
+        self.keeper.had_its_time()
 
-    def _run_endpoint(
-        self, endpoints: ServedEndpoints, peer: str, call: Call, payload: Payload, came_ns: int
-    ) -> tuple[Any, BaseException | None, Served | None, int]:
-        """Run a sync endpoint: its value, or what it raised; what ran, and for how long (ns)."""
-        current.set(Context(self.instance, call.rank, call.labels, call.sizes))
-        self.instance.endpoint = call.endpoint
-        running = self.runtime.slot.begin(self.board_name, call.endpoint.encode())
-        served = None
-        try:
-            served = endpoints.take(call, payload, running[0] - came_ns)
-            value = None
-            if served is not None:
-                args, kwargs = unship(payload)
-                payload.drop()
-                if call.by_port:
-                    args = (endpoints.port_for(peer, call, served.counts), *args)
-                value = served.method.function(self.instance_object, *args, **kwargs)
-        except BaseException as error:
-            return None, error, served, self.ran(running)
-        return value, None, served, self.ran(running)
+    def set_context(self, call: Call) -> None:
+        """On the thread or in the task that runs a call: what it is, and for whom it writes."""
+        current.set(
+            Context(
+                self.instance, call.rank, call.labels, call.sizes, call.origin, call.endpoint
+            )
+        )  # fmt: skip
+        if call.origin != self.runtime.origin:
+            self.runtime.origin = call.origin
+            begin_output(call.origin)
 
     def ran(self, running: Running) -> int:
         """An endpoint has returned or raised; for how many nanoseconds it ran."""
@@ -243,147 +247,117 @@ class Worker:
         current.set(self.at_home)
         return ran_ns
 
-    # --- ends of messages -------------------------------------------------------------------------
+    def is_fatal(self, failure: RankFailure) -> bool:
+        """Whether this proc ends with it; then who waits hears of that."""
+        is_fatal = self.runtime.is_fatal
+        return is_fatal is not None and is_fatal(failure)
 
-    def finish(
-        self,
-        peer: str,
-        call: Call,
-        value: Any,
-        error: BaseException | None,
-        served: Served | None,
-        ran_ns: int,
-    ) -> tuple[RankFailure, BaseException] | None:
-        """Answer a call. What it raised may be the end of the actor: then the end is returned."""
-        counts = None if served is None else served.counts
-        if counts is not None:  # before the answer, so that whoever has that finds it counted
-            counts.ended(ran_ns)
-        if self.in_hand.pop(id(call), None) is None:
-            return None  # the actor was ended meanwhile, and this call answered
-        if error is None:
-            if not call.call or call.by_port:
-                return None
-            try:
-                payload = _NONE if value is None else ship(value)
-            except Exception as unpicklable:
-                error = TypeError(
-                    f"the value that it returned, a {type(value).__qualname__}, cannot be sent to "
-                    f"another process: {unpicklable}"
-                )
-            else:
-                self._answer(peer, call, OK, payload, counts)
-                return None
-        self.runtime.slot.failed()
-        if counts is not None:
-            counts.errors += 1
-        if isinstance(error, CutShort):
-            if call.call:
-                self._answer(peer, call, DIED, pack(error.why, None), counts)
-            return None
-        if isinstance(error, Exception) and call.call and not call.by_port:
-            failure = self.describe(error, "endpoint", call.endpoint)
-            self._answer(peer, call, RAISED, pack(failure, error), counts)
-            return None
-        failure = self.describe(error, "actor died", call.endpoint)
-        if call.call:
-            self._answer(peer, call, DIED, pack(failure, None), counts)
-        return failure, error
+    @property
+    def rank(self) -> int:
+        """That of its proc, in the mesh that `mesh_name` names."""
+        return self.spec.rank if self.runtime.proc_ref is None else self.runtime.rank
 
-    def _answer(
-        self,
-        peer: str,
-        call: Call | StopActor,
-        status: int,
-        payload: Payload,
-        counts: EndpointCounts | None = None,
-    ) -> None:
-        if counts is not None:
-            counts.bytes_out += payload.nbytes if payload.buffers else len(payload.body)
-        self.runtime.routes.reply(peer, call, status, payload)
-
-    def _refuse(self, peer: str, call: Call) -> None:
-        assert self.dead is not None
-        if call.call:
-            self._answer(peer, call, DIED, pack(self.dead, None))
+    @property
+    def point(self) -> dict[str, int]:
+        """Where it is, as users are told."""
+        own, procs = dict(self.instance.rank), self.runtime.proc_ref
+        return (
+            own if procs is None else told_point(dict(procs.extent.point_of_rank(self.rank)), own)
+        )
 
     def describe(
         self, error: BaseException, kind: FailureKind, endpoint: str | None
     ) -> RankFailure:
         """The story of what escaped this actor's code."""
         spec = self.spec
-        return describe(
-            error, mesh_name=spec.mesh_name, rank=spec.rank, point=dict(self.instance.rank),
+        failure = describe(
+            error, mesh_name=spec.mesh_name, rank=self.rank, point=self.point,
             actor_class=spec.class_name, endpoint=endpoint, host=self.runtime.host, kind=kind,
         )  # fmt: skip
+        causes = () if kind == "endpoint" else causes_of(error)
+        # What the error says is told by its causes, in front of it.
+        return replace(failure, message="", causes=causes) if causes else failure
 
     # --- the end of the actor ---------------------------------------------------------------------
 
     def condemn(self, failure: RankFailure, cause: BaseException, *, cleans: bool = True) -> None:
         """It has failed: from here on all that is sent to it, or was, is answered with that.
 
-        Any thread; the first failure stands. Its own thread cleans up and calls `buried`.
+        What it owns is stopped. Any thread; the first failure stands. Its own thread cleans up.
         """
+        grace_s = settings().cleanup_s
         with self._lock:
             if self.dead is not None:
                 return
-            self.dead, self.cause = failure, cause
-        if cleans and self._class is not None and hasattr(self._class.cls, "__cleanup__"):
-            # Its owner is told when it has cleaned up, and in any case.
-            self._teller = threading.Timer(settings().cleanup_s, self._tell_of_end)
-            self._teller.daemon = True
-            self._teller.start()
-        else:
-            self._tell_of_end()
+            told, actions = self.keeper.fail(failure, grace_s)
+            self.dead, self.cause = told, cause
+        self.keeper.do(actions)
+        if cleans and self._class is not None:
+            if hasattr(self._class.cls, "__cleanup__") or self.keeper.meshes:
+                # Its owner is told when it has cleaned up, and in any case.
+                self._teller = threading.Timer(grace_s, self.keeper.tell_now)
+                self._teller.daemon = True
+                self._teller.start()
+                if self.gone:  # it was quicker
+                    self._teller.cancel()
+            else:
+                self.keeper.tell_now()
         self.drain()
         self.mailbox.close()
         if self.interrupt is not None:
             self.interrupt()
+        self._unpause()
 
     def end(self, failure: RankFailure, cause: BaseException) -> None:
-        """It has failed before there was anything to clean up."""
+        """It has failed before there was anything of it to clean up but what it had made."""
         self.condemn(failure, cause, cleans=False)
-        self.buried()
+        self.wait_for_meshes()
+        self.cleaned(None)
 
-    def stopped(self, item: StopNow, failed: BaseException | None) -> None:
-        """It was told to end, and has cleaned up; `failed` is what clean-up raised."""
+    def told_to_stop(self, item: StopNow) -> None:
+        """It is to end: what it owns is stopped, when what has failed of that is judged."""
         if item.asked is not None:
             self._stops.append(item.asked)
+        self.keeper.stop(
+            item.reason, settings().cleanup_s if item.grace_s is None else item.grace_s
+        )
+
+    def end_meshes_by(self) -> float:
+        """When it waits no longer for what it owns, by the monotonic clock."""
+        return monotonic() + self.keeper.grace_s * UNTIL_OVERDUE
+
+    def cleaned(self, failed: BaseException | None) -> None:
+        """It has cleaned up, and nothing of it runs any more; `failed`: what clean-up raised."""
+        failure = None
         with self._lock:
-            if self.dead is not None:  # it has failed meanwhile
-                return
-            self.dead = self.epitaph(item.reason)
-        if failed is not None:
-            self.tell_owner(self.describe(failed, "actor died", "__cleanup__"))
+            if self.dead is None:
+                self.dead = self.epitaph(self.keeper.reason)
+                if failed is not None:
+                    failure = self.describe(failed, "actor died", "__cleanup__")
         self.mailbox.close()
-        self.buried()
+        self.keeper.cleaned_up(failure)
 
-    def buried(self) -> None:
-        """It has cleaned up, and nothing of it runs any more."""
-        if self.cause is not None:
-            self._tell_of_end()
+    def _bury(self) -> None:
         self.gone = True
-        self.drain()
-
-    def _tell_of_end(self) -> None:
-        with self._lock:
-            told, self._told = self._told, True
-        if not told and self.dead is not None:
-            self.tell_owner(self.dead)
         if self._teller is not None:
             self._teller.cancel()
+        self.drain()
 
     def epitaph(self, reason: str) -> RankFailure:
         """What is told of an actor that was stopped."""
         spec = self.spec
         return RankFailure(
-            spec.mesh_name, spec.rank, dict(self.instance.rank), spec.class_name, None,
+            spec.mesh_name, self.rank, self.point, spec.class_name, None,
             self.runtime.host, os.getpid(), "stopped", "", reason,
         )  # fmt: skip
 
-    def tell_owner(self, failure: RankFailure) -> None:
-        """Report this actor's failure to the process that spawned it."""
+    def _tell_owner(self, failure: RankFailure) -> None:
+        """Report this actor's failure to the process that spawned it, once."""
         spec = self.spec
-        self.runtime.node.send(spec.creator, ActorFailed(spec.actor, spec.rank, failure))
+        if self.is_fatal(failure) and self.runtime.give_up is not None:
+            self.runtime.give_up(failure)
+            return
+        self.runtime.tell_creator(spec.creator, ActorFailed(spec.actor, self.rank, failure))
 
     def clean_up(self, cause: BaseException | None) -> Any:
         """Run `__cleanup__`, if the class has one: what it raised, an awaitable, or None."""
@@ -398,13 +372,10 @@ class Worker:
 
     def drain(self) -> None:
         """Answer what is in hand or queued with why there will be no other answer. Any thread."""
-        for number in list(self.in_hand):
-            item = self.in_hand.pop(number, None)
-            if item is not None:
-                self._refuse(item[0], item[1])
+        self.in_hand.refuse_all()
         while (item := self.mailbox.take()) is not None:
             if isinstance(item, tuple):
-                self._refuse(item[0], item[1])
+                self.in_hand.refuse(item[0], item[1])
             elif isinstance(item, StopNow) and item.asked is not None:
                 self._stops.append(item.asked)
         while self.gone and self._stops:
@@ -412,29 +383,4 @@ class Worker:
                 peer, message = self._stops.popleft()
             except IndexError:
                 return  # another thread has answered the last one
-            self._answer(peer, message, OK, NO_PAYLOAD)
-
-    # --- supervision ------------------------------------------------------------------------------
-
-    def ask_supervisor(self, failure: MeshFailure) -> Any:
-        """What `__supervise__` says to a failure: truthy, falsy, an awaitable, what it raised."""
-        hook = getattr(self.instance_object, "__supervise__", None)
-        if hook is None:
-            return False
-        try:
-            return hook(failure)
-        except BaseException as error:
-            return error
-
-    def supervised(
-        self, failure: MeshFailure, handled: Any
-    ) -> tuple[RankFailure, BaseException] | None:
-        """An unhandled failure of what this actor owns is its own failure."""
-        if isinstance(handled, BaseException):
-            error = handled
-            error.__context__ = RuntimeError(str(failure))
-        elif handled:
-            return None
-        else:
-            error = RuntimeError(f"a mesh that it owns has failed: {failure.report()}")
-        return self.describe(error, "actor died", "__supervise__"), error
+            self.runtime.routes.reply(peer, message, OK, NO_PAYLOAD)

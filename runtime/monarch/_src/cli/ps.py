@@ -3,73 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from monarch._src.cli.layout import columns, duration, memory
-from monarch._src.cli.sessions import Session, find_sessions
-from monarch._src.errors import at_text
-from monarch._src.net.observer import Answer, ask_agents
+from monarch._src.failures import at_text
+from monarch._src.mesh.seen import Seen, look
+from monarch._src.proc import sessions
 from monarch._src.shape import Extent
-from monarch._src.wire.messages import MeshState, RankState, Refused, Snapshotted
+from monarch._src.wire.messages import MeshState, RankState, Snapshotted
 
 _LONGEST_PROGRAM = 60
-
-
-class Seen(msgspec.Struct):
-    """A session, and what its agent has answered."""
-
-    session: Session
-    answer: Answer
-
-    @property
-    def meshes(self) -> list[MeshState]:
-        """Its meshes, oldest first; none if the agent gave no answer."""
-        found = self.answer.meshes if isinstance(self.answer, Snapshotted) else []
-        return sorted(found, key=lambda mesh: -mesh.age_s)
-
-    @property
-    def state(self) -> str:
-        """In a word: live, orphan, ending, starting, gone."""
-        ending = isinstance(self.answer, Snapshotted) and self.answer.ending
-        return "ending" if ending and self.session.state == "live" else self.session.state
-
-    @property
-    def problem(self) -> str | None:
-        """What is wrong with it, and what to do."""
-        session = self.session
-        match session.state:
-            case "gone":
-                return (
-                    "its host agent is gone, and this directory is left: the next session sweeps it"
-                )
-            case "starting":
-                if session.is_left_behind:
-                    return "no host agent has ever come; `monarch kill` removes the directory"
-                return None
-            case "live" | "orphan":
-                return self._no_answer() or (
-                    "its client is gone; `monarch kill --orphans` ends it"
-                    if session.state == "orphan"
-                    else None
-                )
-
-    def _no_answer(self) -> str | None:
-        if isinstance(self.answer, Snapshotted):
-            return None
-        if isinstance(self.answer, Refused):
-            return "it speaks another version; use the `monarch` of its own environment"
-        agent = self.session.agent
-        if agent is None:
-            return "its host agent has just ended"
-        ends = f"`monarch kill {self.session.name}` ends it"
-        if agent.state in ("T", "t"):
-            return (
-                "its host agent is stopped by a signal and does not answer; "
-                f"`kill -CONT {agent.pid}` lets it go on, {ends}"
-            )
-        return f"its host agent does not answer; {ends}"
 
 
 def run(bases: Sequence[str] | None, timeout_s: float, *, as_json: bool) -> int:
@@ -85,33 +31,31 @@ def run(bases: Sequence[str] | None, timeout_s: float, *, as_json: bool) -> int:
     return 0
 
 
-def look(bases: Sequence[str] | None, timeout_s: float) -> list[Seen]:
-    """The sessions of this user, each asked for what its ranks do."""
-    found = find_sessions(bases)
-    asked = [one for one in found if one.state in ("live", "orphan")]
-    answers = dict(
-        zip(
-            (one.directory for one in asked),
-            ask_agents([one.directory for one in asked], timeout_s),
-            strict=True,
-        )
-    )
-    return [Seen(one, answers.get(one.directory)) for one in found]
-
-
 # --- for people -----------------------------------------------------------------------------------
 
 
 def as_text(seen: Seen) -> str:
     """One session: a line, what is wrong with it, and a table of its processes."""
     session, record = seen.session, seen.session.record
-    line = f"session {session.name}  {seen.state}, {duration(session.age_s)} old"
+    kept, client = session.kept, session.client
+    lease = "tied" if kept is None else f"kept as {kept.name!r}"
+    if record is not None and record.serves:
+        lease = "for whoever asks"
+    line = f"session {session.name}  {seen.state}, {lease}, {duration(session.age_s)} old"
     if record is not None:
-        program = record.program or record.client
-        if len(program) > _LONGEST_PROGRAM:
-            program = program[: _LONGEST_PROGRAM - 3] + "..."
-        line += f"  client {record.client_pid} ({program}), host agent {record.agent_pid}"
+        holder = f"worker at {record.serves}" if record.serves else "nobody is attached"
+        if client is not None:
+            program = client.program or client.node
+            if len(program) > _LONGEST_PROGRAM:
+                program = program[: _LONGEST_PROGRAM - 3] + "..."
+            holder = f"client {client.pid} ({program})"
+        line += f"  {holder}, host agent {record.agent_pid}"
     lines = [line]
+    if kept is not None and seen.state == "detached":
+        since = f": {kept.left}" if kept.left else ""
+        lines.append(f"  attach({kept.name!r}) takes it up{since}")
+    if kept is not None and kept.hosts:
+        lines.append(f"  on {', '.join(kept.hosts)} too: {', '.join(kept.meshes)}")
     if seen.problem:
         lines.append(f"  !! {seen.problem}")
     rows = [row for mesh in seen.meshes for row in _rows(mesh)]
@@ -130,10 +74,19 @@ def _rows(mesh: MeshState) -> list[list[str]]:
 def _row(mesh: MeshState, rank: RankState) -> list[str]:
     runs = f"{rank.actor}.{rank.endpoint}" if rank.actor else rank.endpoint
     return [
-        mesh.name + at_text(_point(mesh, rank)), str(rank.pid) if rank.pid else "-", rank.state,
-        duration(rank.since_s), rank.failure or runs or "-", str(rank.messages),
+        mesh.name + at_text(_point(mesh, rank)), str(rank.pid) if rank.pid else "-", _state(rank),
+        duration(rank.since_s), rank.failure or _paused(rank) or runs or "-", str(rank.messages),
         memory(rank.rss_bytes),
     ]  # fmt: skip
+
+
+def _paused(rank: RankState) -> str:
+    """Where a paused rank stands; empty for any other."""
+    return f"{rank.function} ({Path(rank.filename).name}:{rank.line})" if rank.filename else ""
+
+
+def _state(rank: RankState) -> str:
+    return f"{rank.state} ({rank.restarts} restarts)" if rank.restarts else rank.state
 
 
 # --- for programs ---------------------------------------------------------------------------------
@@ -143,6 +96,7 @@ def as_data(seen: Seen) -> dict[str, Any]:
     """One session as JSON: seconds, bytes, and null for what is not known."""
     session, record = seen.session, seen.session.record
     known = record is not None
+    kept, client = session.kept, session.client
     return {
         "session": session.name,
         "directory": str(session.directory),
@@ -150,9 +104,16 @@ def as_data(seen: Seen) -> dict[str, Any]:
         "problem": seen.problem,
         "age_s": round(session.age_s, 3),
         "agent_pid": record.agent_pid if known else None,
-        "client_pid": record.client_pid if known else None,
-        "client": record.client if known else None,
-        "program": (record.program or None) if known else None,
+        "user": sessions.user_of(session.directory),
+        "lease": ("tied" if kept is None else "kept") if known else None,
+        "serves": (record.serves or None) if known else None,
+        "kept_as": None if kept is None else kept.name,
+        "attached": seen.state == "live" if known else None,
+        "hosts": [] if kept is None else kept.hosts,
+        "left": (kept.left or None) if kept is not None else None,
+        "client_pid": client.pid if client is not None else None,
+        "client": client.node if client is not None else None,
+        "program": (client.program or None) if client is not None else None,
         "meshes": [_mesh_data(mesh) for mesh in seen.meshes],
     }
 
@@ -181,6 +142,10 @@ def _proc_data(mesh: MeshState, rank: RankState) -> dict[str, Any]:
         "messages": rank.messages,
         "rss_bytes": rank.rss_bytes or None,
         "failure": rank.failure or None,
+        "restarts": rank.restarts,
+        "function": rank.function or None,
+        "filename": rank.filename or None,
+        "line": rank.line or None,
     }
 
 

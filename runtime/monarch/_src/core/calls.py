@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from monarch._src.core.metrics import EndpointCounts
-from monarch._src.errors import RankFailure
+from monarch._src.failures import RankFailure
 from monarch._src.shape import Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import OK
@@ -30,9 +30,9 @@ class PendingCall(ABC):
 
     __slots__ = (
         "actor_mesh",
-        "alone",
         "begun_ns",
         "counts",
+        "endpoint",
         "failed",
         "mesh",
         "number",
@@ -41,13 +41,16 @@ class PendingCall(ABC):
     )
     takes_runs: ClassVar[bool] = False
 
-    def __init__(self, mesh: int, actor_mesh: object, region: Region) -> None:
+    def __init__(
+        self, mesh: int, actor_mesh: object, region: Region, ranks: int | None = None
+    ) -> None:
+        """`ranks`: how many the region has, if that is known already."""
         self.number = 0  # its id in the table, once it is open
+        self.endpoint = ""  # what was called, as far as that has a name
         self.mesh = mesh
         self.actor_mesh = actor_mesh
         self.region = region
-        self.owed = (1 << len(region)) - 1
-        self.alone = False  # whether no other call was open when this one was
+        self.owed = (1 << (len(region) if ranks is None else ranks)) - 1
         self.counts: EndpointCounts | None = None
         self.begun_ns = 0
         self.failed = False  # and counted as such
@@ -55,6 +58,10 @@ class PendingCall(ABC):
     def owing(self) -> list[int]:
         """The positions that owe an answer."""
         return [position for position in range(len(self.region)) if self.owed >> position & 1]
+
+    def futures_of(self) -> Sequence[Any]:
+        """What its answers settle; nothing where nobody can wait for them."""
+        return ()
 
     @abstractmethod
     def answered(self, position: int, payload: Payload) -> None:
@@ -71,6 +78,9 @@ class PendingCall(ABC):
     @abstractmethod
     def lost(self, position: int, failure: RankFailure) -> None:
         """That rank's process is gone."""
+
+    def release(self) -> None:  # noqa: B027  most keep nothing
+        """Nothing more comes: keep no longer what the answers have settled, which knows this."""
 
 
 def _no_clock() -> int:
@@ -94,9 +104,12 @@ class CallTable:
     def open(self, call: PendingCall) -> int:
         """Register a call that is about to be sent; its id, never 0."""
         number = call.number = next(self._ids)
-        call.alone = not self._open
         self._open[number] = call
         return number
+
+    def is_open(self, number: int) -> bool:
+        """Whether anybody waits for that call."""
+        return number in self._open
 
     def new_number(self) -> int:
         """A number that no call has: for a port, which is answered like one."""
@@ -120,6 +133,9 @@ class CallTable:
         except Exception as error:
             call.lost(position, _not_understood(position, error))
             raise
+        finally:
+            if not call.owed:
+                call.release()
 
     def answer_alike(
         self, number: int, first: int, count: int, status: int, payload: Payload
@@ -146,15 +162,22 @@ class CallTable:
         except Exception as error:
             call.lost(first, _not_understood(first, error))
             raise
+        finally:
+            if not call.owed:
+                call.release()
 
     def proc_lost(self, mesh: int, rank: int, failure: RankFailure) -> None:
         """A process is gone: every call that waits for it learns so."""
-        for number, call in list(self._open.items()):
-            if call.mesh != mesh:
-                continue
-            if rank not in call.region:
-                continue
-            self.lost(number, call.region.position(rank), failure)
+        for number, position in self.waiting_for(mesh, rank):
+            self.lost(number, position, failure)
+
+    def waiting_for(self, mesh: int, rank: int) -> list[tuple[int, int]]:
+        """The calls that wait for a process: their numbers, and its position in each."""
+        return [
+            (number, call.region.position(rank))
+            for number, call in list(self._open.items())
+            if call.mesh == mesh and rank in call.region
+        ]
 
     def lost(self, number: int, position: int, failure: RankFailure) -> None:
         """One rank of a call can't answer. Ignored if it has answered, or the call is closed."""
@@ -167,6 +190,8 @@ class CallTable:
         if call.counts is not None:
             self._count(call, call.counts, NO_PAYLOAD, failed=True)
         call.lost(position, failure)
+        if not call.owed:
+            call.release()
 
     def drop(self, number: int) -> None:
         """Nobody waits for that call any more: forget it. Ignored if it is closed."""
@@ -190,8 +215,12 @@ class CallTable:
             counts.ended(self._clock() - call.begun_ns)
 
     def calls(self) -> list[PendingCall]:
-        """All open calls, oldest first."""
+        """All open calls, oldest first. Any thread."""
         return list(self._open.values())
+
+    def get(self, number: int) -> PendingCall | None:
+        """The call of that number, while it is open. Any thread."""
+        return self._open.get(number)
 
 
 def _not_understood(position: int, error: Exception) -> RankFailure:

@@ -11,7 +11,7 @@ come this way: a large one goes to the caller at once, and its rank says so (`EL
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import msgspec
@@ -20,28 +20,33 @@ from monarch._src.shape import NDSlice
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import ELSEWHERE, OK, AnswerRun, Answers, Cast
 
+Answered: TypeAlias = "tuple[int, int, int, bytes]"  # first position, count, status, body
 Key: TypeAlias = "tuple[str, int]"  # who called, and the number of its call
 
 
 class SendAnswers(msgspec.Struct, frozen=True):
-    """Send merged answers to who called."""
+    """Send merged answers to who called; `last`: no others follow."""
 
     to: str
     message: Answers
     payload: Payload
+    last: bool
 
 
 class _Gather:
     """One call that was cast. `owed`: all and only the ranks that owe an answer and live."""
 
-    __slots__ = ("eager", "held", "mesh", "owed", "region")
+    __slots__ = ("eager", "held", "mesh", "owed", "region", "tells")
 
-    def __init__(self, mesh: int, region: NDSlice, owed: set[int], *, eager: bool) -> None:
+    def __init__(
+        self, mesh: int, region: NDSlice, owed: set[int], *, eager: bool, tells: bool
+    ) -> None:
         self.mesh = mesh
         self.region = region
         self.owed = owed
         self.eager = eager
-        self.held: list[tuple[int, int, bytes]] = []  # position, status, body
+        self.tells = tells  # when the last has come, also if nothing is held then
+        self.held: list[Answered] = []
 
 
 class CastTable:
@@ -54,14 +59,21 @@ class CastTable:
     def __len__(self) -> int:
         return len(self._open)
 
-    def cast(self, sender: str, message: Cast, living: Iterable[int]) -> None:
-        """A cast was passed on to these ranks."""
+    def cast(
+        self, sender: str, message: Cast, living: Iterable[int], *, tells: bool = False
+    ) -> bool:
+        """A cast was passed on to these ranks; whether any of them owes an answer.
+
+        tells: the last answers are to be sent even if there are none.
+        """
         if message.call:
             offset, sizes, strides = message.region
             region = NDSlice(offset=offset, sizes=sizes, strides=strides)
-            gather = _Gather(message.mesh, region, set(living), eager=message.each)
+            gather = _Gather(message.mesh, region, set(living), eager=message.each, tells=tells)
             if gather.owed:
                 self._open[sender, message.call] = gather
+                return True
+        return False
 
     def answered(
         self, to: str, call: int, rank: int, position: int, status: int, body: bytes
@@ -73,7 +85,7 @@ class CastTable:
             return []
         gather.owed.discard(rank)
         if status != ELSEWHERE:
-            gather.held.append((position, status, body))
+            gather.held.append((position, 1, status, body))
         if not gather.owed:  # and what came before it goes before it
             self._restless.discard(key)
             return self.looked() + self._leave(key, gather)
@@ -121,22 +133,43 @@ class CastTable:
         if not gather.owed:
             del self._open[key]
         held, gather.held = gather.held, []
-        return [_merged(key, held)] if held else []
+        last = not gather.owed
+        return [_merged(key, held, last=last)] if held or (last and gather.tells) else []
 
 
-def _merged(key: Key, held: list[tuple[int, int, bytes]]) -> SendAnswers:
-    held.sort()
+def merge(answers: Iterable[Answered]) -> list[Answered]:
+    """These, in the order of positions, equal ones of neighbours as one."""
+    found: list[Answered] = []
+    end = -1
+    for first, count, status, body in sorted(answers):
+        if first == end and status == found[-1][2] and body == found[-1][3]:
+            found[-1] = (found[-1][0], found[-1][1] + count, status, body)
+        else:
+            found.append((first, count, status, body))
+        end = first + count
+    return found
+
+
+def packed(answers: Iterable[Answered]) -> tuple[list[AnswerRun], Payload]:
+    """Answers as they travel."""
     runs: list[AnswerRun] = []
     bodies: list[bytes] = []
-    end, last_status, last = -1, OK, b""
-    for position, status, body in held:
-        if position == end and status == last_status and body == last:
-            first, count, _, size = runs[-1]
-            runs[-1] = (first, count + 1, status, size)
-        else:
-            runs.append((position, 1, status, len(body)))
-            bodies.append(body)
-            last_status, last = status, body
-        end = position + 1
+    for first, count, status, body in answers:
+        runs.append((first, count, status, len(body)))
+        bodies.append(body)
+    return runs, Payload(b"".join(bodies))
+
+
+def unpacked(runs: Iterable[AnswerRun], payload: Payload) -> Iterator[Answered]:
+    """What was `packed`."""
+    bodies = memoryview(payload.body)
+    end = 0
+    for first, count, status, size in runs:
+        begin, end = end, end + size
+        yield first, count, status, bytes(bodies[begin:end])
+
+
+def _merged(key: Key, held: list[Answered], *, last: bool) -> SendAnswers:
     to, call = key
-    return SendAnswers(to, Answers(call, runs), Payload(b"".join(bodies)))
+    runs, payload = packed(merge(held))
+    return SendAnswers(to, Answers(call, runs), payload, last)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import itertools
 import os
+from functools import lru_cache
 
 AGENT = "agent"
+SITE_MARK = "@"
 OBSERVER = "observer-"  # how the name of one begins that only looks on
+DEBUGGER = "debugger-"  # the same of a console that is no client
 
 
 class UidSource:
@@ -25,18 +28,56 @@ class UidSource:
         return self._base | next(self._count)
 
 
-def proc_node(mesh: int, rank: int) -> str:
-    """The node name of one proc of a mesh."""
-    return f"{mesh:x}.{rank}"
+def agent_at(site: str) -> str:
+    """What the host agent of another site is called; AGENT is always that of one's own."""
+    return f"{AGENT}{SITE_MARK}{site}"
+
+
+def is_agent(node: str) -> bool:
+    """Whether that is the name of a host agent, of this site or another."""
+    return node == AGENT or node.startswith(AGENT + SITE_MARK)
+
+
+def site_of_agent(node: str) -> str:
+    """What `agent_at` was given."""
+    return node.partition(SITE_MARK)[2]
+
+
+def new_site(host: str) -> str:
+    """A name for a host of that name, which no other has, nor an earlier life of the same."""
+    return f"{host[:64]}-{os.urandom(6).hex()}"
+
+
+def host_of_site(site: str) -> str:
+    """The name of the host."""
+    return site.rpartition("-")[0]
+
+
+@lru_cache(4096)
+def proc_node(mesh: int, rank: int, life: int = 0) -> str:
+    """The node name of one proc of a mesh; of the process that has that rank in that life."""
+    return f"{mesh:x}.{rank}.{life}" if life else f"{mesh:x}.{rank}"
 
 
 def parse_proc_node(node: str) -> tuple[int, int] | None:
     """(mesh, rank) of a proc's node name; None for other nodes."""
-    mesh, dot, rank = node.partition(".")
+    place = _parsed(node)
+    return None if place is None else place[:2]
+
+
+def life_of(node: str) -> int:
+    """How often a proc of that name has been started again; 0 for other nodes."""
+    place = _parsed(node)
+    return 0 if place is None else place[2]
+
+
+def _parsed(node: str) -> tuple[int, int, int] | None:
+    mesh, dot, rest = node.partition(".")
     if not dot:
         return None
+    rank, _, life = rest.partition(".")
     try:
-        place = int(mesh, 16), int(rank)
+        place = int(mesh, 16), int(rank), int(life or "0")
     except ValueError:
         return None
     return place if min(place) >= 0 and proc_node(*place) == node else None  # one way to write it

@@ -15,7 +15,7 @@ multiplications.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 
 from monarch._src.wire.figures import Figures, Key
@@ -104,6 +104,15 @@ class MetricsTable:
         return [counts.figures(key, now_ns) for key, counts in list(self._counts.items())]
 
 
+def merged_buckets(histograms: Iterable[Sequence[tuple[int, int]]]) -> tuple[tuple[int, int], ...]:
+    """The sum of several histograms: buckets, in order, each with its count."""
+    found: dict[int, int] = {}
+    for histogram in histograms:
+        for bucket, count in histogram:
+            found[bucket] = found.get(bucket, 0) + count
+    return tuple(sorted(found.items()))
+
+
 def merged(parts: Sequence[Figures]) -> Figures:
     """The sum of what several processes, or adverbs, have counted; the key is that of the first.
 
@@ -112,10 +121,6 @@ def merged(parts: Sequence[Figures]) -> Figures:
     """
     if not parts:
         raise ValueError("no figures to merge")
-    buckets: dict[int, int] = {}
-    for part in parts:
-        for bucket, count in part.buckets:
-            buckets[bucket] = buckets.get(bucket, 0) + count
     return Figures(
         parts[0].key,
         calls=sum(part.calls for part in parts),
@@ -127,7 +132,7 @@ def merged(parts: Sequence[Figures]) -> Figures:
         max_ns=max(part.max_ns for part in parts),
         waited_ns=sum(part.waited_ns for part in parts),
         observed_ns=max(part.observed_ns for part in parts),
-        buckets=tuple(sorted(buckets.items())),
+        buckets=merged_buckets(part.buckets for part in parts),
     )
 
 
@@ -153,14 +158,20 @@ def percentile_ns(figures: Figures, share: float) -> float | None:
     wanted = max(1, ceil(share * timed))
     if wanted == timed:
         return float(figures.max_ns)
+    return min(nth_value(figures.buckets, wanted, bounds_ns), float(figures.max_ns))
+
+
+def nth_value(
+    buckets: Sequence[tuple[int, int]], nth: int, bounds: Callable[[int], tuple[float, float]]
+) -> float:
+    """The `nth` smallest, from 1, of what is in these buckets, as if it lay evenly in its own."""
     before = 0
-    for bucket, count in figures.buckets:
-        if before + count >= wanted:
-            low, high = bounds_ns(bucket)
-            inside = low + (high - low) * (wanted - before - 0.5) / count
-            return min(inside, float(figures.max_ns))
+    for bucket, count in buckets:
+        if before + count >= nth:
+            low, high = bounds(bucket)
+            return low + (high - low) * (nth - before - 0.5) / count
         before += count
-    raise AssertionError("the buckets hold fewer calls than they did")
+    raise AssertionError(f"the buckets hold {before} values, not {nth}")
 
 
 def bounds_ns(bucket: int) -> tuple[float, float]:

@@ -31,9 +31,10 @@ REMEMBERED = 8
 class Outgoing:
     """What one process has sent to the procs of one mesh. Not thread-safe."""
 
-    __slots__ = ("_casts", "_direct", "_last", "_recent", "_unfenced")
+    __slots__ = ("_born", "_casts", "_direct", "_last", "_recent", "_unfenced")
 
     def __init__(self) -> None:
+        self._born: dict[int, int] = {}  # by rank that is another process since: casts by then
         self._casts = 0
         self._direct: dict[int, int] = {}  # by rank: direct messages sent
         self._unfenced: set[int] = set()  # ranks sent something direct since their last cast
@@ -47,10 +48,21 @@ class Outgoing:
         if not self._casts:
             return 0
         self._unfenced.add(rank)
+        last = self._last_cast(rank)
+        return last if not self._born or last > self._born.get(rank, 0) else 0
+
+    def _last_cast(self, rank: int) -> int:
         for region in reversed(self._recent):
             if rank in region:
                 return self._recent[region]
         return self._last.get(rank, 0)
+
+    def renewed(self, rank: int) -> None:
+        """Another process has that rank, which was sent nothing yet."""
+        self._direct.pop(rank, None)
+        self._unfenced.discard(rank)
+        if self._casts:
+            self._born[rank] = self._casts
 
     def cast(self, region: Region) -> tuple[int, list[tuple[int, int]]]:
         """A cast to that region is about to be sent: its number, and (rank, direct ones before)."""

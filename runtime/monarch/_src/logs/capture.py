@@ -1,7 +1,9 @@
 """The pipes of one proc, cut into lines. No threads; the agent's loop drives it.
 
 Reading at the pipe, outside the process, is what lets the last line before a crash arrive. A line
-is sent when it is whole, when it reaches 64 KiB, or when its pipe ends.
+is sent when it is whole, when it reaches 64 KiB, or when its pipe ends. A line that is
+written over again and again, as a progress bar is, stays one line; what it shows meanwhile is had
+as `unfinished`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,11 @@ import os
 from collections import deque
 from dataclasses import dataclass, field
 
+from monarch._src.logs.origin import last_mark, without_marks
+from monarch._src.logs.overwriting import shown
+
 STDOUT, STDERR = 1, 2
+UNFINISHED = 2  # added to the number of a stream: a line that is still written over
 LONGEST = 1 << 16
 TAIL = 50
 _CHUNK = 1 << 16
@@ -28,6 +34,13 @@ class Stream:
     )
     rest: str = ""
 
+    @property
+    def unfinished(self) -> str | None:
+        """What a line that is being written over shows now; None if the last one is not."""
+        if "\r" not in self.rest:
+            return None
+        return last_mark(self.rest) + shown(without_marks(self.rest))
+
     def read(self) -> tuple[list[str], bool]:
         """Every whole line that can be read now, and whether the pipe has ended."""
         if self.fd is None:
@@ -42,10 +55,13 @@ class Stream:
                 data = b""
             if not data:
                 last, self.rest = self.rest + self.decoder.decode(b"", True), ""
-                return (lines + _cut(last) if last else lines), True
+                return (lines + _cut(last) if without_marks(last) else lines), True
             *whole, rest = (self.rest + self.decoder.decode(data)).split("\n")
             for line in whole:
                 lines += _cut(line)
+            if "\r" in rest and len(rest) > LONGEST:
+                # A bar that never ends its line is still one line.
+                rest = f"{last_mark(rest)}\r{shown(without_marks(rest))}"
             *pieces, self.rest = _cut(rest)
             lines += pieces
         return lines, False
@@ -73,7 +89,7 @@ class Capture:
         """New lines of one pipe, each with its stream number; and whether the pipe has ended."""
         lines, ended = stream.read()
         if stream.number == STDERR:
-            self.tail.extend(lines)
+            self.tail.extend(without_marks(line) for line in lines)
         return [(stream.number, line) for line in lines], ended
 
     def read_all(self) -> list[tuple[int, str]]:

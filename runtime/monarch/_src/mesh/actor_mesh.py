@@ -7,7 +7,7 @@ is a reference, which can be called and sliced but not stopped.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from monarch._src.actor.calling import Endpoint, OneCall, send_call
@@ -19,10 +19,12 @@ from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.actor.sending import PlainMethod
 from monarch._src.actor.texts import reason_text
 from monarch._src.core.calls import PendingCall
-from monarch._src.errors import MeshStoppedError, RankFailure, at_text, moved
+from monarch._src.core.ids import AGENT
+from monarch._src.errors import MeshStoppedError, SupervisionError
+from monarch._src.failures import RankFailure, at_text, moved, told_point
 from monarch._src.shape import MeshTrait, Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
-from monarch._src.wire.messages import OK, StopActor
+from monarch._src.wire.messages import OK, ForgetActors, KeptActors, StopActor
 
 _NOBODY: dict[int, RankFailure] = {}
 _NO_ARGUMENTS = ship(((), cast("dict[str, Any]", {})))
@@ -36,12 +38,24 @@ class Actors:
     ) -> None:
         self.uid = uid
         self.name = name
+        self.class_name = cls.name
         self.cls = cls
         self.procs = procs
         self.region = region  # as spawned; positions in it are the actors' own ranks
         self.owned = owned
         self.stopped: str | None = None
         self.failures: dict[int, RankFailure] = {}  # by rank in the proc mesh
+        self.noted = False  # the agent keeps what another client needs to take it up
+
+    def note(self, run: Runtime) -> None:
+        """Have the agent keep that, since its procs outlive this client."""
+        self.noted = True
+        view = self.region.ndslice
+        message = KeptActors(
+            self.uid, self.name, self.class_name, self.procs.uid, list(self.region.labels),
+            (view.offset, tuple(view.sizes), tuple(view.strides)), list(self.failures.values()),
+        )  # fmt: skip
+        run.node.send(AGENT, message, ship(self.cls.cls))
 
 
 class ActorMesh(MeshTrait):
@@ -72,7 +86,7 @@ class ActorMesh(MeshTrait):
     @property
     def class_name(self) -> str:
         """The name of the actor class."""
-        return self._actors.cls.name
+        return self._actors.class_name
 
     @property
     def region(self) -> Region:
@@ -91,6 +105,8 @@ class ActorMesh(MeshTrait):
     def failures_in(self, region: Region) -> Mapping[int, RankFailure]:
         """Why actors cannot be called, as far as that is known here, by position in the region."""
         failures, dead = self._actors.failures, self._runtime.known.dead(self.procs.uid)
+        if self.procs.restarts == "raise":
+            dead = {**dead, **self._runtime.known.down(self.procs.uid)}
         if not failures and not dead:
             return _NOBODY
         found = {**dead, **failures}
@@ -102,7 +118,8 @@ class ActorMesh(MeshTrait):
             return failure
         position = self._actors.region.position(rank)
         point = dict(self._actors.region.extent.point_of_rank(position))
-        return moved(failure, self.procs.name, rank, point or failure.point)
+        proc = dict(self.procs.extent.point_of_rank(rank))
+        return moved(failure, self.procs.name, rank, told_point(proc, point))
 
     # --- mesh -------------------------------------------------------------------------------------
 
@@ -145,6 +162,7 @@ class ActorMesh(MeshTrait):
         Raises:
             ValueError: this is a slice, or a reference that somebody else owns.
             TypeError: a reason that is no text.
+            SupervisionError: its session is not this process's any more.
         """
         actors = self._actors
         if not actors.owned:
@@ -152,11 +170,22 @@ class ActorMesh(MeshTrait):
         if len(self._region) != len(actors.region):
             raise ValueError(f"stop the whole mesh {self.name!r}, not a slice of it")
         reason = reason_text(reason, "stopped by client")
+        check_in_reach(self._runtime.known.dead(self.procs.uid))
+        return self._stop(reason)
+
+    def _stop(self, reason: str) -> Future[None]:
+        actors = self._actors
         future = self._runtime.new_future()
         if actors.stopped is not None:
             future.settle(lambda: None)
             return future
         actors.stopped = reason
+        self._runtime.routes.unkeep(self.procs, actors.uid)
+        ownership = self._runtime.ownership
+        ownership.released(actors.uid)
+        future.on_done(lambda: ownership.gone(actors.uid))
+        if actors.noted:
+            self._runtime.node.send(AGENT, ForgetActors(actors.uid))
         pending = _Stopped(self, future)
         run = self._runtime
         number = run.calls.open(pending)
@@ -179,7 +208,43 @@ class ActorMesh(MeshTrait):
         return f"<ActorMesh {self.name!r}: {self.class_name}{at} on {self.procs.name!r}{stopped}>"
 
 
+class OwnedActors:
+    """A mesh of actors, as its owner sees it."""
+
+    def __init__(self, mesh: ActorMesh) -> None:
+        self.mesh = mesh
+        self.name = mesh.name
+
+    def note(self, failures: Sequence[RankFailure]) -> None:
+        """Actors of it have failed."""
+        actors = self.mesh._actors  # pyright: ignore[reportPrivateUsage]
+        for failure in failures:
+            actors.failures.setdefault(failure.rank, failure)
+
+    def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
+        """A failure of a proc, told of the actor that lived there."""
+        return self.mesh.told_of(failure, rank)
+
+    def stands_on(self, procs: int, rank: int) -> bool:
+        """Whether an actor of it lives on that proc."""
+        return self.mesh.procs.uid == procs and rank in self.mesh.region
+
+    def end(self, reason: str, grace_s: float) -> Future[None]:
+        """Stop it, since its owner ends. Its actors take the time that their procs give them."""
+        return self.mesh._stop(reason)  # pyright: ignore[reportPrivateUsage]
+
+
 reserve(name for name in dir(ActorMesh) if not name.startswith("_"))
+
+
+def check_in_reach(dead: Mapping[int, RankFailure]) -> None:
+    """SupervisionError if these procs belong to another client's session: they cannot be stopped.
+
+    They live, unlike others that cannot be called.
+    """
+    failures = [failure for failure in dead.values() if failure.kind == "out of reach"]
+    if failures:
+        raise SupervisionError(failures=failures)
 
 
 def _reference(

@@ -21,5 +21,5 @@ def prepare(find_hook: Callable[[], faults.Hook]) -> None:
 
 
 def _started(session: Session) -> None:
-    faults.attach(session.runtime, session.actors)
+    faults.attach(session.runtime)
     session.runtime.agent.want_output(True)

@@ -9,10 +9,15 @@ import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Literal
 
+from monarch._src.config import settings
+from monarch._src.data.cma import works_here
+from monarch._src.data.verbs import sysfs
 from monarch._src.install_check import REMEDY, rival_install
 from monarch._src.net import directory as sessions
+from monarch._src.proc.looking import INSTALL, find_py_spy
 from monarch._src.proc.system import pidfd
 from monarch._src.version import VERSION
 
@@ -91,10 +96,21 @@ def _cuda() -> Finding:
 
 
 def _rdma() -> Finding:
-    devices = _listed("/sys/class/infiniband")
-    if not devices:
-        return Finding("rdma", "missing", "no RDMA device in this kernel")
-    return Finding("rdma", "ok", ", ".join(devices))
+    place, reason, remedy = sysfs.usable_here()
+    if place is None:
+        return Finding("rdma", "missing", reason, remedy or None)
+    if settings().rdma_disable_ibverbs:
+        return Finding("rdma", "missing", f"{place.text}: rdma_disable_ibverbs is True")
+    return Finding("rdma", "ok", f"RDMABuffers can go over {place.text}")
+
+
+def _bulk() -> Finding:
+    why = works_here()
+    if why is not None:
+        detail = f"RDMABuffers go over TCP between processes: {why[0]}"
+        return Finding("bulk data", "missing", detail, why[1] or None)
+    detail = "RDMABuffers: cma between processes of one user, shm for what shared_empty allocates"
+    return Finding("bulk data", "ok", detail)
 
 
 def _listed(path: str) -> list[str]:
@@ -102,6 +118,21 @@ def _listed(path: str) -> list[str]:
         return sorted(os.listdir(path))
     except OSError:
         return []
+
+
+def _stacks() -> Finding:
+    program = find_py_spy()
+    if program is None:
+        what = "py-spy is not there: `monarch stacks` cannot look into ranks"
+        return Finding("stacks", "missing", what, INSTALL)
+    try:
+        allowed = int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text()) < 2
+    except (OSError, ValueError):
+        allowed = True  # no such limit here
+    if not allowed:
+        what = "this kernel lets nobody look into processes (kernel.yama.ptrace_scope)"
+        return Finding("stacks", "problem", what, "sysctl kernel.yama.ptrace_scope=1")
+    return Finding("stacks", "ok", f"{program}")
 
 
 def _package(name: str, module: str, extra: str, what: str) -> Callable[[], Finding]:
@@ -125,10 +156,12 @@ _CHECKS: tuple[Callable[[], Finding], ...] = (
     _cores,
     _death_notice,
     _cuda,
+    _bulk,
     _rdma,
     _package("torch", "torch", "torch", "tensors and training need it; actors do not"),
     _package(
         "jupyterlab", "jupyterlab", "lab", "the side panel needs it; magics and widgets do not"
     ),
+    _stacks,
     _package("debugpy", "debugpy", "debug", "the graphical debugger needs it"),
 )

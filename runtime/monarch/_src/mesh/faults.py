@@ -11,22 +11,24 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn
 
-from monarch._src.actor.local import LocalActors
 from monarch._src.actor.runtime import Runtime
-from monarch._src.errors import MeshFailure, RankFailure
-from monarch._src.events import Output, bus
-from monarch._src.mesh.proc_mesh import note_failures
-from monarch._src.mesh.session import shutdown_context
+from monarch._src.errors import SupervisionError
+from monarch._src.events import Output, OutputLine, bus
+from monarch._src.failures import MeshFailure
+from monarch._src.mesh.session import leave
+from monarch._src.net.waitable import RuntimeEnded
 
 log = logging.getLogger("monarch.faults")
 Hook = Callable[[MeshFailure], None]
 UNWIND_S = 5.0
 _ending = threading.Lock()
+_exiting = threading.Lock()
+_exiter: int | None = None  # the thread that runs what was registered for the exit
 
 _find_hook: Callable[[], Hook] = lambda: end_program  # noqa: E731
 
@@ -37,23 +39,15 @@ def set_hook_lookup(find: Callable[[], Hook]) -> None:
     _find_hook = find
 
 
-def attach(runtime: Runtime, local: LocalActors) -> None:
-    """Make this client, and the actors that live in it, hear of failures of what they own."""
+def attach(runtime: Runtime) -> None:
+    """Make this client hear of failures of what it owns, and of those that nobody below handled."""
 
-    def failed(mesh: int, actor: int | None, failures: list[RankFailure]) -> None:
-        found, actors = note_failures(mesh, actor, failures)
-        if local.supervise(mesh, actor, failures):
-            return  # an actor that lives in the client owns it
-        # A constructor's is told by the first call, the place that can do something about it.
-        told = tuple(f for f in failures if f.kind != "constructor")
-        if not told or found is None or found.stopped:
-            return
-        fault = MeshFailure(found.name if actors is None else actors.name, told, found)
+    def failed(fault: MeshFailure) -> None:
         threading.Thread(
             target=_call_hook, args=(fault,), name="monarch-fault", daemon=True
         ).start()
 
-    runtime.ends.on_failure = failed
+    runtime.ownership.at_top = failed
 
 
 def _call_hook(fault: MeshFailure) -> None:
@@ -67,28 +61,32 @@ def end_program(fault: MeshFailure) -> None:
     """The default: say the cause on stderr, interrupt the main thread, end with status 1.
 
     The main thread unwinds and runs what was registered for the exit; if it has not ended in a few
-    seconds, it is ended.
+    seconds, it is ended. Where a program ignores interrupts, as one that a shell has put in the
+    background does, only what was registered for the exit is run.
     """
     sys.stderr.write(f"monarch: {fault}\n")
     sys.stderr.flush()
     if not _ending.acquire(blocking=False):
         return  # another fault is ending it already
-    _silence_interrupts()
+    _silence_consequences()
     atexit.register(_exit_failed)
     # A real signal: `interrupt_main` would not wake a thread that sleeps in a system call.
     if callable(signal.getsignal(signal.SIGINT)):
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         threading.Event().wait(UNWIND_S)
-    shutdown_context(f"{fault.mesh_name} has failed")
+    else:
+        _exit_failed()
+    leave(f"{fault.mesh_name} has failed")
     _leave()
 
 
-def _silence_interrupts() -> None:
+def _silence_consequences() -> None:
     before = sys.excepthook
 
     def silent(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
-        # The interrupt is ours; its traceback would hide the cause.
-        if not issubclass(kind, KeyboardInterrupt):
+        # The interrupt is ours, and so is the end of the session that a call of the main thread
+        # may be told of: their tracebacks would hide the cause.
+        if not issubclass(kind, KeyboardInterrupt | SupervisionError | RuntimeEnded):
             before(kind, error, tb)
 
     sys.excepthook = silent
@@ -97,7 +95,12 @@ def _silence_interrupts() -> None:
 def _exit_failed() -> None:
     # Registered last and so called first: let the others have their turn. Python itself would end
     # with the status of an interrupt.
-    atexit.unregister(_exit_failed)
+    global _exiter
+    if not _exiting.acquire(blocking=False):
+        if threading.get_ident() != _exiter:
+            threading.Event().wait()  # the one that runs them ends this thread too
+        return
+    _exiter = threading.get_ident()
     try:
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     finally:
@@ -117,13 +120,32 @@ def forward_output(wanted: Callable[[], bool]) -> Callable[[], None]:
     def show(output: Output) -> None:
         if not wanted():
             return
-        for line in output.lines:
-            stream = sys.stderr if line.stream == "stderr" else sys.stdout
-            at = ", ".join(f"{dim}={i}" for dim, i in line.point.items())
+        # What a line shows that is still written over comes as a line in the end.
+        lines = [line for line in output.lines if line.whole and line.shown]
+        written = _once_each(lines) if output.gathered else map(_tagged, lines)
+        for stream, text in written:
             try:
-                print(f"[{line.mesh} {at}] {line.text}" if at else f"[{line.mesh}] {line.text}",
-                      file=stream, flush=True)  # fmt: skip
+                print(text, file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
             except (OSError, ValueError):
                 return  # the program has closed its streams
 
     return bus.subscribe(Output, show)
+
+
+def _tagged(line: OutputLine) -> tuple[str, str]:
+    at = ", ".join(f"{dim}={i}" for dim, i in line.point.items())
+    tag = f"{line.mesh} {at}" if at else line.mesh
+    return line.stream, f"[{tag}] {line.text}"
+
+
+def _once_each(lines: Sequence[OutputLine]) -> Iterator[tuple[str, str]]:
+    """Equal lines of a mesh once, where the first of them stood, with how many there were."""
+    equal: dict[tuple[str, str, str], list[OutputLine]] = {}
+    for line in lines:
+        equal.setdefault((line.mesh_uid, line.stream, line.text), []).append(line)
+    for same in equal.values():
+        if len(same) == 1:
+            yield _tagged(same[0])
+        else:
+            one, ranks = same[0], len({line.rank for line in same})
+            yield one.stream, f"[{one.mesh} {len(same)} lines of {ranks} ranks] {one.text}"

@@ -1,6 +1,6 @@
-"""HostMesh: hosts on which processes are spawned. Today: this host.
+"""HostMesh: hosts on which processes are spawned: this one, or workers that a client has.
 
-Runs in: the client and procs; both ask the host agent of their host.
+Runs in: the client and procs; both ask the agents of the hosts.
 """
 
 from __future__ import annotations
@@ -9,23 +9,29 @@ import errno
 import os
 import site
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeVar
 
-from monarch._src.actor.context import current, set_proc_maker
+import msgspec
+
+from monarch._src.actor.context import set_proc_maker
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
 from monarch._src.actor.texts import name_text
 from monarch._src.config import for_new_procs, module_names, settings
-from monarch._src.core.ids import AGENT, parse_proc_node
-from monarch._src.errors import RankFailure, SupervisionError
+from monarch._src.core.ids import host_of_site, parse_proc_node
+from monarch._src.errors import MeshStoppedError, SupervisionError
+from monarch._src.failures import RankFailure
 from monarch._src.mesh.proc_mesh import (
+    OwnedProcs,
     ProcMesh,
     Procs,
     owned_meshes,
     proc_bootstrapped,
     proc_ready,
+    proc_restarting,
     procs_to_come,
     remember,
 )
@@ -39,24 +45,60 @@ from monarch._src.mesh.process_options import (
     is_this_python,
     proc_bind_for,
 )
-from monarch._src.mesh.session import allow_cleanup, session_for_client, shutdown_context
+from monarch._src.mesh.restarting import Restart, restart_policy
+from monarch._src.mesh.session import (
+    NOT_BOTH,
+    allow_cleanup,
+    current_session,
+    keeps_new_meshes,
+    note_away,
+    session_for_client,
+    shutdown_context,
+)
 from monarch._src.proc.system import free_descriptors, raise_fd_limit
 from monarch._src.shape import Extent, MeshTrait, NDSlice, Region
-from monarch._src.wire.messages import Bootstrap, SpawnProcs
+from monarch._src.wire.messages import Bootstrap, Shutdown, SpawnProcs, StopMesh
 
+T = TypeVar("T")
 MOST_PROCS = 1 << 16
+NAMED_HOSTS = 3
 SPARE_FDS = 16
 
 
 class HostMesh(MeshTrait):
     """A mesh of hosts. `this_host()` has no dims: procs on it have those of `per_host`."""
 
-    def __init__(self, region: Region, python: str = "") -> None:
+    def __init__(
+        self, region: Region, python: str = "", sites: tuple[str, ...] = (), name: str = ""
+    ) -> None:
+        """`sites`: of the hosts that this is, or is a slice of; none: the one of the client."""
         self._region = region
         self._python = python
+        self._sites = sites
+        self._name = name
 
     def _new_with_region(self, region: Region) -> HostMesh:
-        return HostMesh(region, self._python)
+        return HostMesh(region, self._python, self._sites, self._name)
+
+    @property
+    def name(self) -> str:
+        """The name that it was given, if it was."""
+        return self._name
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names of the hosts, in the order of ranks."""
+        here = (runtime().host,)
+        return tuple(host_of_site(site) for site in self._own_sites()) if self._sites else here
+
+    @property
+    def initialized(self) -> Future[None]:
+        """Done: hosts are there when their mesh is."""
+        return Future[None].of(None)
+
+    def _own_sites(self) -> tuple[str, ...]:
+        """The sites of the hosts of this slice."""
+        return tuple(self._sites[rank] for rank in self._region.ranks()) if self._sites else ()
 
     def with_python_executable(self, path: str | os.PathLike[str]) -> HostMesh:
         """The same hosts, whose procs run under another Python interpreter.
@@ -64,7 +106,7 @@ class HostMesh(MeshTrait):
         Args:
             path: an interpreter that has monarch-jupyter of the same version installed.
         """
-        return HostMesh(self._region, os.fspath(path))
+        return HostMesh(self._region, os.fspath(path), self._sites, self._name)
 
     def spawn_procs(
         self,
@@ -76,8 +118,13 @@ class HostMesh(MeshTrait):
         *,
         env: PerRank[Mapping[str, str]] | None = None,
         preload: Sequence[str] | None = None,
+        restart: Restart | Literal["on-failure"] | None = None,
     ) -> ProcMesh:
         """Start processes; returns at once, and calls wait until they are up.
+
+        Their mesh has the dims of these hosts, then those of `per_host`. What is said of programs,
+        cpus and directories holds on each host; what another host has not got is told as the end of
+        the process that should have used it.
 
         Args:
             per_host: dims and sizes, as in `{"gpus": 8}`; one process without dims if None.
@@ -97,6 +144,11 @@ class HostMesh(MeshTrait):
                 gives each process its own by `CUDA_VISIBLE_DEVICES`, unless that is set here, in
                 the command or in this process.
             preload: modules to have imported before a process exists; default is the setting.
+            restart: have a process that dies, or an actor of which dies, started again in its
+                place, with the bootstrap function and the constructors run again as they were
+                asked for; `"on-failure"` is `Restart()` of `monarch.supervision`, which says how
+                often and what calls do meanwhile. None: what dies stays dead, and its owner is
+                told.
 
         Raises:
             ValueError: a dim that is no identifier, or a size below 1; a `proc_bind` that this host
@@ -104,23 +156,38 @@ class HostMesh(MeshTrait):
             TypeError: an option of the wrong type, or a `bootstrap` that cannot be pickled.
             OSError: this process has too few file descriptors left; its soft limit is raised first.
             SupervisionError: the host agent is gone.
+            RuntimeError: called by an actor that is ending.
+            MeshStoppedError: these hosts are not this client's any more.
         """
-        extent = _checked_dims(per_host or {})
+        dims = _checked_dims(per_host or {})
+        extent = self._with_hosts(dims)
         modules = settings().preload if preload is None else module_names("preload", preload)
+        policy = restart_policy(restart)
+        if policy is not None and keeps_new_meshes():
+            raise ValueError(NOT_BOTH.format(name or "procs"))
         name = "procs" if name is None else name_text("a proc mesh", name)
         region = Region.of_extent(extent)
         function = None if bootstrap is None else bootstrap_payload(bootstrap)
-        affinity, numactl = proc_bind_for(proc_bind, extent)
+        run = _own_runtime()
+        sites = self._own_sites()
+        elsewhere = any(site != run.site for site in sites)
+        affinity, numactl = proc_bind_for(proc_bind, dims, elsewhere=elsewhere)
+        # Of each process of a host; ranks go host by host.
+        affinity, numactl = affinity * max(1, len(sites)), numactl * max(1, len(sites))
         current_settings, set_here = settings(), for_new_procs()
-        environments = env_for(env, extent)
+        environments = env_for(env, extent, elsewhere=elsewhere)
         if set_here:
             environments = [{**set_here, **added} for added in environments or [{}]]
-        commands = commands_for(bootstrap_command, self._python, environments, numactl, extent)
-        run = _own_runtime()
-        _make_room_for(len(region))
+        commands = commands_for(
+            bootstrap_command, self._python, environments, numactl, extent, elsewhere=elsewhere
+        )
+        if not elsewhere:
+            _make_room_for(len(region))
+        _check_there(run, sites)
         ref = ProcsRef(
             run.uids(), name or "procs", tuple(region.labels), tuple(region.extent.sizes),
-            run.directory, run.name, run.host,
+            run.directory, run.name, _host_text(sites, run.host), (),
+            policy.while_restarting if policy is not None else "", sites,
         )  # fmt: skip
         procs = Procs(ref, region, owned=True, cleanup_s=current_settings.cleanup_s)
         allow_cleanup(procs.cleanup_s)
@@ -143,45 +210,94 @@ class HostMesh(MeshTrait):
             commands=[None if c is None else c.command for c in commands],
             affinity=affinity,
             bootstrap=function is not None,
+            restart=None if policy is None else policy.rule(),
+            while_restarting=ref.restarts,
+            keep=keeps_new_meshes(),
+            sites=list(sites),
+            devices=elsewhere and tuple(dims.labels) == ("gpus",),
         )
+        procs.kept = spec.keep
         run.on_proc_ready, run.ends.on_bootstrapped = proc_ready, proc_bootstrapped
+        run.ends.on_restarting = proc_restarting
         run.known.learn(ref)
         for rank in region.ranks():
-            run.node.expect(ref.node(rank))
-        context = current.get()
-        run.ends.own(ref.uid, 0 if context is None else context.actor_instance.actor_id.uid)
-        remember(mesh, spec)
-        if not run.node.send(AGENT, spec):
-            lost = RankFailure(
-                ref.name, 0, {}, "", None, run.host, None, "host lost", "",
-                "the host agent has ended; the next this_host() starts a new one",
-            )  # fmt: skip
-            raise SupervisionError(failures=[lost])
+            run.node.expect(ref.node(rank), ref.site(rank))
+        run.ownership.own(ref.uid, OwnedProcs(mesh))
+        remember(mesh)
+        if spec.keep and sites:
+            note_away(mesh)
+        for place, part in _parts(spec):
+            if run.routes.tell_agent_at(place, part):
+                continue
+            if place != run.site:
+                run.ends.site_lost(place, "it was lost before it was asked", expected=False)
+                continue
+            raise SupervisionError(failures=[_no_agent(ref)])
+        if procs.stopped is not None:  # its owner ended meanwhile, and was quicker
+            for place in ref.places:
+                run.routes.tell_agent_at(place, StopMesh(ref.uid, procs.stopped, procs.cleanup_s))
         if function is not None:
+            if policy is not None:
+                run.routes.keep(ref, region, Bootstrap(), function)
             for rank in region.ranks():
                 run.node.send(ref.node(rank), Bootstrap(), function)
         return mesh
 
-    def stop(self) -> Future[None]:
-        """End every process that this program started on these hosts; the hosts can be used again.
+    def _with_hosts(self, dims: Extent) -> Extent:
+        """The dims of these hosts, then those of the processes on each."""
+        own = self._region.extent
+        if both := [label for label in own.labels if label in dims.labels]:
+            raise ValueError(f"{both[0]!r} is a dim of the hosts already; name that of processes")
+        return Extent((*own.labels, *dims.labels), (*own.sizes, *dims.sizes))
 
-        Idempotent. Done when all of them are gone.
+    def stop(self) -> Future[None]:
+        """End every process that this program started on these hosts. Idempotent.
+
+        This host can be used again. Workers are given back: another client can have them, or this
+        one again, by `attach_to_workers`. Done when all processes are gone.
+
+        Raises:
+            ValueError: this is a slice of workers; give all of them back, or stop meshes.
         """
         run = runtime_or_none()
         if run is None:
             return Future[None].of(None)
+        self._check_whole("stop")
+        sites = set(self._sites or ("",))
         for mesh in owned_meshes():
-            mesh.stop("its host mesh was stopped")
-        return _when_all_done(run, run.ends.stops())
+            if sites.intersection(mesh._procs.ref.places):  # pyright: ignore[reportPrivateUsage]
+                mesh.stop("its host mesh was stopped")
+        session = current_session()
+        given_back = [] if session is None or session.sites is None else session.sites.let_go(
+            self._sites
+        )  # fmt: skip
+        return _when_all_done(run, [*run.ends.stops(), *given_back])
 
     def shutdown(self) -> Future[None]:
         """End everything that this client started on these hosts, and their agents. Idempotent.
 
-        Everything is gone when this returns; the future, like that of `stop`, is there to be
-        awaited.
+        Of workers the programs end too. Of this host everything is gone when this returns; the
+        future, like that of `stop`, is there to be awaited.
+
+        Raises:
+            ValueError: this is a slice of workers.
         """
-        shutdown_context("the host mesh was shut down")
-        return Future[None].of(None)
+        if not self._sites:
+            return shutdown_context(reason="the host mesh was shut down")
+        self._check_whole("shut down")
+        run, session = runtime(), current_session()
+        if session is None or session.sites is None:
+            return Future[None].of(None)
+        message = Shutdown("its client has shut the host mesh down")
+        tell = partial(run.routes.tell_agent_at, message=message)
+        return _when_all_done(run, session.sites.end(self._sites, tell))
+
+    def _check_whole(self, what: str) -> None:
+        if self._sites and len(self._region) != len(self._sites):
+            raise ValueError(
+                f"this is a slice of {len(self._sites)} workers, which are held together: {what} "
+                "the mesh that attach_to_workers gave"
+            )
 
     async def __aenter__(self) -> HostMesh:
         return self
@@ -190,11 +306,12 @@ class HostMesh(MeshTrait):
         await self.stop()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HostMesh, (self._region, self._python)
+        return HostMesh, (self._region, self._python, self._sites, self._name)
 
     def __repr__(self) -> str:
         run = runtime_or_none()
-        return f"<HostMesh {self._region.extent} {run.host if run else 'this host'}>"
+        here = _host_text(self._own_sites(), run.host if run else "this host")
+        return f"<HostMesh {self._region.extent} {here}>"
 
 
 def _when_all_done(run: Runtime, futures: Sequence[Future[None]]) -> Future[None]:
@@ -212,7 +329,14 @@ def _when_all_done(run: Runtime, futures: Sequence[Future[None]]) -> Future[None
 
 def this_host() -> HostMesh:
     """The host this code runs on, as a mesh without dims."""
-    return HostMesh(Region.of_extent(Extent((), ())))
+    run = runtime_or_none()
+    sites = (run.site,) if run is not None and run.site else ()
+    return HostMesh(Region.of_extent(Extent((), ())), sites=sites)
+
+
+def hosts_of(sites: Sequence[str]) -> HostMesh:
+    """These workers, which this process has."""
+    return HostMesh(Region.of_extent(Extent(("hosts",), (len(sites),))), sites=tuple(sites))
 
 
 def this_proc() -> ProcMesh:
@@ -230,6 +354,52 @@ def _one_proc(ref: ProcsRef, node: str) -> ProcMesh:
     return ProcMesh(run, Procs(ref, Region.of_extent(ref.extent), owned=False), region)
 
 
+def _check_there(run: Runtime, sites: Sequence[str]) -> None:
+    """Whether these hosts can be asked for processes; before anything is begun."""
+    session = current_session()
+    if run.proc_ref is not None or not sites:
+        return
+    held = session.sites if session is not None else None
+    if held is None or not all(held.is_held(site) for site in sites):
+        gone = [site for site in sites if held is None or not held.is_held(site)]
+        names = ", ".join(host_of_site(site) for site in gone)
+        raise MeshStoppedError(
+            f"these hosts are not this process's any more: {names} (given back, shut down or lost);"
+            " attach_to_workers gives those that are there"
+        )
+
+
+def _parts(spec: SpawnProcs) -> Iterator[tuple[str, SpawnProcs]]:
+    """What each host is asked for."""
+    if not spec.sites:
+        yield "", spec
+        return
+    count = spec.ranks // len(spec.sites)
+    for at, place in enumerate(spec.sites):
+        block = slice(at * count, (at + 1) * count)
+        yield place, msgspec.structs.replace(
+            spec, first=at * count, count=count, env=_of_block(spec.env, block),
+            commands=_of_block(spec.commands, block), affinity=_of_block(spec.affinity, block),
+        )  # fmt: skip
+
+
+def _of_block(options: list[T], block: slice) -> list[T]:
+    """One for all ranks stays so."""
+    return options if len(options) < 2 else options[block]
+
+
+def _no_agent(ref: ProcsRef) -> RankFailure:
+    return RankFailure(
+        ref.name, 0, {}, "", None, ref.host_of(0), None, "host lost", "",
+        "the host agent has ended; the next this_host() starts a new one",
+    )  # fmt: skip
+
+
+def _host_text(sites: Sequence[str], here: str) -> str:
+    names = [host_of_site(site) for site in sites] or [here]
+    return ", ".join(names) if len(names) <= NAMED_HOSTS else f"{len(names)} hosts"
+
+
 def _own_runtime() -> Runtime:
     """This process's runtime; in a client, one whose host agent lives."""
     session_for_client()
@@ -237,7 +407,7 @@ def _own_runtime() -> Runtime:
 
 
 def _make_room_for(count: int) -> None:
-    # Each process connects to this one. ZeroMQ ends a process that has no descriptor for that.
+    # Each process connects to this one, which takes a descriptor.
     needed = count + procs_to_come() + SPARE_FDS
     if free_descriptors() < needed:
         limit = raise_fd_limit()
@@ -252,6 +422,8 @@ def _make_room_for(count: int) -> None:
 
 
 def _checked_dims(per_host: Mapping[str, int]) -> Extent:
+    if not isinstance(per_host, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f'per_host={per_host!r}: give dims and sizes, as in {{"gpus": 8}}')
     count = 1
     for dim, size in per_host.items():
         if not isinstance(dim, str) or not dim.isidentifier():  # pyright: ignore[reportUnnecessaryIsInstance]

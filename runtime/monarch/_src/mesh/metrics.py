@@ -1,4 +1,4 @@
-"""What was counted of every endpoint, added up over the processes that counted.
+"""What was counted of endpoints, and by programs, added up over the processes that counted.
 
 Runs in: any process, mostly the client; any thread but the one that handles messages. Asks procs
 themselves, which answer without user code; reading costs them some microseconds an endpoint, and
@@ -7,33 +7,37 @@ calls cost the same whether anybody reads or not.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
+from monarch._src.actor.asking import Asked, ask_procs
 from monarch._src.actor.endpoint import Actor
-from monarch._src.actor.metering import Asked, ask_for_metrics
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.core.metrics import bounds_ns, mean_ns, merged, percentile_ns
 from monarch._src.mesh.actor_mesh import ActorMesh
 from monarch._src.mesh.observe import RankRow, snapshot
 from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
+from monarch._src.mesh.telemetry import (
+    InstrumentMetrics,
+    Measured,
+    Process,
+    SpanMetrics,
+    Told,
+    instrument_row,
+    measured_here,
+    seconds,
+    slowest_of,
+    span_row,
+)
 from monarch._src.shape import Region
-from monarch._src.wire.figures import Figures, Key
+from monarch._src.wire.figures import Counted, Key, MeasureKey, unpacked
+from monarch._src.wire.messages import ReadMetrics
+from monarch._src.wire.text import UNREADABLE
 
 Side = Literal["caller", "callee"]
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process that counted. `rank` and `point` in its proc mesh; a client has no rank."""
-
-    mesh: str
-    rank: int | None
-    point: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -105,10 +109,15 @@ class EndpointMetrics:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Figures of endpoints, and the processes whose figures are not among them."""
+    """Figures of endpoints, and the processes whose figures are not among them.
+
+    And what programs have measured of themselves: `spans`, and `instruments` of `get_meter`.
+    """
 
     endpoints: tuple[EndpointMetrics, ...]
     missing: tuple[MissingProcess, ...]
+    spans: tuple[SpanMetrics, ...] = ()
+    instruments: tuple[InstrumentMetrics, ...] = ()
 
 
 def metrics(mesh: ProcMesh | Actor | None = None, timeout: float = 1.0) -> Metrics:
@@ -135,23 +144,21 @@ def metrics(mesh: ProcMesh | Actor | None = None, timeout: float = 1.0) -> Metri
     wanted = _Wanted(mesh)
     run = runtime_or_none()
     if run is None:
-        return Metrics((), ())
+        return _rows([(_CLIENT, measured_here())], (), wanted)
     questions = wanted.questions()
-    ask_for_metrics(run, questions, timeout)
-    told: list[_Told] = []
+    ask_procs(run, questions, timeout)
+    told: list[tuple[Process, Counted]] = []
     missing: list[MissingProcess] = []
     if wanted.whole and not any(_is_here(run, question) for question in questions):
-        told += [(_here(run), found) for found in run.metrics.figures(time.monotonic_ns())]
+        told.append((_here(run), run.counted()))
     for question in questions:
-        answers = question.figures()
-        for rank, figures in answers.items():
-            process = _process(question.ref, rank)
-            told += [(process, found) for found in figures]
+        answers = _counted(question)
+        told += [(_process(question.ref, rank), counted) for rank, counted in answers.items()]
         missing += _missing(question, answers, timeout)
-    return Metrics(_rows(told, wanted), tuple(missing))
+    return _rows(told, missing, wanted)
 
 
-_Told: TypeAlias = "tuple[Process, Figures]"
+_CLIENT = Process("client", None, {})
 
 
 class _Wanted:
@@ -182,18 +189,18 @@ class _Wanted:
         if self._place is not None:
             ref, region = self._place
             ready = next((procs.ready for procs in owned if procs.ref.uid == ref.uid), None)
-            asked[ref.uid] = Asked(ref, region, ready)
+            asked[ref.uid] = Asked(ReadMetrics, ref, region, ready)
         for procs in owned if self.whole else ():
-            asked[procs.ref.uid] = Asked(procs.ref, procs.region, procs.ready)
+            asked[procs.ref.uid] = Asked(ReadMetrics, procs.ref, procs.region, procs.ready)
         return list(asked.values())
 
-    def includes(self, key: Key) -> bool:
-        """Whether that endpoint was asked for, and from this side."""
+    def includes(self, key: Key | MeasureKey) -> bool:
+        """Whether that was asked for, and an endpoint from this side."""
         if self._place is not None and self._place[0].uid != key.mesh:
             return False
         if self._actor is not None and self._actor != (key.actor_class, key.actor):
             return False
-        return self.whole or not key.adverb
+        return self.whole or isinstance(key, MeasureKey) or not key.adverb
 
 
 def _is_here(run: Runtime, question: Asked) -> bool:
@@ -204,13 +211,24 @@ def _is_here(run: Runtime, question: Asked) -> bool:
 
 
 def _here(run: Runtime) -> Process:
-    return Process("client", None, {}) if run.proc_ref is None else _process(run.proc_ref, run.rank)
+    return _CLIENT if run.proc_ref is None else _process(run.proc_ref, run.rank)
 
 
 def _process(ref: ProcsRef, rank: int) -> Process:
     if ref.nodes:
         return Process(ref.name, None, {})
     return Process(ref.name, rank, dict(ref.extent.point_of_rank(rank)))
+
+
+def _counted(question: Asked) -> dict[int, Counted]:
+    """What the ranks that have answered have counted; one that was not up, nothing."""
+    found: dict[int, Counted] = {}
+    for rank, payload in sorted(question.answers.items()):
+        try:
+            found[rank] = unpacked(payload) if payload.body else Counted()
+        except UNREADABLE as error:
+            question.failures[rank] = f"its answer could not be understood: {error}"
+    return found
 
 
 def _missing(question: Asked, answers: Container[int], timeout_s: float) -> list[MissingProcess]:
@@ -243,24 +261,40 @@ def _state(row: RankRow) -> str:
     return f"busy in {what} for {row.since_s:.1f} s"
 
 
-def _rows(told: Sequence[_Told], wanted: _Wanted) -> tuple[EndpointMetrics, ...]:
-    groups: dict[Key, list[_Told]] = {}
-    for process, figures in told:
-        if wanted.includes(figures.key):
-            groups.setdefault(figures.key, []).append((process, figures))
-    meshes = list(dict.fromkeys(key.mesh for key in groups))
+def _rows(
+    told: Sequence[tuple[Process, Counted]], missing: Sequence[MissingProcess], wanted: _Wanted
+) -> Metrics:
+    groups: dict[Key, list[Told]] = {}
+    measured: dict[MeasureKey, list[Measured]] = {}
+    for process, counted in told:
+        for figures in counted.figures:
+            if wanted.includes(figures.key):
+                groups.setdefault(figures.key, []).append((process, figures))
+        for measure in counted.measures:
+            if wanted.includes(measure.key):
+                measured.setdefault(measure.key, []).append((process, measure))
+    meshes = list(dict.fromkeys(key.mesh for key in (*groups, *measured)))
 
     def place(key: Key) -> tuple[Any, ...]:
         where = meshes.index(key.mesh)
         return where, key.actor, key.actor_class, key.endpoint, bool(key.adverb), key.adverb
 
-    return tuple(_row(key, groups[key]) for key in sorted(groups, key=place))
+    def measured_place(key: MeasureKey) -> tuple[Any, ...]:
+        where = meshes.index(key.mesh)
+        return where, key.name, key.kind, key.attributes, key.actor, key.actor_class
+
+    # Spans of one endpoint stay as they first began, an outer one before those within it.
+    keys = sorted(groups, key=place)
+    return Metrics(
+        tuple(_row(key, groups[key]) for key in keys if not key.span),
+        tuple(missing),
+        tuple(span_row(key, groups[key]) for key in keys if key.span),
+        tuple(instrument_row(k, measured[k]) for k in sorted(measured, key=measured_place)),
+    )
 
 
-def _row(key: Key, told: Sequence[_Told]) -> EndpointMetrics:
+def _row(key: Key, told: Sequence[Told]) -> EndpointMetrics:
     total = merged([figures for _, figures in told])
-    means = [(process, mean) for process, f in told if (mean := mean_ns(f)) is not None]
-    slowest = max(means, key=lambda pair: pair[1], default=None)
     observed_s = total.observed_ns / 1e9
     return EndpointMetrics(
         mesh=key.mesh_name,
@@ -279,16 +313,12 @@ def _row(key: Key, told: Sequence[_Told]) -> EndpointMetrics:
         calls_per_s=total.calls / observed_s if observed_s else 0.0,
         observed_s=observed_s,
         total_s=total.total_ns / 1e9,
-        mean_s=_seconds(mean_ns(total)),
-        p50_s=_seconds(percentile_ns(total, 0.5)),
-        p90_s=_seconds(percentile_ns(total, 0.9)),
-        p99_s=_seconds(percentile_ns(total, 0.99)),
+        mean_s=seconds(mean_ns(total)),
+        p50_s=seconds(percentile_ns(total, 0.5)),
+        p90_s=seconds(percentile_ns(total, 0.9)),
+        p99_s=seconds(percentile_ns(total, 0.99)),
         max_s=total.max_ns / 1e9 if total.timed else None,
         waited_s=None if key.adverb else total.waited_ns / 1e9 / total.calls,
-        slowest=None if slowest is None else (slowest[0], slowest[1] / 1e9),
+        slowest=slowest_of(told),
         histogram=tuple((bounds_ns(n)[1] / 1e9, count) for n, count in total.buckets),
     )
-
-
-def _seconds(nanoseconds: float | None) -> float | None:
-    return None if nanoseconds is None else nanoseconds / 1e9

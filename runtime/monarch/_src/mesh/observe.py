@@ -5,12 +5,18 @@ Runs in: the client, any thread. Answered by the host agent, so also while every
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from monarch._src.actor.context import set_origin_source
+from monarch._src.actor.payloads import NO_COUNTS, PayloadCounts
+from monarch._src.actor.questions import AgentGoneError
+from monarch._src.actor.runtime import runtime_or_none
 from monarch._src.events import (
     MeshSpawned,
     MeshStopped,
@@ -18,14 +24,26 @@ from monarch._src.events import (
     OutputLine,
     ProcReady,
     RankFailed,
+    RankPaused,
+    RankRestarting,
     bus,
 )
 from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
 from monarch._src.mesh.session import current_session
+from monarch._src.shape import Extent
 from monarch._src.wire.messages import MeshState, RankState
 
-State = Literal["starting", "idle", "busy", "failed", "stopped"]
+State = Literal["starting", "idle", "busy", "paused", "failed", "stopped"]
 MeshStateName = Literal["starting", "ready", "failed", "stopped"]
+
+
+@dataclass(frozen=True)
+class CodePlace:
+    """A line of a program."""
+
+    function: str
+    filename: str
+    line: int
 
 
 @dataclass(frozen=True)
@@ -33,6 +51,8 @@ class RankRow:
     """One proc. `since_s`: seconds in this state; `rss_mib`: resident memory in MiB.
 
     Of its `messages` so many were `errors`; anything ran in it for `busy_s` seconds altogether.
+    `restarts`: how often it was started again; the other figures are of this life of it. `place`:
+    where one that is paused stands.
     """
 
     rank: int
@@ -47,6 +67,8 @@ class RankRow:
     failure: str | None
     errors: int = 0
     busy_s: float = 0.0
+    restarts: int = 0
+    place: CodePlace | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +90,28 @@ def meshes() -> list[ProcMesh]:
     return owned_meshes()
 
 
+@dataclass(frozen=True)
+class StartingMesh:
+    """A proc mesh that is not up yet; `ready` of its `procs` are, bootstrap functions included."""
+
+    uid: str
+    name: str
+    ready: int
+    procs: int
+
+
+def starting() -> list[StartingMesh]:
+    """The meshes that this client has spawned and that are not up, oldest first. Asks nobody."""
+    found: list[StartingMesh] = []
+    for mesh in owned_meshes():
+        procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
+        if procs.initialized is None or procs.initialized.done:
+            continue
+        ready = len(procs.ready if procs.bootstrapped is None else procs.bootstrapped)
+        found.append(StartingMesh(mesh.uid, mesh.name, ready, len(procs.region)))
+    return found
+
+
 def snapshot(timeout: float = 5.0) -> list[MeshSnapshot]:
     """What every rank of every such mesh does now.
 
@@ -87,15 +131,29 @@ def snapshot(timeout: float = 5.0) -> list[MeshSnapshot]:
 
 def _snapshot(mesh: ProcMesh, state: MeshState) -> MeshSnapshot:
     points = list(mesh.extent.points())
-    run = current_session()
     return MeshSnapshot(
         uid=mesh.uid,
         name=mesh.name,
-        host=run.runtime.host if run is not None else "",
+        host=mesh.host,
         state=cast(MeshStateName, state.state),
         sizes=mesh.sizes,
         actors=mesh.actor_names,
         rows=tuple(_row(rank, dict(points[rank.rank])) for rank in state.ranks),
+        age_s=state.age_s,
+    )
+
+
+def snapshot_of(state: MeshState) -> MeshSnapshot:
+    """A mesh of any session of this host, from what the agent of that session says of it."""
+    points = Extent(state.labels, state.sizes)
+    return MeshSnapshot(
+        uid=f"{state.mesh:x}",
+        name=state.name,
+        host=os.uname().nodename,
+        state=cast(MeshStateName, state.state),
+        sizes=dict(zip(state.labels, state.sizes, strict=True)),
+        actors=(),
+        rows=tuple(_row(r, dict(points.point_of_rank(r.rank))) for r in state.ranks),
         age_s=state.age_s,
     )
 
@@ -114,6 +172,8 @@ def _row(rank: RankState, point: dict[str, int]) -> RankRow:
         failure=rank.failure or None,
         errors=rank.errors,
         busy_s=rank.busy_s,
+        restarts=rank.restarts,
+        place=CodePlace(rank.function, rank.filename, rank.line) if rank.filename else None,
     )
 
 
@@ -162,6 +222,16 @@ def anybody_listens() -> bool:
     return _listening > 0
 
 
+def number_calls(source: Callable[[], int] | None) -> None:
+    """Have every call that this program makes carry an origin, or (None) none any more.
+
+    `source` is asked on the thread that calls, and is part of each call: be quick. What ranks write
+    because of the call, also much later, has it as `OutputLine.origin`; so have calls that those
+    make in turn.
+    """
+    set_origin_source(source)
+
+
 def flush_output(timeout: float = 5.0) -> None:
     """Return when every line that ranks wrote before their answers came has reached the listeners.
 
@@ -169,22 +239,30 @@ def flush_output(timeout: float = 5.0) -> None:
         TimeoutError: the host agent did not answer in `timeout` seconds.
     """
     running = current_session()
-    if running is not None and running.lost is None:
+    if running is None or running.lost is not None:
+        return
+    with contextlib.suppress(AgentGoneError):  # there is nothing that it could still tell
         running.runtime.agent.flush_output().get(timeout)
 
 
-Change = MeshSpawned | ProcReady | RankFailed | MeshStopped
+def payload_counts() -> PayloadCounts:
+    """What has become of the large payloads that this process, a client or a rank, has sent."""
+    run = runtime_or_none()
+    return NO_COUNTS if run is None else run.payloads.counts()
+
+
+Change = MeshSpawned | ProcReady | RankFailed | RankRestarting | RankPaused | MeshStopped
+_CHANGES = (MeshSpawned, ProcReady, RankFailed, RankRestarting, RankPaused, MeshStopped)
 
 
 def on_change(listener: Callable[[Change], None]) -> Callable[[], None]:
-    """Call `listener` when a mesh is spawned, a proc is up, a rank fails, a mesh has ended.
+    """Call `listener` when a mesh is spawned or ends, a proc is up, a rank fails, is restarted, or
+    is paused at a breakpoint.
 
     On the thread that notices, often the one that receives: be quick, do not block. Returns the
     function that ends it.
     """
-    ends = [
-        bus.subscribe(kind, listener) for kind in (MeshSpawned, ProcReady, RankFailed, MeshStopped)
-    ]
+    ends = [bus.subscribe(kind, listener) for kind in _CHANGES]
 
     def unsubscribe() -> None:
         for end in ends:

@@ -6,11 +6,13 @@ Runs in: any process. Whoever spawned it owns it: is told of its failures and ma
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from monarch._src.actor.context import current
+from monarch._src.actor.context import current, origin_now
 from monarch._src.actor.creators import made_by
 from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.future import Future
@@ -19,13 +21,13 @@ from monarch._src.actor.remote import ship
 from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.actor.texts import name_text, reason_text
 from monarch._src.actor.unpicklable import unpicklable
-from monarch._src.core.ids import AGENT
-from monarch._src.errors import MeshStoppedError, RankFailure, SupervisionError, at_text
+from monarch._src.errors import MeshStoppedError, SupervisionError
 from monarch._src.events import MeshSpawned, bus
-from monarch._src.mesh.actor_mesh import ActorMesh, Actors
+from monarch._src.failures import RankFailure, at_text
+from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, check_in_reach
 from monarch._src.shape import MeshTrait, Region
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.messages import SpawnActor, SpawnProcs, StopMesh, StopProc
+from monarch._src.wire.messages import SpawnActor, StopActor, StopMesh, StopProc
 
 if TYPE_CHECKING:
     from monarch._src.mesh.host_mesh import HostMesh
@@ -52,6 +54,7 @@ class Procs:
         self.bootstrapped: set[int] | None = None
         self.failures: dict[int, RankFailure] = {}
         self.initialized: Future[None] | None = None
+        self.kept = False  # it outlives this client
         self.lock = threading.Lock()
 
 
@@ -70,6 +73,11 @@ class ProcMesh(MeshTrait):
     def name(self) -> str:
         """The name given at spawn, `procs` if none was."""
         return self._procs.ref.name
+
+    @property
+    def host(self) -> str:
+        """The name of its host, or of its hosts."""
+        return self._procs.ref.host
 
     @property
     def uid(self) -> str:
@@ -130,7 +138,8 @@ class ProcMesh(MeshTrait):
             ValueError: `Class` breaks a rule of actor classes.
             SupervisionError: a proc of this mesh, or an actor on it that is not stopped, has died,
                 or the bootstrap function of a proc has raised.
-            RuntimeError: called by the bootstrap function of a proc of this mesh.
+            RuntimeError: called by the bootstrap function of a proc of this mesh, or by an actor
+                that is ending.
         """
         self._check_usable()
         cls = actor_class(Class)
@@ -157,17 +166,59 @@ class ProcMesh(MeshTrait):
             raise SupervisionError(failures=failed)
         uid = run.uids()
         context = current.get()
-        run.ends.own(uid, 0 if context is None else context.actor_instance.actor_id.uid)
         actors = Actors(uid, name, cls, procs.ref, self._region, owned=True)
+        mesh = ActorMesh(run, actors, self._region)
+        run.ownership.own(uid, OwnedActors(mesh), procs.ref.uid)
         procs.actors[uid] = actors
+        if procs.kept:  # noted first: a client that dies between the two leaves nothing unknown
+            actors.note(run)
         extent = self._region.extent
         ref = procs.ref
         spec = SpawnActor(
             uid, name, cls.name, ref.uid, ref.name, 0, extent.labels, extent.sizes, run.name,
             made_by=[] if context is None else made_by(context.actor_instance),
+            origin=origin_now(),
         )  # fmt: skip
         run.routes.post(ref, self._region, spec, payload)
-        return cast(A, ActorMesh(run, actors, self._region))
+        if actors.stopped is not None:  # its owner ended meanwhile, and was quicker
+            run.routes.post(ref, self._region, StopActor(uid, 0, 0, actors.stopped))
+        return cast(A, mesh)
+
+    async def logging_option(
+        self,
+        stream_to_client: bool = False,
+        aggregate_window_sec: float | None = None,
+        level: int = logging.INFO,
+    ) -> None:
+        """Say what of these processes reaches this program's streams, or the cells of a notebook.
+
+        Without it every line does, at once. Returns when all of them log from that level on.
+
+        Args:
+            stream_to_client: whether lines are shown at all; `%monarch logs` has them in any case.
+            aggregate_window_sec: seconds for which lines are gathered, and equal ones of several
+                ranks then shown once; None: lines are shown as they come.
+            level: from which level on `logging` logs in these processes.
+
+        Raises:
+            TypeError, ValueError: an argument that does not fit, or the two contradict each other;
+                this process has not spawned the mesh, or is no client.
+            SupervisionError: a process of it could not start.
+        """
+        # It needs a loop, which programs that are content with every line do without.
+        from monarch._src.actor.log_levels import ask
+        from monarch._src.mesh.streaming import checked_rule, sieve_of
+
+        rule = checked_rule(stream_to_client, aggregate_window_sec, level)
+        run, ref = self._runtime, self._procs.ref
+        if not self._procs.owned or run.proc_ref is not None:
+            raise ValueError(
+                f"what {self.name!r} writes goes to the client; say there how, where it was spawned"
+            )
+        await self.initialized
+        await run.agent.flush_output()  # what was written until now is treated as it was until now
+        sieve_of(run).set(ref.uid, list(self._region.ranks()), rule)
+        await ask(run, ref, self._region, level)
 
     def stop(self, reason: str | None = None) -> Future[None]:
         """End its processes: what they have is finished, actors clean up, every pid is gone.
@@ -177,26 +228,51 @@ class ProcMesh(MeshTrait):
         Raises:
             ValueError: this is a slice, or a reference that somebody else owns.
             TypeError: a reason that is no text.
+            SupervisionError: its session is not this process's any more.
         """
-        procs, run = self._procs, self._runtime
+        procs = self._procs
         if not procs.owned:
             raise ValueError(f"{self.name!r} belongs to who spawned it; only the owner may stop it")
         if self.is_slice:
             raise ValueError(f"stop the whole mesh {self.name!r}, not a slice of it")
         reason = reason_text(reason, "stopped by client")
+        check_in_reach(self._runtime.known.dead(procs.ref.uid))
+        return self._stop(reason, procs.cleanup_s)
+
+    def kill(self, reason: str | None = None) -> Future[None]:
+        """End its processes at once, whatever they do; no actor cleans up. Idempotent.
+
+        Also after `stop`, when that takes too long. Raises as `stop` does.
+        """
+        procs = self._procs
+        if not procs.owned:
+            raise ValueError(f"{self.name!r} belongs to who spawned it; only the owner may kill it")
+        if self.is_slice:
+            raise ValueError(f"kill the whole mesh {self.name!r}, not a slice of it")
+        return self._stop(reason_text(reason, "killed by client"), 0.0)
+
+    def _stop(self, reason: str, grace: float) -> Future[None]:
+        procs, run = self._procs, self._runtime
+        uid = procs.ref.uid
         with procs.lock:
             if procs.stop_future is not None:
+                if not grace and not procs.stop_future.done:
+                    for site in procs.ref.places:
+                        run.routes.tell_agent_at(site, StopMesh(procs.ref.uid, reason, grace))
                 return procs.stop_future
             procs.stopped = reason
-            future = procs.stop_future = run.ends.stopping(procs.ref.uid)
+            future = procs.stop_future = run.ends.stopping(uid)
+        run.ownership.released(uid)
         for actors in procs.actors.values():
             actors.stopped = actors.stopped or f"its procs were stopped ({reason})"
-        grace = procs.cleanup_s
-        dead = run.known.dead(procs.ref.uid)
+        dead = run.known.dead(uid)
         run.routes.post(procs.ref, procs.region, StopProc(reason, grace), skip=dead)
-        if not run.node.send(AGENT, StopMesh(procs.ref.uid, reason, grace)):
-            future.settle(lambda: None)  # no agent, no procs
+        for site in procs.ref.places:
+            if not run.routes.tell_agent_at(site, StopMesh(uid, reason, grace)):
+                run.ends.nothing_at(uid, site)  # no agent, no procs
         forget(procs)
+        if procs.kept and procs.ref.sites:
+            when_one_is_gone()
         return future
 
     async def __aenter__(self) -> ProcMesh:
@@ -213,6 +289,33 @@ class ProcMesh(MeshTrait):
         at = at_text(self._region.sizes)
         state = ", stopped" if self.stopped else ""
         return f"<ProcMesh {self.name!r}{at} on {self._procs.ref.host}{state}>"
+
+
+class OwnedProcs:
+    """A mesh of procs, as its owner sees it."""
+
+    def __init__(self, mesh: ProcMesh) -> None:
+        self.mesh = mesh
+        self.name = mesh.name
+
+    def note(self, failures: Sequence[RankFailure]) -> None:
+        """Processes of it have failed, so it will never be complete."""
+        future = self.mesh._procs.initialized  # pyright: ignore[reportPrivateUsage]
+        if future is not None:
+            future.fail(SupervisionError(failures=failures))
+
+    def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
+        """A failure of one of its processes is told as it is."""
+        return failure
+
+    def stands_on(self, procs: int, rank: int) -> bool:
+        """It stands on hosts, not on processes."""
+        return False
+
+    def end(self, reason: str, grace_s: float) -> Future[None]:
+        """Stop it, since its owner ends."""
+        procs = self.mesh._procs  # pyright: ignore[reportPrivateUsage]
+        return self.mesh._stop(reason, min(grace_s, procs.cleanup_s))  # pyright: ignore[reportPrivateUsage]
 
 
 def _reference(ref: ProcsRef, base: Region, region: Region) -> ProcMesh:
@@ -241,15 +344,28 @@ def constructor_payload(cls: type[Actor], args: tuple[Any, ...], kwargs: dict[st
 _owned: dict[int, ProcMesh] = {}
 
 
-def remember(mesh: ProcMesh, spec: SpawnProcs) -> None:
-    """Note a mesh that was just asked for."""
-    _owned[spec.mesh] = mesh
+def remember(mesh: ProcMesh) -> None:
+    """Note a mesh that was just asked for, or taken up."""
+    _owned[int(mesh.uid, 16)] = mesh
     bus.emit(MeshSpawned(mesh.uid, mesh.name))
+
+
+# Called when a mesh on workers that was kept is being stopped; set by `mesh.custody`.
+when_one_is_gone: Callable[[], None] = lambda: None  # noqa: E731
 
 
 def forget(procs: Procs) -> None:
     """A mesh is being stopped."""
     _owned.pop(procs.ref.uid, None)
+
+
+def note_for_the_next_client(mesh: ProcMesh) -> None:
+    """Have the host agent note its actors, those of now and those that come."""
+    procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
+    procs.kept = True
+    for actors in list(procs.actors.values()):
+        if actors.stopped is None and not actors.noted:
+            actors.note(mesh._runtime)  # pyright: ignore[reportPrivateUsage]
 
 
 def owned_meshes() -> list[ProcMesh]:
@@ -306,24 +422,17 @@ def proc_bootstrapped(mesh: int, rank: int, failure: RankFailure | None) -> None
         _settle_if_all(procs, procs.bootstrapped)
 
 
+def proc_restarting(mesh: int, rank: int) -> None:
+    """A proc is gone and started again: what had failed on it, has not on the next one."""
+    found = _owned.get(mesh)
+    if found is None:
+        return
+    procs = found._procs  # pyright: ignore[reportPrivateUsage]
+    procs.failures.pop(rank, None)
+    for actors in procs.actors.values():
+        actors.failures.pop(rank, None)
+
+
 def _settle_if_all(procs: Procs, ranks: set[int]) -> None:
     if procs.initialized is not None and len(ranks) == len(procs.region):
         procs.initialized.settle(lambda: None)
-
-
-def note_failures(
-    mesh: int, actor: int | None, failures: list[RankFailure]
-) -> tuple[ProcMesh | None, Actors | None]:
-    """Enter failures into the mesh that they are of; which that is. On the thread that receives."""
-    for found in _owned.values():
-        procs = found._procs  # pyright: ignore[reportPrivateUsage]
-        if actor is None and procs.ref.uid == mesh:
-            if procs.initialized is not None:
-                procs.initialized.fail(SupervisionError(failures=failures))
-            return found, None
-        actors = procs.actors.get(actor) if actor is not None else None
-        if actors is not None:
-            for failure in failures:
-                actors.failures.setdefault(actors.region.global_rank(failure.rank), failure)
-            return found, actors
-    return None, None

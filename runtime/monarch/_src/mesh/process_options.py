@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from monarch._src.actor.remote import ship
 from monarch._src.proc.execute import ENTRY_ARGUMENTS
 from monarch._src.proc.hardware import (
+    CUDA,
     list_text,
     nvidia_devices,
     online_cpus,
@@ -30,7 +31,6 @@ T = TypeVar("T")
 PerRank: TypeAlias = "T | Callable[[Point], T]"
 BootstrapFunction: TypeAlias = "Callable[[], None] | Callable[[], Awaitable[None]]"
 
-CUDA = "CUDA_VISIBLE_DEVICES"
 _NUMACTL = ("cpunodebind", "membind", "physcpubind")
 # The interpreter, the loader and the allocator read these once, as a program begins.
 _READ_AT_START = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES")
@@ -107,9 +107,14 @@ def bootstrap_payload(function: BootstrapFunction) -> Payload:
 # --- environment ----------------------------------------------------------------------------------
 
 
-def env_for(env: PerRank[Mapping[str, str]] | None, extent: Extent) -> list[dict[str, str]]:
-    """What to add to each environment: one for all ranks, or one a rank, or none."""
-    devices = _own_devices(extent)
+def env_for(
+    env: PerRank[Mapping[str, str]] | None, extent: Extent, *, elsewhere: bool = False
+) -> list[dict[str, str]]:
+    """What to add to each environment: one for all ranks, or one a rank, or none.
+
+    Which devices there are on other hosts (`elsewhere`) their agents see.
+    """
+    devices = [] if elsewhere else _own_devices(extent)
     if callable(env):
         asked = [_check_env(env(p), f"env of rank {p.rank}") for p in extent.points()]
     elif env is not None or devices:
@@ -152,9 +157,11 @@ def _is_text(value: object) -> bool:
 
 
 def proc_bind_for(
-    proc_bind: Sequence[Mapping[str, str]] | None, extent: Extent
+    proc_bind: Sequence[Mapping[str, str]] | None, extent: Extent, *, elsewhere: bool = False
 ) -> tuple[list[list[int]], list[list[str]]]:
     """The cpus of each rank, and the `numactl` command that goes before each; none of either is [].
+
+    `extent`: the processes of one host. What another host has (`elsewhere`) is seen there.
 
     Raises:
         ValueError: the wrong number of entries, an unknown key, a cpu or node that is not there, or
@@ -168,12 +175,12 @@ def proc_bind_for(
             f"proc_bind has {len(proc_bind)} entries for {extent.nelements} processes; "
             "give one for each"
         )
-    cpus = [_cpus(rank, asked) for rank, asked in enumerate(proc_bind)]
-    numactl = [_numactl(rank, asked) for rank, asked in enumerate(proc_bind)]
+    cpus = [_cpus(rank, asked, elsewhere) for rank, asked in enumerate(proc_bind)]
+    numactl = [_numactl(rank, asked, elsewhere) for rank, asked in enumerate(proc_bind)]
     return (cpus if any(cpus) else []), (numactl if any(numactl) else [])
 
 
-def _cpus(rank: int, asked: Mapping[str, str]) -> list[int]:
+def _cpus(rank: int, asked: Mapping[str, str], elsewhere: bool) -> list[int]:
     for key, value in asked.items():
         if key != "cpus" and key not in _NUMACTL:
             known = ", ".join(("cpus", *_NUMACTL))
@@ -184,10 +191,11 @@ def _cpus(rank: int, asked: Mapping[str, str]) -> list[int]:
         return []
     if not hasattr(os, "sched_setaffinity"):
         raise ValueError(f"proc_bind of rank {rank}: this system cannot bind to cpus")
-    return _existing(rank, "cpus", asked["cpus"], online_cpus(), "cpu")
+    there = None if elsewhere else online_cpus()
+    return _existing(rank, "cpus", asked["cpus"], there, "cpu")
 
 
-def _numactl(rank: int, asked: Mapping[str, str]) -> list[str]:
+def _numactl(rank: int, asked: Mapping[str, str], elsewhere: bool) -> list[str]:
     options: list[str] = []
     for key in _NUMACTL:
         if key not in asked:
@@ -196,12 +204,12 @@ def _numactl(rank: int, asked: Mapping[str, str]) -> list[str]:
         # numactl knows more than numbers (all, +0-1, !0, netdev:eth0): those it judges itself.
         if not value.strip() or value.strip()[0].isdigit():
             of_cpus = key == "physcpubind"
-            there = online_cpus() if of_cpus else online_nodes()
+            there = None if elsewhere else online_cpus() if of_cpus else online_nodes()
             _existing(rank, key, value, there, "cpu" if of_cpus else "memory node")
         options.append(f"--{key}={value}")
     if not options:
         return []
-    program = shutil.which("numactl")
+    program = "/usr/bin/numactl" if elsewhere else shutil.which("numactl")
     if program is None:
         key = next(key for key in _NUMACTL if key in asked)
         raise ValueError(
@@ -242,8 +250,12 @@ def commands_for(
     env: list[dict[str, str]],
     numactl: list[list[str]],
     extent: Extent,
+    *,
+    elsewhere: bool = False,
 ) -> list[Launch | None]:
     """What to execute: one for all ranks, or one a rank, or none; None: fork.
+
+    On other hosts (`elsewhere`) programs are looked for there, and this Python is theirs.
 
     Raises:
         ValueError: a program that is not there, or options that exclude each other.
@@ -263,13 +275,23 @@ def commands_for(
         before = numactl[rank] if numactl else []
         added = env[rank if len(env) > 1 else 0] if env else {}
         if asked is not None:
-            command = _checked_command(command, rank)
+            command = _checked_command(command, rank, elsewhere)
         elif python:
             command = replace(default_bootstrap_cmd(), program=python)
         elif before or any(name.startswith(_READ_AT_START) for name in added):
             command = default_bootstrap_cmd()
         found.append(None if command is None else _launch(command, before, rank))
+    if elsewhere:
+        found = [None if one is None else _there(one) for one in found]
     return found if any(found) else []
+
+
+def _there(launch: Launch) -> Launch:
+    """The same where this Python is another one."""
+    command = launch.command
+    if command.program == sys.executable:
+        return replace(launch, command=replace(command, program=""))
+    return launch
 
 
 def is_this_python(program: str) -> bool:
@@ -277,10 +299,12 @@ def is_this_python(program: str) -> bool:
     return os.path.realpath(program) == os.path.realpath(sys.executable)
 
 
-def _checked_command(command: Any, rank: int) -> BootstrapCommand:
+def _checked_command(command: Any, rank: int, elsewhere: bool) -> BootstrapCommand:
     if not isinstance(command, BootstrapCommand):
         raise TypeError(f"bootstrap_command of rank {rank} is {command!r}, no BootstrapCommand")
     command.check()
+    if elsewhere:
+        return command
     program = shutil.which(command.program)
     if program is None:
         raise ValueError(

@@ -1,5 +1,6 @@
-"""The only layer that knows ZeroMQ: addresses, the socket, who may wait on it, peers.
+"""Bytes between processes: sockets, who may wait on them, peers. The only layer that knows ZeroMQ.
 
-`router` is the socket made safe for threads, `baton` decides which thread waits on it, `node` adds
-peers and messages, `directory` is where one host's sockets live.
+On one host: `pipe` is one connection, `router` all of them, `baton` decides which thread waits,
+`node` adds peers and messages, `directory` is where the sockets live. Between hosts: `links`,
+by ZeroMQ.
 """

@@ -11,10 +11,9 @@ The *baton* is the right to receive and to handle what was received; it is a pla
 - A *patient* wait is that of an idle actor, which may last for ever. It leads if the baton is free
   when it begins; once it has received for somebody else it gives the baton up, so that whoever is
   busy receives without a hand-over, and sleeps until something comes for it.
-- A *brisk* wait is that for a single answer, with no other call open. Between falling asleep and
-  being woken lies a third of a round trip, so such a wait first asks the socket again and again
-  for `BRISK_S`. Where that is in vain (the endpoint computes, the machine is full) it is tried ever
-  more rarely, so that long calls pay nothing for it.
+- An event loop that has nothing to do leads too, and waits for its own descriptors at the same
+  time (`wait_beside`): patiently, unless it awaits an answer. It does not follow on a lock, but
+  sleeps as any loop does, and is woken as a follower is.
 - The IO thread leads when nobody waits. It does not compete: threads that come and go leave the
   baton free for some microseconds each time, and an IO thread that jumped in would make every call
   a hand-over. It looks once a `TICK`; only if no turn was begun since the last look, and nobody
@@ -29,82 +28,72 @@ leader/followers pattern (Schmidt et al., 2000).
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from monarch._src.errors import BlockedLoopError
-from monarch._src.net.interrupt import InterruptGuard, guard_for_this_thread
+from monarch._src.net.interrupt import Guard, guard_for_this_thread
+from monarch._src.net.waitable import LoopAsleep, Sleeper, Waitable, release
 
 if TYPE_CHECKING:
     from monarch._src.net.router import Router
 
 log = logging.getLogger("monarch.net")
-TICK = 0.005
-BRISK_S = 150e-6
-RAREST = 6  # of 2**6 brisk waits one asks, when all before were in vain
+TICK, SLOWEST_TICK = 0.005, 0.02
 LONGEST_S = 2e6
 FRAMES_NEEDED = 120
 LEAVE_S = 1.0  # how long a leader may take to leave; it handles one batch of messages at most
 _registering = threading.Lock()
 
 
-class Waitable:
-    """Something that becomes done once, at which threads may wait through a Baton.
-
-    `sleepers` are the locks of the threads that sleep until then, `leader` the baton of the one
-    that waits on the socket until then; only a Baton touches them.
-    """
-
-    __slots__ = ("done", "leader", "sleepers")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.leader: Baton | None = None
-        self.sleepers: list[threading.Lock] | None = None
-
-    def finish(self) -> None:
-        """Mark as done and wake who waits. Any thread."""
-        # Order matters: a sleeper, or a leader, registers first and looks at `done` after.
-        self.done = True
-        if self.leader is not None:
-            self.leader.wake_leader()
-        sleepers = self.sleepers
-        if sleepers:
-            for lock in list(sleepers):
-                _release(lock)
+SHUT_DOWN = "the runtime was shut down before the answer came"
+FORKED = (
+    "this process is a fork of the one that has the mesh, and cannot call it; spawn meshes of its "
+    "own here, or start it by another way than fork"
+)
 
 
 class Baton:
-    """Decides which thread waits on one router. `drain` handles all that can be read now."""
+    """Decides which thread waits on one router.
 
-    def __init__(self, router: Router, drain: Callable[[], None], name: str) -> None:
+    `drain` handles all that can be read now.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        drain: Callable[[], None],
+        name: str,
+    ) -> None:
         self._router = router
         self._drain = drain
         self._lead = threading.Lock()
-        self._followers: deque[threading.Lock] = deque()  # those who would lead
-        self._patients: deque[threading.Lock] = deque()  # idle actors, who would lead too
-        self._asleep: set[threading.Lock] = set()  # all who sleep
+        self._followers: deque[Sleeper] = deque()  # those who would lead
+        self._patients: deque[Sleeper] = deque()  # idle actors, who would lead too
+        self._asleep: set[Sleeper] = set()  # all who sleep
         self._served = 0  # how often somebody was woken by another's receiving
-        self._poller = router.poller()
         self._watched: dict[int, Callable[[], None]] = {}
+        # The loop whose descriptor the router looks after, since it slept here last.
+        self._beside: LoopAsleep | None = None
         self._turns = 0
-        self._in_vain = 0 if usable_cpus() > 1 else None  # how often in a row; None: never ask
-        self._sit_out = 0
         self._io_leads = False
         self._io_sleeps = False
         self._wanted = False
         self._urged = False
         self._closed = False
+        self.ended = ""  # why nothing can be waited for any more
         self._io_lock = threading.Lock()
         self._io_lock.acquire()
         self._leader_thread = 0
         # Seconds after which to call `drain` again though nothing has come; None: no need to.
         self.look_again_s: float | None = None
+        # As that, but for ever: something of this process looks at the time when it is called.
+        self.look_often_s: float | None = None
         self._thread = threading.Thread(target=self._io, name=f"monarch-io-{name}", daemon=True)
 
     def start(self) -> None:
@@ -114,13 +103,12 @@ class Baton:
     def watch(self, fd: int, readable: Callable[[], None]) -> None:
         """Call `readable` whenever that descriptor is; it must unwatch or read it empty."""
         self._watched[fd] = readable
-        self._poller.register(fd)
-        self._router.wake()
+        self._router.watch(fd)
 
     def unwatch(self, fd: int) -> None:
         """Stop watching; unknown descriptors are no error."""
         if self._watched.pop(fd, None) is not None:
-            self._poller.unregister(fd)
+            self._router.unwatch(fd)
 
     def wait(
         self,
@@ -128,10 +116,11 @@ class Baton:
         timeout_s: float | None = None,
         *,
         patient: bool = False,
-        brisk: bool = False,
+        unless: Waitable | None = None,
     ) -> bool:
         """Block this thread until `what` is done, receiving meanwhile; False on time-out.
 
+        False too as soon as `unless` is done; whoever makes it so has to `stir` what is waited for.
         A time-out or a KeyboardInterrupt consumes nothing.
 
         Raises:
@@ -139,7 +128,7 @@ class Baton:
         """
         if what.done:
             return True
-        if self._leader_thread == threading.get_ident():
+        if self._leader_thread == get_ident():
             raise BlockedLoopError(
                 "a blocking wait on the thread that handles messages would never end; "
                 "await the future instead, or wait on a thread of your own"
@@ -148,32 +137,73 @@ class Baton:
         bounded = timeout_s is not None and timeout_s < LONGEST_S
         deadline = time.monotonic() + timeout_s if bounded and timeout_s is not None else None
         with guard_for_this_thread() as guard:
-            # A handler that runs out of stack would lose its message: let others receive.
-            gave_up = not _room_on_the_stack()
-            while not what.done and not self._closed:
+            # A handler that runs out of stack would lose its message: let others receive. Who is
+            # patient has nothing else to do, and so nothing on its stack.
+            gave_up = not patient and not _room_on_the_stack()
+            while not what.done and not self._closed and (unless is None or not unless.done):
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     break
                 if not gave_up and self._lead.acquire(False):
                     try:
-                        gave_up = self._lead_until(what, deadline, guard, patient, brisk)
+                        gave_up = self._lead_until(what, deadline, guard, patient, unless)
                     finally:
                         self._pass_on()
                 else:
                     queue = self._patients if patient else self._followers
-                    self._follow(what, left, guard, None if gave_up else queue)
+                    self._follow(what, left, guard, None if gave_up else queue, unless)
         return what.done
+
+    def wait_beside(self, loop: LoopAsleep, timeout_s: float | None) -> None:
+        """Let an event loop sleep: until it has something to do, the time is up, or for no reason.
+
+        Its thread receives meanwhile if nobody else does. A KeyboardInterrupt consumes nothing.
+        """
+        bounded = timeout_s is not None and timeout_s < LONGEST_S
+        deadline = time.monotonic() + timeout_s if bounded and timeout_s is not None else None
+        turn, patient = loop.turn, not loop.awaits
+        with guard_for_this_thread() as guard:
+            gave_up = not _room_on_the_stack()
+            if not gave_up and not self._closed and self._lead.acquire(False):
+                self._look_after(loop)
+                self._watched[loop.fd] = loop.found
+                try:
+                    gave_up = self._lead_until(turn, deadline, guard, patient, None)
+                finally:
+                    del self._watched[loop.fd]
+                    self._pass_on()
+                if not gave_up:
+                    return
+                timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            queue = self._patients if patient else self._followers
+            self._sleep_beside(loop, timeout_s, guard, None if gave_up else queue)
+
+    def loop_ends(self, loop: LoopAsleep) -> None:
+        """That loop sleeps here no more, and its descriptor is about to be closed."""
+        with _registering:
+            if self._beside is loop:
+                self._leave_alone(loop)
 
     def receive_now(self) -> None:
         """Let the IO thread lead at once if nobody does: somebody awaits without blocking."""
         if not self._lead.locked():
             self._urged = True
-            _release(self._io_lock)
+            release(self._io_lock)
+
+    def handles(self) -> bool:
+        """Whether this thread handles a message now."""
+        return self._leader_thread == get_ident()
 
     def wake_leader(self) -> None:
         """What the leader waits for was done by a thread that does not receive: have it look."""
-        if self._leader_thread != threading.get_ident():
+        if self._leader_thread != get_ident():
             self._router.wake()
+
+    def nudge(self) -> None:
+        """Have every thread that waits look whether it still should. Any thread."""
+        self._router.wake()
+        for lock in list(self._asleep):
+            release(lock)
 
     def close(self) -> None:
         """End the IO thread. Idempotent; waits of other threads return False.
@@ -181,14 +211,19 @@ class Baton:
         When it returns nobody is on the socket any more, and it can be closed.
         """
         first, self._closed = not self._closed, True
+        self.ended = self.ended or SHUT_DOWN
         self._router.wake()
-        _release(self._io_lock)
+        release(self._io_lock)
         for lock in list(self._asleep):
-            _release(lock)
+            release(lock)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
-        if first and self._leader_thread != threading.get_ident():
+        if first and self._leader_thread != get_ident():
             self._lead.acquire(timeout=LEAVE_S)  # and never given back
+
+    def forked(self) -> None:
+        """This is a fork, in which nothing can be received: every wait returns False."""
+        self._closed, self.ended = True, FORKED
 
     # --- leading ------------------------------------------------------------------------------
 
@@ -196,71 +231,48 @@ class Baton:
         self,
         what: Waitable,
         deadline: float | None,
-        guard: InterruptGuard | None,
+        guard: Guard | None,
         patient: bool,
-        brisk: bool,
+        unless: Waitable | None,
     ) -> bool:
         """Receive until `what` is done; True if it is not, and the baton is given up for others."""
         self._turns += 1
         what.leader = self
+        served = self._served
+        me = get_ident()
+        # Who waits without end need not look first: what has come ends the wait at once. Links to
+        # other hosts have things to do that no descriptor tells of.
+        looks = deadline is not None or self.look_often_s is not None
         try:
-            return self._receive_until(what, deadline, guard, patient, brisk)
+            while True:
+                if looks:
+                    self._leader_thread = me
+                    try:
+                        self._drain()
+                    finally:
+                        self._leader_thread = 0
+                looks = True
+                if what.done or self._closed or (unless is not None and unless.done):
+                    return False
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                if patient and self._served != served:
+                    return True
+                soon = self.look_again_s or self.look_often_s
+                if soon is not None and (left is None or soon < left):
+                    left = soon
+                for fd, _ in self._router.wait(left, guard):
+                    self._fire(fd)
         finally:
             what.leader = None
-
-    def _receive_until(
-        self,
-        what: Waitable,
-        deadline: float | None,
-        guard: InterruptGuard | None,
-        patient: bool,
-        brisk: bool,
-    ) -> bool:
-        served = self._served
-        me = threading.get_ident()
-        while True:
-            self._leader_thread = me
-            try:
-                self._drain()
-            finally:
-                self._leader_thread = 0
-            if what.done or self._closed:
-                return False
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            if patient and self._served != served:
-                return True
-            if brisk and self._comes_at_once():
-                continue
-            soon = self.look_again_s
-            if soon is not None and (left is None or soon < left):
-                left = soon
-            for fd, _ in self._router.wait(self._poller, left, guard):
-                self._fire(fd)
-
-    def _comes_at_once(self) -> bool:
-        """Ask the socket for a little while whether something has come."""
-        if self._in_vain is None:
-            return False
-        if self._sit_out:
-            self._sit_out -= 1
-            return False
-        readable, clock = self._router.readable, time.perf_counter
-        until = clock() + BRISK_S
-        while clock() < until:
-            if readable():
-                self._in_vain = 0
-                return True
-        self._in_vain = min(self._in_vain + 1, RAREST)
-        self._sit_out = (1 << self._in_vain) - 1
-        return False
 
     def _fire(self, fd: int) -> None:
         readable = self._watched.get(fd)
         if readable is None:
+            self._fired_in_vain(fd)
             return
-        self._leader_thread = threading.get_ident()
+        self._leader_thread = get_ident()
         try:
             readable()
         except Exception:
@@ -268,6 +280,29 @@ class Baton:
             self.unwatch(fd)
         finally:
             self._leader_thread = 0
+
+    def _look_after(self, loop: LoopAsleep) -> None:
+        """Have the router wait for a loop's descriptor too, also when that loop is up again.
+
+        To take it back each time would cost two system calls a message. Whoever else leads is told
+        of it once at most, and takes it back then.
+        """
+        if self._beside is loop:
+            return
+        with _registering:
+            if self._beside is not None:
+                self._leave_alone(self._beside)
+            self._router.watch(loop.fd)
+            self._beside = loop
+
+    def _leave_alone(self, loop: LoopAsleep) -> None:
+        self._router.unwatch(loop.fd)
+        self._beside = None
+
+    def _fired_in_vain(self, fd: int) -> None:
+        with _registering:
+            if self._beside is not None and self._beside.fd == fd:
+                self._leave_alone(self._beside)
 
     def _pass_on(self, *, for_good: bool = False) -> None:
         self._lead.release()
@@ -282,28 +317,23 @@ class Baton:
         followers = self._followers or (self._patients if for_good else None)
         if followers:
             try:
-                _release(followers[0])
+                release(followers[0])
             except IndexError:
                 pass
         elif self._io_sleeps:
             self._io_sleeps = False
-            _release(self._io_lock)
+            release(self._io_lock)
 
     def _follow(
         self,
         what: Waitable,
         left: float | None,
-        guard: InterruptGuard | None,
-        queue: deque[threading.Lock] | None,
+        guard: Guard | None,
+        queue: deque[Sleeper] | None,
+        unless: Waitable | None,
     ) -> None:
         """Sleep until `what` is done or the baton may be had; no `queue`: it is not wanted."""
-        lock = threading.Lock()
-        lock.acquire()
-        with _registering:  # two first sleepers at once must not each make a list
-            if what.sleepers is None:
-                what.sleepers = []
-            sleepers = what.sleepers
-            sleepers.append(lock)
+        lock = what.new_sleeper()
         self._asleep.add(lock)
         if queue is not None:
             queue.append(lock)
@@ -311,6 +341,8 @@ class Baton:
         try:
             # Looked at again after registering: whoever finishes or leaves now sees the lock.
             if what.done or self._closed or not (queue is None or self._lead.locked()):
+                return
+            if unless is not None and unless.done:
                 return
             if guard is not None:
                 guard.let_through()
@@ -320,7 +352,7 @@ class Baton:
         finally:
             if guard is not None:
                 guard.open = False
-            sleepers.remove(lock)
+            what.sleeps_no_more(lock)
             self._asleep.discard(lock)
             if queue is not None:
                 queue.remove(lock)
@@ -330,25 +362,63 @@ class Baton:
             if not self._lead.locked():
                 self._offer()
 
+    def _sleep_beside(
+        self,
+        loop: LoopAsleep,
+        left: float | None,
+        guard: Guard | None,
+        queue: deque[Sleeper] | None,
+    ) -> None:
+        """Sleep as any loop does, or until the baton may be had; no `queue`: it is not wanted."""
+        if self._closed:
+            queue = None
+        self._asleep.add(loop)
+        if queue is not None:
+            queue.append(loop)
+            self._wanted = self._io_leads
+        try:
+            # Looked at again after registering: whoever leaves now sees the loop.
+            if queue is not None and not self._lead.locked():
+                return
+            if guard is not None:
+                guard.let_through()
+            loop.sleep(left)
+        finally:
+            if guard is not None:
+                guard.open = False
+            self._asleep.discard(loop)
+            if queue is not None:
+                queue.remove(loop)
+            if loop.turn.done:
+                self._served += 1
+            # The wake-up may have been the baton, offered to us alone, and we may not need it.
+            if not self._lead.locked():
+                self._offer()
+
     # --- the IO thread ------------------------------------------------------------------------
 
     def _io(self) -> None:
-        seen = -1
+        seen, tick = -1, TICK
         while not self._closed:
             if (seen == self._turns or self._urged) and self._lead.acquire(False):
                 self._urged = False
                 self._io_lead()
+                tick = TICK
+            elif seen == self._turns or self._asleep:
+                tick = TICK
+            else:  # leaders come and go, and nobody sleeps beside them
+                tick = min(2 * tick, SLOWEST_TICK)
             seen = self._turns
             if self._lead.locked() and not self._followers:
                 # Somebody leads: sleep until the leader leaves, unless it left just now.
-                self._io_lock.acquire(timeout=TICK)
+                self._io_lock.acquire(timeout=tick)
                 if seen == self._turns and self._lead.locked():
                     self._io_sleeps = True
                     if seen == self._turns and self._lead.locked() and not self._closed:
                         self._io_lock.acquire()
                     self._io_sleeps = False
             else:
-                self._io_lock.acquire(timeout=TICK)
+                self._io_lock.acquire(timeout=tick)
 
     def _io_lead(self) -> None:
         self._io_leads = True
@@ -361,7 +431,7 @@ class Baton:
                     self._leader_thread = 0
                 if self._wanted or self._closed:
                     break
-                for fd, _ in self._router.wait(self._poller, self.look_again_s):
+                for fd, _ in self._router.wait(self.look_again_s or self.look_often_s):
                     self._fire(fd)
         except Exception:
             log.exception("the IO thread failed while handling messages")
@@ -371,11 +441,6 @@ class Baton:
             self._pass_on(for_good=True)
 
 
-def usable_cpus() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _room_on_the_stack() -> bool:
     """Whether this thread has room for what handles messages: asked in 0.2 us."""
     try:
@@ -383,10 +448,3 @@ def _room_on_the_stack() -> bool:
     except ValueError:
         return True  # there are not so many frames
     return False
-
-
-def _release(lock: threading.Lock) -> None:
-    try:
-        lock.release()
-    except RuntimeError:
-        pass  # it was free already: a second wake-up

@@ -18,6 +18,7 @@ from pathlib import Path
 
 PREFIX = "monarch-"
 LOCK = "lock"
+AWAY = "away"  # what of it other hosts keep, which is to be ended before this is removed
 _LONGEST = 103 - len("/client-0123456789abcdef.sock")  # macOS: sun_path has 104 bytes
 
 
@@ -126,7 +127,8 @@ def remove(directory: Path) -> None:
 def sweep(base: Path) -> list[Path]:
     """Remove directories of this user's dead sessions; returns what was removed.
 
-    A directory without a lock file is left alone: its session may be about to start.
+    A directory without a lock file is left alone: its session may be about to start. So is one
+    that says what other hosts still keep of it.
     """
     removed: list[Path] = []
     for path in base.glob(PREFIX + "*"):
@@ -134,6 +136,9 @@ def sweep(base: Path) -> list[Path]:
             check_private(path)
             fd = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
+            continue
+        if (path / AWAY).exists():
+            os.close(fd)
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -148,5 +153,18 @@ def sweep(base: Path) -> list[Path]:
 
 
 def address_of(directory: Path | str, node: str) -> str:
-    """The ZeroMQ address at which that node of this session listens."""
+    """The address at which that node of this session listens."""
     return f"ipc://{directory}/{node}"
+
+
+def at_site(site: str, pipe: str) -> str:
+    """How a node of that site tells others where it listens."""
+    return f"{site}|{pipe}" if site else pipe
+
+
+def site_and_pipe(told: str) -> tuple[str, str]:
+    """What `at_site` was given."""
+    if told.startswith("ipc://"):
+        return "", told
+    site, _, pipe = told.partition("|")
+    return site, pipe

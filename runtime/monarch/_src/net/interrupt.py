@@ -6,23 +6,32 @@ two frames of a message would make the next message a part of it. So for the len
 send the handler is ours: it passes the signal on at once while the thread is blocked (`open`), and
 otherwise before it blocks, or at the end.
 
+To swap a handler is a system call, twice a guard. A process whose SIGINT is nobody else's affair,
+a proc, has ours in place for good (`keep_handler`), and a guard only says that it is there.
+
 Only SIGINT is held back, since it is the one that interactive users send to a program that means to
-go on; only the main thread needs a guard, since no other thread runs handlers.
+go on. Only the main thread runs handlers; a thread of an actor, in which another thread may raise
+(`PyThreadState_SetAsyncExc`, when a call is cancelled), has a `Shield` for the same purpose.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 # The wrappers in `signal` convert to enums, 2.5 us a call on the path of every call; this is 0.2
 # us.
 _low: Any = getattr(signal, "_signal", signal)
 _SIGINT = int(signal.SIGINT)
 _guarded = False  # whether the main thread is under a guard; only it looks and changes
+_active: InterruptGuard | None = None  # under which, if the handler that stays is in place
+_behind: Callable[[int, FrameType | None], Any] = signal.default_int_handler
 
 
 class InterruptGuard:
@@ -37,23 +46,32 @@ class InterruptGuard:
         self._previous: Callable[[int, FrameType | None], Any] | int | None = None
 
     def __enter__(self) -> InterruptGuard:
-        global _guarded
+        global _active, _guarded
         previous = _low.getsignal(_SIGINT)
-        if callable(previous):
+        if previous is _that_stays:
+            self._previous = _behind
+            _active = self
+            _guarded = True
+        elif callable(previous):
             self._previous = previous
             self._installed = True
-            _low.signal(_SIGINT, self._handle)
+            _low.signal(_SIGINT, self.handle)
             _guarded = True
         return self
 
     def __exit__(self, *_: object) -> None:
-        global _guarded
-        if not self._installed:
+        global _active, _guarded
+        if _active is self:
+            _active = None
+            _guarded = False
+        elif self._installed:
+            self._installed = False
+            _guarded = False
+            _low.signal(_SIGINT, self._previous)
+        else:
             return
-        self._installed = False
-        _guarded = False
-        _low.signal(_SIGINT, self._previous)
-        self._pass_on_held()
+        if self._held is not False:
+            self._pass_on_held()
 
     def let_through(self) -> None:
         """The thread is about to block: raise what was held back, and from now on at once."""
@@ -63,7 +81,7 @@ class InterruptGuard:
             self._pass_on_held()
             self.open = True
 
-    def _handle(self, _signum: int, frame: FrameType | None) -> None:
+    def handle(self, _signum: int, frame: FrameType | None) -> None:
         if self.open:
             self.open = False  # no second one while the first unwinds
             self._pass_on(frame)
@@ -82,6 +100,173 @@ class InterruptGuard:
             previous(_SIGINT, frame)
 
 
+class Shield:
+    """Lets other threads raise `error` in this one while it runs one piece of work, not else.
+
+    Work is code of the user; when that calls the runtime (a send, a wait), what is raised is held
+    back until the thread blocks or is back in the work.
+
+    `open`, `close` and `with` are for the thread itself; `raise_in` for any other. Each side first
+    says what it is about to do and then looks at what the other has said, so that one of them
+    always sees the other; then the thread waits until the other has finished, and takes what was
+    raised while it still can. Nothing is ever raised in another piece of work.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_depth",
+        "_error",
+        "_fired",
+        "_lock",
+        "_thread",
+        "_work",
+        "held",
+        "open",
+        "sleeper",
+    )
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self._error = error
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._work: object | None = None
+        self._depth = 1  # 0: in the work, above: in the runtime
+        self._asked = False
+        self._fired = False
+        self.held = False
+        self.sleeper: threading.Lock | None = None  # what the thread sleeps on, in `time.sleep`
+        self.open = False  # as of an InterruptGuard; nothing looks at it here
+
+    def begin(self, work: object) -> None:
+        """From here on `raise_in(work)` may raise here."""
+        self._work = work
+        self._depth = 0
+
+    def end(self) -> None:
+        """The work has ended: what was raised and has not arrived yet never will. Idempotent."""
+        try:
+            self._depth = 1
+            self._work = None
+            if self._asked:
+                self._settle()
+        except self._error:
+            self._depth = 1
+            self._work = None
+        self.held = False
+
+    def __enter__(self) -> Shield:
+        depth = self._depth
+        try:
+            self._depth = depth + 1
+            if self._asked:
+                self._settle()
+        except self._error:
+            self._depth = depth + 1
+            self.held = True
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._depth -= 1
+        if self.held and kind is None and not self._depth:
+            self.let_through()
+
+    def let_through(self) -> None:
+        """The thread is about to block, or back in its work: raise what was held back."""
+        if self.held:
+            self.held = False
+            raise self._error
+
+    def _settle(self) -> None:
+        with self._lock:  # whoever asks has finished asking
+            self._asked = False
+            fired, self._fired = self._fired, False
+        if fired:
+            try:
+                for _ in (0, 0):  # what was not raised yet is raised at a jump back, so here
+                    pass
+            except self._error:
+                self.held = True
+
+    def raise_in(self, work: object) -> bool:
+        """Raise in that work, if it is what runs. Whoever asks wakes the thread if it blocks."""
+        with self._lock:
+            self._asked = True
+            if self._work is not work:
+                return False
+            if self._depth:
+                self.held = True
+                sleeper = self.sleeper
+                if sleeper is not None:
+                    try:
+                        sleeper.release()
+                    except RuntimeError:
+                        pass  # it has been woken before
+            else:
+                self._fired = True
+                _raise_in_thread(self._thread, self._error)
+            return True
+
+
+class SignalShield:
+    """The same for the main thread, where raising is a signal and its handler knows where it is.
+
+    From its making until `restore` it handles SIGINT. One that somebody else has sent raises
+    KeyboardInterrupt in the work, or `error` if that was wanted already; it does nothing while no
+    work is done. Sends and waits hold it back, as an InterruptGuard does.
+    """
+
+    __slots__ = ("_before", "_error", "_sent", "_wanted", "_work", "work_of")
+
+    def __init__(
+        self, error: type[BaseException], work_of: Callable[[], object | None] | None = None
+    ) -> None:
+        """`work_of`, called in the handler, says what runs; without it, what `begin` has said."""
+        self._error = error
+        self._work: object | None = None
+        self._wanted: object | None = None
+        self._sent = False
+        self.work_of = work_of
+        self._before = _stand_behind(self._handle)
+
+    def begin(self, work: object) -> None:
+        """From here on this work may be interrupted."""
+        self._work = work
+
+    def end(self) -> None:
+        """It has ended. Idempotent."""
+        self._work = None
+
+    def raise_in(self, work: object) -> bool:
+        """Raise in that work, also where it blocks, if it is what runs. Any thread."""
+        if self.work_of is None and self._work is not work:
+            return False
+        self._wanted = work
+        self._sent = True
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        return True
+
+    def restore(self) -> None:
+        """Handle SIGINT no more."""
+        _stand_behind(self._before)
+
+    def _handle(self, _signum: int, _frame: FrameType | None) -> None:
+        sent, self._sent = self._sent, False
+        work = self._work if self.work_of is None else self.work_of()
+        if work is None:
+            return
+        if work is self._wanted:
+            raise self._error
+        if not sent:
+            raise KeyboardInterrupt
+
+
+def _raise_in_thread(thread: int, error: type[BaseException]) -> None:
+    import ctypes  # only whoever cancels needs it
+
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    raise_in(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
 class NoGuard:
     """The same for threads that never run signal handlers."""
 
@@ -97,16 +282,102 @@ class NoGuard:
         return None
 
 
-_no_guard = NoGuard()
+NO_GUARD = NoGuard()
 
 
-def uninterrupted() -> InterruptGuard | NoGuard:
-    """Hold SIGINT back for the length of a `with` block on the main thread; may be nested."""
-    return _no_guard if _guarded else guard_for_this_thread()
+def keep_handler() -> None:
+    """Put a handler in place that stays, in front of the one that there is. Main thread.
+
+    User code that sets another one takes it away, and guards swap handlers again.
+    """
+    global _behind
+    previous = _low.getsignal(_SIGINT)
+    if callable(previous) and previous is not _that_stays:
+        _behind = previous
+        _low.signal(_SIGINT, _that_stays)
 
 
-def guard_for_this_thread() -> InterruptGuard | NoGuard:
-    """A guard if this is the main thread."""
-    if threading.get_ident() == threading.main_thread().ident:
-        return InterruptGuard()
-    return _no_guard
+def _stand_behind(handler: Any) -> Any:
+    """Handle SIGINT by this, behind the handler that stays if that is in place; what did before."""
+    global _behind
+    if _low.getsignal(_SIGINT) is not _that_stays:
+        return signal.signal(signal.SIGINT, handler)
+    before, _behind = _behind, handler
+    return before
+
+
+def call_on_main(call: Callable[[FrameType | None], None]) -> bool:
+    """Have that called on the main thread, wherever it is, with the frame that runs. Any thread.
+
+    False where user code has taken our handler away. Also called in the middle of a guard, so it
+    must not block where it finds the frame of one.
+    """
+    if _low.getsignal(_SIGINT) is not _that_stays:
+        return False
+    _calls.append(call)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    return True
+
+
+_calls: deque[Callable[[FrameType | None], None]] = deque()
+
+
+def _that_stays(signum: int, frame: FrameType | None) -> None:
+    if _calls:
+        _calls.popleft()(frame)
+    elif _active is not None:
+        _active.handle(signum, frame)
+    else:
+        _behind(signum, frame)
+
+
+def _forked() -> None:
+    global _main
+    _main = threading.main_thread().ident
+
+
+_main = threading.main_thread().ident
+os.register_at_fork(after_in_child=_forked)
+# By thread: those of actors that are not on the main thread.
+_shields: dict[int, Shield] = {}
+
+
+def shield_this_thread(error: type[BaseException]) -> Shield | SignalShield:
+    """From here on `error` can be raised in this thread; until `unshield_this_thread`."""
+    if threading.current_thread() is threading.main_thread():
+        return SignalShield(error)
+    shield = _shields[threading.get_ident()] = Shield(error)
+    return shield
+
+
+def unshield_this_thread(shield: Shield | SignalShield) -> None:
+    """Nothing is raised here any more."""
+    if isinstance(shield, SignalShield):
+        shield.restore()
+    else:
+        _shields.pop(threading.get_ident(), None)
+
+
+def shield_of_this_thread() -> Shield | None:
+    """The one of an actor that is not on the main thread."""
+    return _shields.get(threading.get_ident())
+
+
+Guard: TypeAlias = "InterruptGuard | Shield"
+
+
+def uninterrupted() -> Guard | NoGuard:
+    """Hold back what would interrupt this thread for the length of a `with` block; may be nested.
+
+    That is SIGINT on the main thread, and the end of a call on the thread of an actor.
+    """
+    thread = get_ident()
+    if thread == _main:
+        return NO_GUARD if _guarded else InterruptGuard()
+    return _shields.get(thread, NO_GUARD)
+
+
+def guard_for_this_thread() -> Guard | NoGuard:
+    """The same for a wait, which lets through what it was held back when it blocks."""
+    thread = get_ident()
+    return InterruptGuard() if thread == _main else _shields.get(thread, NO_GUARD)

@@ -1,5 +1,9 @@
 """One process that takes part: its socket, its peers, its messages in and out.
 
+Nodes of this host are reached by a pipe each; those of another site through a *gateway*, which
+takes a Relay with the frames: the agent of a worker host, the client where that runs. Which of the
+two, a peer knows once its way has been looked up, so that a message asks nothing.
+
 Runs in: every process. Messages are handled on whichever thread holds the baton, one at a time.
 Owns: the Router, the Baton, a table of peers.
 Invariants: the first message on every pipe, in each direction that opened it, is a Hello; what
@@ -14,30 +18,66 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import cast
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Protocol, cast
 
 import msgspec
 
-from monarch._src.net.baton import Baton, Waitable
+from monarch._src.core.ids import AGENT, agent_at
+from monarch._src.core.tally import EACH, Tally
+from monarch._src.core.versions import mismatch
+from monarch._src.net.baton import Baton
+from monarch._src.net.directory import at_site, site_and_pipe
 from monarch._src.net.interrupt import uninterrupted
+from monarch._src.net.room import Rooms
+from monarch._src.net.router import Router
+from monarch._src.net.waitable import Waitable
 from monarch._src.version import VERSION
-from monarch._src.wire.frames import NO_PAYLOAD, Buffer, FrameError, Payload, decode, encode
-from monarch._src.wire.messages import PROTOCOL, AnyMessage, Hello, Message, Refused
+from monarch._src.wire.apart import Placed
+from monarch._src.wire.frames import (
+    NO_PAYLOAD,
+    Buffer,
+    FrameError,
+    Payload,
+    apart_of,
+    decode,
+    encode,
+)
+from monarch._src.wire.messages import PROTOCOL, AnyMessage, Hello, Message, Refused, Relay
 
 log = logging.getLogger("monarch.net")
 AT_ONCE = 1000
 
-FAREWELL_S, FAREWELL_LIMIT_S = 0.05, 2.0
+FAREWELL_LIMIT_S = 2.0
 
 Handler = Callable[[str, AnyMessage, Payload], None]
+FAR = b"@"  # the route to what is on another site
+
+
+class Outside(Protocol):
+    """What a gateway has beside its node: the links to other sites. See `net.gateway`."""
+
+    def pass_on(self, sender: str, origin: str, to: str, site: str, frames: list[Buffer]) -> bool:
+        """Have these frames go to that node of that site; False if nothing goes there any more."""
+        ...
+
+    def drain(self) -> None:
+        """Handle what has come from there."""
+        ...
 
 
 class Peer(msgspec.Struct, eq=False):
-    """Another node. `route` is None until messages can go out; they wait in `outbox` until then."""
+    """Another node. `route` is None until messages can go out; they wait in `outbox` until then.
+
+    `transmit` is given the route and the frames; `site` is where the node is.
+    """
 
     name: str
+    transmit: Callable[[bytes, Sequence[Buffer]], bool]
+    site: str
     route: bytes | None = None
     address: str = ""
     hello: Hello | None = None
@@ -64,35 +104,59 @@ class Node:
         *,
         mesh: int = 0,
         rank: int = -1,
+        site: str = "",
     ) -> None:
+        """Args:
+        address: where it listens. site: of this host; empty where the client runs.
+        """
         self.name = name
-        self.address = address
+        self.site = site
+        self.address = at_site(site, address)  # as others are told
+        # The node that takes what goes to other sites, and where it listens; or we do ourselves.
+        self.gateway, self.gateway_pipe = "", ""
+        self.outside: Outside | None = None
         self._handle = handle
+        # Told of a node that is gone for good, and of one that is known by another name now.
+        self.on_forget: Callable[[str], None] | None = None
+        self.on_alias: Callable[[str, str], None] | None = None
         # Called when all was read; True from it asks for another look.
         self.after_drain: Callable[[], bool] | None = None
-        self._hello = Hello(PROTOCOL, name, kind, os.getpid(), address, {}, mesh, rank)
+        self._hello = Hello(PROTOCOL, name, kind, os.getpid(), self.address, {}, mesh, rank)
         self._peers: dict[str, Peer] = {}
         self._by_route: dict[bytes, Peer] = {}
         self._lock = threading.Lock()
         self._to_self: deque[tuple[AnyMessage, Payload]] = deque()
         self.dropped = 0
-        # ZeroMQ takes 10 ms to load; a client has them while its host agent starts.
-        from monarch._src.net.router import Router
-
+        self._refusals: Tally[str] = Tally()
         self.router = Router(name.encode(), address)
         self.baton = Baton(self.router, self.drain, name)
+        self.router.on_full = self.baton.receive_now
+        self.rooms = Rooms(self.baton.wait)
+        _nodes.add(self)
 
     # --- peers --------------------------------------------------------------------------------
 
-    def expect(self, name: str) -> None:
-        """That node will connect to us; what is sent to it until then waits."""
+    def expect(self, name: str, site: str | None = None) -> None:
+        """That node will connect to us; what is sent to it until then waits.
+
+        `site`: where it is to be, if not here.
+        """
         with self._lock:
-            self._peers.setdefault(name, Peer(name))
+            peer = self._peer(name)
+            if site is not None and peer.route is None:
+                peer.site = site
+
+    def _peer(self, name: str) -> Peer:
+        """That node, known from now on. Under the lock."""
+        peer = self._peers.get(name)
+        if peer is None:
+            peer = self._peers[name] = Peer(name, self.router.send, self.site)
+        return peer
 
     def link(self, name: str, address: str) -> None:
-        """Connect to a node, unless there is a route to it already."""
+        """Connect to a node of this host, unless there is a route to it already."""
         with self._lock:
-            peer = self._peers.setdefault(name, Peer(name))
+            peer = self._peer(name)
         with uninterrupted(), peer.lock:
             if peer.route is not None or peer.gone:
                 return
@@ -103,10 +167,74 @@ class Node:
             if not self._hello.versions:
                 self._hello.versions = versions()
             self.router.send(route, encode(self._hello))
-            for frames in peer.outbox:
-                self.router.send(route, frames)
-            peer.outbox.clear()
-            peer.route = route
+            self._empty_outbox(peer, route)
+
+    def reach(self, name: str, told: str) -> None:
+        """Have a route to a node, by the address that it has told; as `link`."""
+        site, pipe = site_and_pipe(told)
+        if site == self.site:
+            self.link(name, pipe)
+        else:
+            self.link_far(name, site)
+
+    def link_far(self, name: str, site: str) -> None:
+        """Have a route to a node of another site, unless there is one already."""
+        with self._lock:
+            peer = self._peer(name)
+        with peer.lock:
+            if peer.route is not None or peer.gone:
+                return
+            self._send_far_from_now_on(peer, site)
+            if not self._hello.versions:
+                self._hello.versions = versions()
+            peer.transmit(FAR, encode(self._hello))
+            self._empty_outbox(peer, FAR)
+
+    def _send_far_from_now_on(self, peer: Peer, site: str) -> None:
+        peer.site = site
+        to = AGENT if peer.name == agent_at(site) else peer.name
+        if self.outside is None and self.gateway_pipe:
+            self.link(self.gateway, self.gateway_pipe)
+        peer.transmit = cast(Any, partial(self._send_far, to, site))
+
+    def _empty_outbox(self, peer: Peer, route: bytes) -> None:
+        for frames in peer.outbox:
+            peer.transmit(route, frames)
+        peer.outbox.clear()
+        peer.route = route
+
+    def _send_far(self, to: str, site: str, _route: bytes, frames: Sequence[Buffer]) -> bool:
+        if self.outside is not None:
+            return self.outside.pass_on(self.name, self.site, to, site, list(frames))
+        first = cast("bytes | memoryview", frames[0])
+        self.rooms.gave(site, sum(map(len, frames)))
+        return self.send(self.gateway, Relay(to, site), Payload(first, frames[1:]))
+
+    def site_of(self, name: str) -> str:
+        """On which site a node is; this one's if it is not known."""
+        peer = self._peers.get(name)
+        return self.site if peer is None else peer.site
+
+    def link_as(self, alias: str, name: str, address: str) -> None:
+        """Connect to a node that was expected under another name, by which it can still be sent to.
+
+        What waited for it goes out. Without effect if nothing was expected under that name.
+        """
+        with self._lock:
+            peer = self._peers.get(alias)
+            if peer is None or peer.gone:
+                return
+            known = self._peers.setdefault(name, peer)
+            self._peers[alias] = known
+        peer.name = name
+        if self.on_alias is not None:
+            self.on_alias(alias, name)
+        self.reach(name, address)
+        if known is not peer:  # there was a route already; who has looked up `peer` takes it too
+            with uninterrupted(), peer.lock:
+                peer.transmit, peer.site = known.transmit, known.site
+                self._empty_outbox(peer, known.route or b"")
+                peer.route, peer.gone = known.route, known.gone
 
     def knows(self, name: str) -> bool:
         """Whether messages to that node would go out or wait."""
@@ -121,27 +249,28 @@ class Node:
     def forget(self, name: str) -> None:
         """That node is gone for good; what still waits for it is dropped."""
         peer = self._peers.get(name)
-        if peer is None or peer.gone:
-            return
-        with peer.lock:
-            peer.gone = True
-            peer.outbox.clear()
-            route, peer.route = peer.route, None
-        if route is not None and route.startswith(b">"):
-            self.router.disconnect(peer.address)
+        if peer is not None and not peer.gone:
+            with peer.lock:
+                peer.gone = True
+                peer.outbox.clear()
+                route, peer.route = peer.route, None
+            if route is not None and route.startswith(b">"):
+                self.router.disconnect(peer.address)
+        if self.on_forget is not None:  # others may have sent to it in our name
+            self.on_forget(name)
 
     def has_said_all(self, name: str, died_at: float) -> bool:
         """Whether everything that a node sent before it died can be received by now.
 
-        `died_at`: when we heard of its death (seconds, `time.monotonic`). Exact for a peer that
-        connected to us; the pipes that we opened don't tell, and get `FAREWELL_S`.
+        `died_at`: when we heard of its death (seconds, `time.monotonic`). Who holds its pipe open
+        beyond that, a program that it has started perhaps, is not waited for long.
         """
         peer = self._peers.get(name)
         route = None if peer is None else peer.route
         waited = time.monotonic() - died_at
-        if route is None or waited > FAREWELL_LIMIT_S:
-            return True
-        return waited > FAREWELL_S if route.startswith(b">") else not self.router.reachable(route)
+        if route is None or route == FAR or waited > FAREWELL_LIMIT_S:
+            return True  # what tells of ends on another site comes behind what was said there
+        return not self.router.reachable(route)
 
     def drop(self, name: str) -> None:
         """Forget that a node ever was, so that its name costs nothing."""
@@ -156,6 +285,8 @@ class Node:
 
     def send(self, name: str, message: Message, payload: Payload = NO_PAYLOAD) -> bool:
         """Send to a known node, in order, without blocking; False if it is gone or unknown."""
+        if payload.buffers and isinstance(payload.buffers[0], Placed):
+            return self._lend(name, message, payload, payload.buffers[0])
         if name == self.name:  # an actor that calls its neighbour, or itself
             self._to_self.append((cast(AnyMessage, message), payload.own()))
             self.router.wake()
@@ -174,55 +305,154 @@ class Node:
                 if route is None:
                     peer.outbox.append(frames)
                     return True
-        return self.router.send(route, frames)
+        return peer.transmit(route, frames)
+
+    def _lend(self, name: str, message: Message, payload: Payload, placed: Placed) -> bool:
+        """Send a message whose large parts lie in a segment, for its receiver to use."""
+        site = self.site_of(name)
+        is_far = site != self.site
+        lent = placed.serve(name, site) if is_far else placed.lend(name, message)
+        if lent is None:
+            return Node.send(self, name, message, placed.carried(payload))
+        if Node.send(self, name, message, Payload(payload.body, (lent,))):
+            return True
+        if is_far:
+            placed.unserve(lent)
+        else:
+            placed.unsent(lent, name, message)
+        return False
+
+    def divert(self, send: Callable[[str, Message, Payload], bool] | None) -> None:
+        """Have `send` called in place of ours, until it is None. For injected faults.
+
+        It takes the place of the method, so that sending costs nothing while nobody does this.
+        """
+        if send is None:
+            self.__dict__.pop("send", None)
+            return
+
+        def diverted(name: str, message: Message, payload: Payload = NO_PAYLOAD) -> bool:
+            return send(name, message, payload)
+
+        self.__dict__["send"] = diverted
 
     def forward(self, names: Iterable[str], message: Message, payload: Payload) -> None:
-        """Send the same to many nodes that are known; one that is gone is no error."""
+        """Send the same to many nodes of this host that are known; one that is gone is no error."""
+        if payload.buffers and isinstance(payload.buffers[0], Placed):
+            placed = payload.buffers[0]
+            lent = placed.lend("", message)
+            payload = placed.carried(payload) if lent is None else Payload(payload.body, (lent,))
         frames = encode(message, payload)
-        ready: list[bytes] = []
+        near: list[bytes] = []
+        far: list[Peer] = []
         for name in names:
             peer = self._peers.get(name)
             if peer is None:
                 continue
             with peer.lock:
-                if peer.route is not None:
-                    ready.append(peer.route)
-                elif not peer.gone:
-                    peer.outbox.append(frames)
-        self.router.send_all(ready, frames)
+                if peer.route is None:
+                    if not peer.gone:
+                        peer.outbox.append(frames)
+                elif peer.route == FAR:
+                    far.append(peer)
+                else:
+                    near.append(peer.route)
+        self.router.send_all(near, frames)
+        for peer in far:
+            peer.transmit(FAR, frames)
 
     def drain(self) -> None:
         """Handle what can be read now, `AT_ONCE` messages at most. For the holder of the baton."""
-        while self._drained() and self.after_drain is not None and self.after_drain():
-            pass
+        receive, to_self = self.router.receive, self._to_self
+        while True:
+            self.router.take_wake_ups()
+            if self.outside is not None:
+                self.outside.drain()
+            for _ in range(AT_ONCE):
+                while to_self:
+                    self._deliver(self.name, *to_self.popleft())
+                parts = receive()
+                if parts is None:
+                    break
+                self._take(parts)
+            else:
+                return  # a flood must not keep others from their turn
+            if self.after_drain is None or not self.after_drain():
+                return
 
-    def _drained(self) -> bool:
-        """Handle messages; True if that was all, False if a flood keeps others from their turn."""
-        receive = self.router.receive
-        for _ in range(AT_ONCE):
-            while self._to_self:
-                self._deliver(self.name, *self._to_self.popleft())
-            parts = receive()
-            if parts is None:
-                return True
-            try:
-                message, payload = decode(parts[1:])
-            except FrameError as error:
-                self.dropped += 1
-                log.warning("dropped a malformed message from %r: %s", parts[0], error)
-                continue
-            peer = self._by_route.get(parts[0])
-            kind = type(message)
-            if kind is Hello:
-                peer = self._met(parts[0], message)  # pyright: ignore[reportArgumentType]
-                if peer is None:
-                    continue  # refused
-            if peer is None:
-                self.dropped += 1
-                log.warning("dropped a %s from %r, which said no hello", kind.__name__, parts[0])
-                continue
+    def _take(self, parts: list[Any]) -> None:
+        """Handle what was received."""
+        route = parts.pop(0)
+        try:
+            message, payload = decode(parts)
+        except FrameError as error:
+            self._refuse("dropped a malformed message from %r: %s", route, error)
+            return
+        peer = self._by_route.get(route)
+        if type(message) is Hello:
+            peer = self._met(route, message)
+        elif peer is None:
+            kind = type(message).__name__
+            self._refuse("dropped a %s from %r, which said no hello", kind, route)
+        if peer is not None:
             self._deliver(peer.name, message, payload)
-        return False
+
+    def _refuse(self, why: str, *facts: object, level: int = logging.WARNING) -> None:
+        """Count what is not handled, and log it unless there was much of it."""
+        self.dropped += 1
+        if number := self._refusals.note(why):
+            log.log(level, "%s%s", why % facts, f" ({number} like it)" if number > EACH else "")
+
+    # --- other sites --------------------------------------------------------------------------
+
+    def relayed(self, peer: str, message: Relay, payload: Payload) -> None:
+        """A Relay came: for a node of another site, or from one."""
+        frames = frames_within(payload)
+        if self.outside is not None:
+            self.outside.pass_on(peer, self.site, message.to, message.site, frames)
+        elif peer == self.gateway:
+            self.came_from_afar(message.sender, message.origin, frames)
+        else:
+            self._refuse("dropped a Relay from %s, which is no gateway", peer)
+
+    def came_from_afar(self, sender: str, origin: str, frames: Sequence[Buffer]) -> None:
+        """A message of a node of another site came, through who may be believed in that."""
+        try:
+            message, payload = decode([bytes(frames[0]), *frames[1:]])  # as what comes by a pipe
+        except FrameError as error:
+            self._refuse("dropped a malformed message from %s of %s: %s", sender, origin, error)
+            return
+        self.deliver_from_afar(sender, origin, message, payload)
+
+    def deliver_from_afar(
+        self, sender: str, origin: str, message: AnyMessage, payload: Payload
+    ) -> None:
+        """Handle a message of a node of another site."""
+        name = agent_at(origin) if sender == AGENT else sender
+        peer = self._peers.get(name)
+        if peer is None or (peer.route is None and not peer.gone):
+            with self._lock:
+                peer = self._peer(name)
+            with peer.lock:
+                if peer.route is None and not peer.gone:
+                    self._send_far_from_now_on(peer, origin)
+                    self._empty_outbox(peer, FAR)
+        self._deliver(name, message, payload)
+
+    def far_nodes(self, site: str | None = None) -> list[str]:
+        """The nodes of that other site that are known; of all others if None."""
+        with self._lock:
+            peers = list(self._peers.items())
+        return [
+            name
+            for name, peer in peers
+            if peer.route == FAR and (site is None or peer.site == site)
+        ]
+
+    def waiting(self) -> list[str]:
+        """The nodes that are expected and have not come."""
+        with self._lock:
+            return [name for name, peer in self._peers.items() if peer.route is None]
 
     def _deliver(self, sender: str, message: AnyMessage, payload: Payload) -> None:
         try:
@@ -233,27 +463,31 @@ class Node:
     def _met(self, route: bytes, hello: Hello) -> Peer | None:
         why = _mismatch(hello)
         if why:
-            log.error("refused %s: %s", hello.node, why)
-            self.router.send(route, encode(Refused(why)))
+            self._refuse("refused %s: %s", hello.node, why, level=logging.ERROR)
+            if not self.router.is_behind(route):  # or who does not read would cost memory
+                self.router.send(route, encode(Refused(why)))
             return None
         if route != hello.node.encode():
-            log.error("refused %r, which calls itself %s", route, hello.node)
+            why = "refused %r, which calls itself %s"
+            self._refuse(why, route, hello.node, level=logging.ERROR)
             return None
         with self._lock:
-            peer = self._peers.setdefault(hello.node, Peer(hello.node))
+            peer = self._peer(hello.node)
         self._by_route[route] = peer
         with peer.lock:
             peer.hello = hello
             if not peer.address:
                 peer.address = hello.address
             if peer.route is None and not peer.gone:
-                for frames in peer.outbox:
-                    self.router.send(route, frames)
-                peer.outbox.clear()
-                peer.route = route
+                self._empty_outbox(peer, route)
         return peer
 
     # --- life ---------------------------------------------------------------------------------
+
+    def forked(self) -> None:
+        """This is a fork of the process that the node is: it is nobody, and has no pipes."""
+        self.baton.forked()
+        self.router.forked()
 
     def start(self) -> None:
         """Start the IO thread."""
@@ -271,21 +505,31 @@ class Node:
         self.router.close(linger_s)
 
 
+_nodes: weakref.WeakSet[Node] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for node in list(_nodes):
+        node.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def frames_within(payload: Payload) -> list[Buffer]:
+    """The frames of the message in a Relay.
+
+    Raises:
+        FrameError: they are not there; no other host could map a segment.
+    """
+    if apart_of(payload) is not None:
+        raise FrameError("a Relay holds frames, and no place in a segment")
+    return [payload.body, *cast("Sequence[Buffer]", payload.buffers)]
+
+
 def _mismatch(hello: Hello) -> str:
     """Why we can't work with that peer, as a table of both sides; empty if we can."""
     mine = versions()
-    rows = [("protocol", str(PROTOCOL), str(hello.protocol))]
-    rows += [(key, mine[key], hello.versions.get(key, "?")) for key in ("monarch", "python")]
-    wrong = {
-        key
-        for key, ours, theirs in rows
-        if (ours != theirs if key != "python" else ours.split(".")[:2] != theirs.split(".")[:2])
-    }
-    if not wrong:
-        return ""
-    lines = [
-        f"{hello.node} (pid {hello.pid}) speaks another version:",
-        "           here      there",
-    ]
-    lines += [f"{k:10} {a:9} {b:9} {'<-- differs' if k in wrong else ''}" for k, a, b in rows]
-    return "\n".join(lines)
+    here = {"protocol": str(PROTOCOL), "monarch": mine["monarch"], "python": mine["python"]}
+    there = {**hello.versions, "protocol": str(hello.protocol)}
+    return mismatch(f"{hello.node} (pid {hello.pid})", here, there)

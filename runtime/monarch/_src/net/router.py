@@ -1,206 +1,232 @@
-"""One ROUTER socket, safe to use from many threads.
+"""The pipes of one process to others of this host, as one socket: safe to use from many threads.
 
-A ZeroMQ socket is not thread-safe, and asking it for its events counts as use: every call on it is
-made under `_lock`. Waiting happens outside the lock, on its file descriptor. That descriptor is
-edge-triggered: any use of the socket may swallow the edge, so whoever has sent looks at the events
-again and, if something can be read while another thread waits, wakes that thread (`wake`).
+Each process listens at one address and connects to others; a pipe is a stream of messages
+(`wire.stream`) over a Unix socket. Any thread sends, and writes to the pipe itself. One thread at a
+time, the holder of the baton, waits, receives, accepts, connects again, and writes what found no
+room when it was sent.
 
-Routing ids: a peer that connected to us is known by the name it gave itself; a peer that we
-connected to by `>` and its name. So two nodes that connect to each other at the same moment get two
-pipes instead of one dropped message.
+Names: who connects says its name first, and is known by it; a peer that we connected to is known by
+`>` and its name. So two nodes that connect to each other at the same moment have two pipes, and
+lose nothing.
+
+Who may connect: who can enter the directory (mode 0700), and where the system tells whose process
+is at the other end, of this user or of root only. A fork of this process has none of its pipes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import logging
 import os
-import select
 import threading
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-import zmq
-
-from monarch._src.net.interrupt import InterruptGuard, uninterrupted
+from monarch._src.core.tally import EACH, Tally
+from monarch._src.net.interrupt import NO_GUARD, Guard, uninterrupted
+from monarch._src.net.pipe import Pipe, new_socket, user_of
+from monarch._src.net.polling import READ, WRITE, Poll, new_poll
 from monarch._src.wire.frames import Buffer
+from monarch._src.wire.stream import StreamError, pack
 
-_EVENTS = int(zmq.EVENTS)
-_RCVMORE = int(zmq.RCVMORE)
-_POLLIN = int(zmq.POLLIN)
-_NOBLOCK = int(zmq.NOBLOCK)
-_SNDMORE_NOBLOCK = int(zmq.SNDMORE) | _NOBLOCK
-_UNREACHABLE = {zmq.EHOSTUNREACH, zmq.EAGAIN}
-ZERO_COPY = 1 << 16
+log = logging.getLogger("monarch.net")
+SCHEME = "ipc://"
+AGAIN_S, AGAIN_LIMIT_S = 0.005, 0.2
+LONGEST_NAME = 255
+LAST_WORDS = 64  # how often a pipe is read to see whether it has ended
 
 
 class Router:
-    """The socket of one node."""
+    """See the module's text."""
 
     def __init__(self, name: bytes, address: str, backlog: int = 4096) -> None:
-        self._lock = threading.Lock()
-        self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
-        self._socket = self._context.socket(zmq.ROUTER)
+        self._name = pack([name])
+        self._path = _path(address)
+        self._listener = new_socket()
         try:
-            self._socket.setsockopt(zmq.ROUTING_ID, name)
-            self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-            self._socket.setsockopt(zmq.SNDHWM, 0)
-            self._socket.setsockopt(zmq.RCVHWM, 0)
-            self._socket.setsockopt(zmq.LINGER, 0)
-            self._socket.setsockopt(zmq.BACKLOG, backlog)
-            self._socket.setsockopt(zmq.RECONNECT_IVL, 5)
-            self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
-            self._socket.bind(address)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+            self._listener.bind(self._path)
+            self._listener.listen(backlog)
         except BaseException:
-            self._socket.close(0)
-            self._context.term()
+            self._listener.close()
             raise
-        self.fd = cast(int, self._socket.getsockopt(zmq.FD))
-        self._get = self._socket.get
-        self._recv = self._socket.recv
-        self._send = self._socket.send
+        self._accepts = self._listener.fileno()
         self._wake_r, self._wake_w = _wake_pipe()
-        self._waiting = 0
-        self._empty = False  # nothing can be received, and the socket was not used since it said so
+        self._poll = new_poll()
+        self._poll.register(self._accepts, READ)
+        self._poll.register(self._wake_r, READ)
+        self.fd = self._poll.fileno()
+        self._lock = threading.Lock()  # over the tables; taken before that of a pipe
+        self._pipes: dict[bytes, Pipe] = {}  # by what the peer is called here
+        self._by_fd: dict[int, Pipe] = {}
+        self._dialing: list[Pipe] = []
+        self._again_at: float | None = None  # when to connect, or to accept, again
+        self._again_s = AGAIN_S
+        self._ready: deque[list[Any]] = deque()  # what was received and not taken yet
+        self._looked = False  # no need to look: a wait has just ended
+        self._woken = False  # somebody has woken us, and nobody has looked what for
+        # Called where something has to wait for room: somebody should wait with it.
+        self.on_full: Callable[[], None] = _nothing
+        self._deaf = False  # accepts nobody now, for want of descriptors
+        self._complaints: Tally[str] = Tally()
         self.closed = False
 
+    # --- any thread -------------------------------------------------------------------------------
+
     def connect(self, routing_id: bytes, address: str) -> None:
-        """Open a pipe to a peer, known from now on by that routing id; messages queue at once."""
+        """Open a pipe to a peer, known from now on by that routing id; messages queue at once.
+
+        Raises:
+            OSError: nobody can ever listen there, or there is no descriptor left.
+        """
         with self._lock:
-            self._empty = False
-            self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, routing_id)
-            self._socket.connect(address)
+            pipe = self._pipe(new_socket())
+            pipe.known_as(routing_id)
+            pipe.address = _path(address)
+            try:
+                there = pipe.dial(self._name)
+            except BaseException:
+                self._by_fd.pop(pipe.fd)
+                pipe.close()
+                raise
+            self._pipes[routing_id] = pipe
+            if not there:
+                self._dialing.append(pipe)
+                self._again_s = AGAIN_S
+                self._look_again()
+        if not there:
+            self.wake()
 
     def disconnect(self, address: str) -> None:
         """Close a pipe that `connect` opened, and drop what it still holds."""
+        path = _path(address)
         with self._lock:
-            if not self.closed:
-                self._empty = False
-                try:
-                    self._socket.disconnect(address)
-                except zmq.ZMQError as error:
-                    if error.errno != errno.ENOENT:
-                        raise
+            for pipe in list(self._by_fd.values()):
+                if pipe.address == path:
+                    self._forget(pipe)
+                    pipe.drop()
+                    if pipe.dialing:
+                        self._dialing.remove(pipe)
+                        self._by_fd.pop(pipe.fd, None)
+                        pipe.close()
 
     def send(self, routing_id: bytes, frames: Sequence[Buffer]) -> bool:
         """Queue a message; False if the peer is unknown or its pipe is gone. Never blocks."""
-        with uninterrupted(), self._lock:
-            if self.closed:
-                return False
-            self._empty = False
-            try:
-                self._send(routing_id, _SNDMORE_NOBLOCK)
-            except zmq.ZMQError as error:
-                if error.errno in _UNREACHABLE:
-                    return False
-                raise
-            last = len(frames) - 1
-            for i, frame in enumerate(frames):
-                flags = _NOBLOCK if i == last else _SNDMORE_NOBLOCK
-                if len(frame) < ZERO_COPY:
-                    self._send(frame, flags)
-                else:
-                    self._send(frame, flags, copy=False)
-            missed = self._waiting and self._get(_EVENTS) & _POLLIN
-        if missed:
-            self.wake()
-        return True
+        pipe = self._pipes.get(routing_id)
+        if pipe is None:
+            return False
+        packed = pack(frames)
+        guard = uninterrupted()
+        if guard is NO_GUARD:
+            return pipe.send(packed)
+        with guard:
+            return pipe.send(packed)
 
     def send_all(self, routing_ids: Iterable[bytes], frames: Sequence[Buffer]) -> None:
         """Queue the same message for many peers; one that is gone is no error. Never blocks."""
-        for routing_id in routing_ids:
-            self.send(routing_id, frames)
-
-    def readable(self) -> bool:
-        """Whether a message can be received now; for who waits on `fd` without `wait`."""
-        with self._lock:
-            if self.closed:
-                return False
-            found = bool(self._get(_EVENTS) & _POLLIN)
-            self._empty = not found
-            return found
+        packed = pack(frames)
+        with uninterrupted():
+            for routing_id in routing_ids:
+                pipe = self._pipes.get(routing_id)
+                if pipe is not None:
+                    pipe.send(packed)
 
     def reachable(self, routing_id: bytes) -> bool:
-        """Whether the pipe of a peer that connected to us is still open. Only for a dead peer.
+        """Whether more may come from that peer than can be received now.
 
-        The socket learns of a pipe's end behind the last message that came through it: once this
-        is False, whatever the peer ever sent can be received.
+        False once the end of its pipe was read: that comes behind all that it ever sent.
         """
-        with uninterrupted(), self._lock:
-            if self.closed:
-                return False
-            self._empty = False
-            try:
-                self._send(routing_id, _SNDMORE_NOBLOCK)
-            except zmq.ZMQError as error:
-                if error.errno in _UNREACHABLE:
-                    return False
-                raise
-            self._send(b"", _NOBLOCK)
-            return True
+        pipe = self._pipes.get(routing_id)
+        return pipe is not None and not pipe.dialing
 
-    def receive(self) -> list[Any] | None:
-        """The next message as [routing id, frame, ...], or None when there is none now."""
-        with self._lock:
-            if self.closed:
-                return None
-            if not self._get(_EVENTS) & _POLLIN:
-                self._empty = True
-                return None
-            self._empty = False
-            recv, get = self._recv, self._get
-            # A routing id is never the last frame; what follows the first frame is bulk, not
-            # copied.
-            parts: list[Any] = [recv(_NOBLOCK), recv(_NOBLOCK)]
-            while get(_RCVMORE):
-                parts.append(recv(_NOBLOCK, copy=False).buffer)
-            return parts
-
-    def wait(
-        self, poller: select.poll, timeout_s: float | None, guard: InterruptGuard | None = None
-    ) -> list[tuple[int, int]]:
-        """Block until something may be readable; returns what `poller` found besides ourselves.
-
-        `poller` comes from `poller()`. Spurious returns are normal: call `receive` until None. A
-        guarded wait can be interrupted by SIGINT while it blocks, and only then.
-        """
-        with self._lock:
-            if self.closed or not (self._empty or not self._get(_EVENTS) & _POLLIN):
-                return []
-            self._waiting += 1
-        timeout_ms = None if timeout_s is None else max(0.0, timeout_s) * 1e3
-        try:
-            if guard is None:
-                found = poller.poll(timeout_ms)
-            else:
-                guard.let_through()
-                found = poller.poll(timeout_ms)
-                guard.open = False
-        finally:
-            if guard is not None:
-                guard.open = False
-            with self._lock:
-                self._waiting -= 1
-        others: list[tuple[int, int]] = []
-        for fd, event in found:
-            if fd == self._wake_r:
-                _drain(fd)
-            elif fd != self.fd:
-                others.append((fd, event))
-        return others
-
-    def poller(self) -> select.poll:
-        """A poll object over the socket and the wake pipe; the caller may add descriptors."""
-        poller = select.poll()
-        poller.register(self.fd, select.POLLIN)
-        poller.register(self._wake_r, select.POLLIN)
-        return poller
+    def is_behind(self, routing_id: bytes) -> bool:
+        """Whether that peer has yet to read what was sent before, as much as the system holds."""
+        pipe = self._pipes.get(routing_id)
+        return pipe is not None and pipe.waits()
 
     def wake(self) -> None:
-        """Make the thread that waits return from `wait`."""
+        """Make the thread that waits return from `wait`, and all others until they are taken."""
         try:
             os.write(self._wake_w, b"\1\0\0\0\0\0\0\0")
         except (BlockingIOError, OSError):
             pass  # a wake-up is pending already, or we are closing
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether something was received that no descriptor tells of any more."""
+        return bool(self._ready)
+
+    def watch(self, fd: int) -> None:
+        """Have `wait` return when that descriptor can be read, too."""
+        self._poll.register(fd, READ)
+
+    def unwatch(self, fd: int) -> None:
+        """No more. It may have been closed already."""
+        with contextlib.suppress(OSError):
+            self._poll.unregister(fd)
+
+    # --- the holder of the baton ------------------------------------------------------------------
+
+    def readable(self) -> bool:
+        """Whether a message can be received now."""
+        if not self._ready and not self.closed:
+            self._serve(self._poll.poll(0))
+        return bool(self._ready)
+
+    def receive(self) -> list[Any] | None:
+        """The next message as [routing id, frame, ...], or None when there is none now.
+
+        The first None after a wait costs no look: what came meanwhile ends the next wait.
+        """
+        ready = self._ready
+        if not ready:
+            if self._looked or self.closed:
+                self._looked = False
+                return None
+            self._serve(self._poll.poll(0))
+            if not ready:
+                return None
+        return ready.popleft()
+
+    def wait(self, timeout_s: float | None, guard: Guard | None = None) -> list[tuple[int, int]]:
+        """Block until something may be received; returns what was found of what is watched.
+
+        Spurious returns are normal: call `receive` until None. A guarded wait can be interrupted by
+        SIGINT while it blocks, and only then.
+        """
+        if self.closed or self._ready:
+            return []
+        if self._again_at is not None:
+            due = max(0.0, self._again_at - time.monotonic())
+            timeout_s = due if timeout_s is None else min(due, timeout_s)
+        if guard is None:
+            found = self._poll.poll(timeout_s)
+        else:
+            try:
+                guard.let_through()
+                found = self._poll.poll(timeout_s)
+            finally:
+                guard.open = False
+        self._looked = True
+        return self._serve(found)
+
+    def take_wake_ups(self) -> None:
+        """Wait no less long for what has woken us by now; it is looked at after this.
+
+        A wait leaves them, for its thread may be gone before it has looked.
+        """
+        if self._woken and not self.closed:
+            self._woken = False
+            _drain(self._wake_r)
+
+    def due_in(self) -> float | None:
+        """In how many seconds to call `receive` or `wait` though nothing has come; None: never."""
+        again_at = self._again_at
+        return None if again_at is None else max(0.0, again_at - time.monotonic())
 
     def close(self, linger_s: float = 0.0) -> None:
         """Close the socket and give everything back; queued messages get `linger_s` to leave."""
@@ -209,11 +235,209 @@ class Router:
             if self.closed:
                 return
             self.closed = True
-            self._socket.close(int(1000 * linger_s))
+            pipes = list(self._by_fd.values())
+            if linger_s:
+                let_leave(pipes, time.monotonic() + linger_s)
+            for pipe in pipes:
+                pipe.close()
+            self._pipes.clear()
+            self._by_fd.clear()
+            self._dialing.clear()
+            self._ready.clear()
+            self._poll.close()
+            self._listener.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
             os.close(self._wake_w)
             if self._wake_r != self._wake_w:
                 os.close(self._wake_r)
-        self._context.term()
+
+    def forked(self) -> None:
+        """This is a fork, in which nobody waits and no lock is to be relied on: have no pipes.
+
+        What the fork would write to them would be in the midst of what its parent says; and pipes
+        that it held open would not end with its parent.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        for pipe in self._by_fd.values():
+            pipe.forked()
+        self._pipes, self._by_fd = {}, {}
+        self._dialing.clear()
+        self._ready.clear()
+        self._poll.close()
+        self._listener.close()
+        for fd in {self._wake_r, self._wake_w}:
+            os.close(fd)
+
+    def _serve(self, found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Do what can be done; returns what concerns others."""
+        others: list[tuple[int, int]] = []
+        for fd, events in found:
+            pipe = self._by_fd.get(fd)
+            if pipe is not None:
+                if events & WRITE:
+                    pipe.flush()
+                if events & ~WRITE:
+                    self._read(pipe)
+            elif fd == self._accepts:
+                self._accept()
+            elif fd == self._wake_r:
+                self._woken = True
+            else:
+                others.append((fd, events))
+        if self._again_at is not None and time.monotonic() >= self._again_at:
+            self._try_again()
+        return others
+
+    def _read(self, pipe: Pipe) -> bool:
+        """Receive from a pipe, and close it if it has ended; whether anything came."""
+        try:
+            found = pipe.receive()
+        except StreamError as error:
+            self._complain("closed the pipe from %r: %s", pipe.route, error)
+            found = None
+        if found is None:
+            with self._lock:
+                self._forget(pipe)
+                self._by_fd.pop(pipe.fd, None)
+            pipe.close()
+            return False
+        if pipe.dropped:
+            return True
+        if found and not pipe.route:
+            found = self._introduced(pipe, found)
+        self._ready.extend(found)
+        return True
+
+    def _introduced(self, pipe: Pipe, found: list[list[Any]]) -> list[list[Any]]:
+        """The first message of one that has connected is its name; what came behind it."""
+        name = bytes(found[0][1])
+        known = self._pipes.get(name)
+        for _ in range(LAST_WORDS):  # one that has ended may not have been read to its end
+            if known is None or not self._read(known):
+                break
+            known = self._pipes.get(name)
+        why = ""
+        if not 0 < len(name) <= LONGEST_NAME or name.startswith(b">") or len(found[0]) != 2:
+            why = "that is no name"
+        elif name in self._pipes:
+            why = "there is one of that name"
+        if why:
+            self._complain("refused a pipe from %r: %s", name[:LONGEST_NAME], why)
+            pipe.drop()
+            return []
+        pipe.known_as(name)
+        with self._lock:
+            self._pipes[name] = pipe
+        return [[name, *frames[1:]] for frames in found[1:]]
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                made, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.ECONNABORTED, errno.EINTR):
+                    continue
+                # No descriptors: who wants to connect waits until there are some again.
+                self._complain("cannot accept a connection now: %s", error.strerror)
+                self._poll.unregister(self._accepts)
+                self._deaf = True
+                with self._lock:
+                    self._look_again()
+                return
+            user = user_of(made)
+            if user is not None and user not in (os.geteuid(), 0):
+                self._complain("refused a pipe from a process of user %d", user)
+                made.close()
+                continue
+            made.setblocking(False)
+            self._pipe(made).accepted()
+
+    def _try_again(self) -> None:
+        """Connect to those who did not listen the last time, and accept again."""
+        with self._lock:
+            self._again_at = None
+            if self._deaf:
+                self._poll.register(self._accepts, READ)
+                self._deaf = False
+            for pipe in list(self._dialing):
+                try:
+                    there = pipe.dial()
+                except OSError as error:
+                    log.warning("cannot connect to %s: %s", pipe.address, error.strerror)
+                    there = True
+                if there:
+                    self._dialing.remove(pipe)
+            if self._dialing:
+                self._again_s = min(2 * self._again_s, AGAIN_LIMIT_S)
+                self._look_again()
+
+    def _complain(self, what: str, *facts: object) -> None:
+        """Log it, unless there was much like it."""
+        if number := self._complaints.note(what):
+            log.warning("%s%s", what % facts, f" ({number} like it)" if number > EACH else "")
+
+    # --- under the lock ---------------------------------------------------------------------------
+
+    def _pipe(self, made: Any) -> Pipe:
+        pipe = Pipe(made, self._poll, self._has_to_wait)
+        self._by_fd[pipe.fd] = pipe
+        return pipe
+
+    def _has_to_wait(self) -> None:
+        self.on_full()
+
+    def _look_again(self) -> None:
+        self._again_at = time.monotonic() + self._again_s
+
+    def _forget(self, pipe: Pipe) -> None:
+        """Nothing is sent to it any more."""
+        if self._pipes.get(pipe.route) is pipe:
+            del self._pipes[pipe.route]
+
+
+def dialed(address: str, name: bytes, poll: Poll) -> Pipe | None:
+    """A pipe to whoever listens there, for one who listens nowhere; None if nobody does."""
+    pipe = Pipe(new_socket(), poll, _nothing)
+    pipe.address = _path(address)
+    try:
+        if pipe.dial(pack([name])):
+            return pipe
+    except OSError as error:
+        log.warning("cannot connect to %s: %s", pipe.address, error.strerror)
+    pipe.close()
+    return None
+
+
+def let_leave(pipes: Iterable[Pipe], deadline: float) -> None:
+    """Write what waits, until that is all or the time is up."""
+    poll = new_poll()
+    waiting = {pipe.fd: pipe for pipe in pipes if pipe.waits()}
+    for fd in waiting:
+        poll.register(fd, WRITE)
+    try:
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            for fd, _ in poll.poll(left):
+                waiting[fd].flush()
+                if not waiting[fd].waits():
+                    poll.unregister(fd)
+                    del waiting[fd]
+    finally:
+        poll.close()
+
+
+def _path(address: str) -> str:
+    if not address.startswith(SCHEME):
+        raise ValueError(f"{address!r} is no address of this host; it begins with {SCHEME}")
+    return address[len(SCHEME) :]
+
+
+def _nothing() -> None:
+    pass
 
 
 def _wake_pipe() -> tuple[int, int]:

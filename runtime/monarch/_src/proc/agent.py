@@ -4,78 +4,104 @@ Runs in: a process of its own, executed by the client that starts a session; one
 Owns: the session directory (holds its lock, removes it), the zygote, one pipe pair a proc, one
 status board a mesh. Decides nothing: `core.host` does, this carries it out.
 Invariants: runs no user code, so it always answers. It ends, and everything it owns ends before it,
-when it is told to, or when the client that it is tied to is gone.
+when it is told to, or when the client that it is tied to is gone; one that is kept, when nothing is
+left of that (`proc.keeping`).
 """
 
 from __future__ import annotations
 
 import errno
-import gc
 import logging
 import os
-import resource
 import selectors
-import signal
 import socket
-import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from monarch._src.core.host import (
     Action,
     FreeMesh,
     Host,
     Kill,
-    ProcState,
+    RenewProc,
     Send,
     StartProc,
 )
-from monarch._src.core.ids import AGENT, OBSERVER, parse_proc_node, proc_node
+from monarch._src.core.ids import (
+    AGENT,
+    OBSERVER,
+    agent_at,
+    parse_proc_node,
+    proc_node,
+)
 from monarch._src.core.notices import Notices
+from monarch._src.core.procs import ProcState
 from monarch._src.net import directory as sessions
 from monarch._src.net.node import Node
-from monarch._src.proc import record, report
+from monarch._src.proc import report
 from monarch._src.proc import spec as wire
 from monarch._src.proc.board import LEFT, NONE, Board
 from monarch._src.proc.casting import Casting
+from monarch._src.proc.memory import KillsForMemory
 from monarch._src.proc.outputs import Outputs
-from monarch._src.proc.spec import DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
-from monarch._src.proc.system import (
-    TERMINATED,
-    die_with_parent,
-    free_descriptors,
-    pidfd,
-    raise_fd_limit,
+from monarch._src.proc.spec import DropMesh, Ended, MeshSpec, NotStarted, Started
+from monarch._src.proc.starting import (
+    FDS_A_PROC,
+    fd_reason,
+    kill_group,
+    no_descriptors,
+    start_rank,
+    unlink,
 )
-from monarch._src.proc.zygote import LARGEST, Zygote, seqpacket_pair
+from monarch._src.proc.system import TERMINATED, free_descriptors
+from monarch._src.proc.tenure import Driver, Tenure
+from monarch._src.proc.zygote import LARGEST
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import (
     Answer,
     AnyMessage,
+    AskBridge,
+    AskDebugger,
+    BridgeBytes,
+    BridgeSet,
+    BrokeIn,
     Cast,
+    CastTree,
+    Debugged,
     FlushOutput,
+    GaveUp,
     Hello,
+    ListPaused,
     OutputFlushed,
     OutputLines,
+    ProcEnded,
+    ReadStacks,
+    Relay,
     Shutdown,
+    Signalled,
+    SignalProcs,
     Snapshot,
     Snapshotted,
     SpawnProcs,
+    StacksRead,
     StopMesh,
+    TreeDone,
     WantOutput,
     Watch,
 )
 
+if TYPE_CHECKING:
+    from monarch._src.proc.debugging import Debugging
+    from monarch._src.proc.looking import Looks
+
 log = logging.getLogger("monarch.agent")
-T = TypeVar("T")
 PARENT_CHECK_S = 0.5
 SPAWN_WINDOW = 64
 LOOK_AGAIN_S = 0.001
-FDS_A_PROC = 3
 SPARE_FDS = 16
 
 
@@ -83,62 +109,96 @@ class Agent:
     """The driver of one `Host`."""
 
     def __init__(
-        self, directory: Path, client: str, client_pid: int, zygote: socket.socket
+        self,
+        directory: Path,
+        zygote: socket.socket,
+        tenure: Callable[[Node, Host, Driver], Tenure],
+        site: str = "",
+        cwd: str = "",
     ) -> None:
+        """`cwd`: where its procs are to be, in place of where their client is."""
         self._directory = directory
-        self._client = client
-        self._client_pid = client_pid
+        self._cwd = cwd
         self._host = Host()
         self._boards: dict[int, Board] = {}
         self._want_output: set[str] = set()
         self._starts: deque[StartProc] = deque()
         self._in_flight = 0
         self._room = 0  # descriptors known to be free, at least; counted again when used up
+        self._memory = KillsForMemory()
         self._ending = False
+        self._told_by_client = False  # to end: then it is told of the ends of its procs
+        self._owners: set[str] = set()  # procs of other sites that are watched
         self.status = 0  # with which the process is to end
         self._zygote = zygote
         zygote.setblocking(False)
-        self._node = Node(AGENT, "agent", sessions.address_of(directory, AGENT), self._handle)
+        self._node = Node(
+            AGENT, "agent", sessions.address_of(directory, AGENT), self._handle, site=site
+        )
         self._casting = Casting(self._node, self._host)
-        # Ends that wait for the last answers of who has ended: node and status.
-        self._endings: Notices[tuple[str, int]] = Notices()
+        # Ends that wait for the last answers of who has ended.
+        self._endings: Notices[Ended] = Notices()
         self._selector = selectors.DefaultSelector()
         self._outputs = Outputs(self._selector, self._said)
+        self._looks: Looks | None = None
+        self._debugging: Debugging | None = None
         self._register(self._node.router.fd, self._nothing)
         self._register(zygote.fileno(), self._from_zygote)
         self._terminated_r, self._terminated_w = os.pipe()
         self._register(self._terminated_r, self._told_to_end)
-        self._client_fd = pidfd(client_pid)
-        if self._client_fd is not None:
-            self._register(self._client_fd, self._client_gone)
+        self._tenure = tenure(
+            self._node, self._host,
+            Driver(self._register, self._selector.unregister, self._do, self._end,
+                   self._casting.receivers, self._part, self._casting.site_lost),
+        )  # fmt: skip
         self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Hello: self._on_hello,
             Cast: self._on_cast,
+            CastTree: self._on_cast_tree,
+            TreeDone: self._casting.tree_done,
             Answer: self._casting.answered,
             SpawnProcs: self._on_spawn,
             StopMesh: self._on_stop,
             Watch: self._on_watch,
             Snapshot: self._on_snapshot,
+            GaveUp: self._on_gave_up,
             WantOutput: self._on_want_output,
             FlushOutput: self._on_flush,
+            ReadStacks: self._on_read_stacks,
+            SignalProcs: self._on_signal,
             Shutdown: self._on_shutdown,
+            Debugged: self._on_debugging,
+            BrokeIn: self._on_debugging,
+            ListPaused: self._on_debugging,
+            AskDebugger: self._on_debugging,
+            AskBridge: self._on_debugging,
+            BridgeBytes: self._on_debugging,
+            BridgeSet: self._on_debugging,
+            ProcEnded: self._on_owner_ended,
+            Relay: self._node.relayed,
+            **self._tenure.handlers,
         }
 
     def run(self) -> None:
         """Serve until told to end or the client is gone, and until nothing is left."""
-        self._node.link(self._client, sessions.address_of(self._directory, self._client))
+        self._tenure.begin()
         while not (self._ending and not self._host.meshes):
             self._node.drain()
             self._casting.looked()
-            again = self._tell_of_ends()
+            again = self._tell_of_ends() | self._tenure.tell_of_ends()
             self._do(self._host.time_passed(time.monotonic()))
+            self._outputs.time_passed(time.monotonic())
             self._start_more()
+            self._tenure.looked()
+            if self._debugging is not None:
+                self._debugging.looked()
             if self._ending and not self._host.meshes:
                 break
-            # Sending may have swallowed the edge on the socket's descriptor: look before waiting.
-            patience = 0.0 if again or self._node.router.readable() else self._patience()
+            at_once = again or self._tenure.is_pending or self._node.router.is_pending
+            patience = 0.0 if at_once else self._patience()
             for key, _ in self._selector.select(patience):
                 key.data()
+        self._tenure.close()
         self._selector.close()
         self._node.close(linger_s=0.2)
 
@@ -151,29 +211,36 @@ class Agent:
         pass
 
     def _patience(self) -> float | None:
-        deadline = self._host.next_deadline()
+        if self._tenure.looks:
+            self._tenure.look()
+        deadlines = [
+            self._host.next_deadline(), self._tenure.next_deadline(), self._outputs.deadline,
+        ]  # fmt: skip
+        deadline = min((found for found in deadlines if found is not None), default=None)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if self._client_fd is None:  # no descriptor tells of the client's end: look
-            if not self._ending and os.getppid() != self._client_pid:
-                self._client_gone()
+        due = self._node.router.due_in()
+        if due is not None:
+            left = due if left is None else min(left, due)
+        if self._tenure.looks:
             left = PARENT_CHECK_S if left is None else min(left, PARENT_CHECK_S)
-        if self._endings:  # a pipe's end comes from another thread, within a millisecond or so
+        if self._endings or self._tenure.is_restless:  # one look more, and not for ever
             left = LOOK_AGAIN_S if left is None else min(left, LOOK_AGAIN_S)
         return left
 
-    def _client_gone(self) -> None:
-        if self._client_fd is not None:
-            self._selector.unregister(self._client_fd)
-            os.close(self._client_fd)
-            self._client_fd = None
-        self._end_without_client("")
+    def _part(self, client: str) -> None:
+        """That client is owed nothing any more: no answers, no output."""
+        self._want_output.discard(client)
+        self._casting.lost(client)
+        if self._debugging is not None:
+            self._debugging.gone(client)
 
-    def _end_without_client(self, why: str) -> None:
+    def _end(self, why: str) -> None:
         self._ending = True
-        self._want_output.discard(self._client)
-        self._node.forget(self._client)
-        self._casting.lost(self._client)
-        self._do(self._host.node_lost(self._client, time.monotonic(), why))
+        client = self._tenure.client
+        if not (self._told_by_client or self._tenure.is_awaited):
+            self._part(client)
+            self._node.forget(client)
+        self._do(self._host.node_lost(client, time.monotonic(), why))
 
     def terminate(self, _signum: int, _frame: FrameType | None) -> None:
         """On SIGTERM: end in order, as when the client is gone; on a second one, at once."""
@@ -185,9 +252,9 @@ class Agent:
     def _told_to_end(self) -> None:
         os.read(self._terminated_r, 1)
         # The client, if it lives, learns of everything at once, by our end.
-        self._end_without_client("its session was ended")
+        self._tenure.told_to_end("its session was ended")
 
-    def _do(self, actions: list[Action]) -> None:
+    def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
                 case Send(to, message):
@@ -195,31 +262,54 @@ class Agent:
                 case StartProc():
                     self._starts.append(action)
                 case Kill(_, pid):
-                    _kill_group(pid)
-                case FreeMesh(mesh):
-                    self._free(mesh)
+                    kill_group(pid)
+                case RenewProc(mesh, rank, old, new):
+                    self._renew(mesh, rank, old, new)
+                case FreeMesh(mesh, nodes):
+                    self._free(mesh, nodes)
 
     # --- starting -----------------------------------------------------------------------------
 
-    def _on_spawn(self, _peer: str, message: SpawnProcs, _payload: Payload) -> None:
+    def _watch_owner(self, spec: SpawnProcs) -> None:
+        """Hear of the end of an owner that is a process of another site."""
+        site, _ = sessions.site_and_pipe(spec.owner_address)
+        if site == self._node.site or parse_proc_node(spec.owner) is None:
+            return
+        self._host.owner_elsewhere(spec.owner)
+        if spec.owner not in self._owners:
+            self._owners.add(spec.owner)
+            self._node.link_far(agent_at(site), site)
+            self._node.send(agent_at(site), Watch(spec.owner))
+
+    def _on_owner_ended(self, _peer: str, message: ProcEnded, _payload: Payload) -> None:
+        self._owners.discard(message.node)
         now = time.monotonic()
+        self._do(self._host.node_lost(message.node, now, f"its owner {message.node} has ended"))
+        self._node.drop(message.node)
+
+    def _on_spawn(self, peer: str, message: SpawnProcs, _payload: Payload) -> None:
+        now = time.monotonic()
+        self._watch_owner(message)
         actions = self._host.spawn_requested(message, now)
-        if message.owner != self._client:
-            self._node.link(message.owner, message.owner_address)
-        ranks = len(self._host.meshes[message.mesh].procs)
-        board = Board(self._directory / f"{message.mesh:x}.board", ranks)
+        if message.owner != self._tenure.client:
+            self._node.reach(message.owner, message.owner_address)
+        board = Board(self._directory / f"{message.mesh:x}.board", message.ranks)
         self._room -= 2  # the board's, and a new owner's
         self._boards[message.mesh] = board
         self._tell_zygote(
             MeshSpec(
                 message.mesh, message.name, message.labels, message.sizes, str(self._directory),
-                self._client, message.owner, message.owner_address, message.cwd, message.path,
-                message.preload, ENTRY, str(board.path), message.bootstrap,
-                not message.commands or None in message.commands,
+                self._tenure.client, message.owner, message.owner_address,
+                self._cwd or message.cwd, message.path, message.preload, ENTRY, str(board.path),
+                message.bootstrap,
+                not message.commands or None in message.commands, message.while_restarting,
+                self._tenure.client_number, self._node.site, message.sites, self._tenure.serves_at,
             )
         )  # fmt: skip
         for proc in self._host.meshes[message.mesh].procs:
             self._node.expect(proc.node)  # a cast may come before it
+        self._tenure.spawned(message)
+        self._tenure.note("spawn", peer, mesh=message.name, ranks=str(message.count))
         self._do(actions)
         self._do(self._casting.spawned(message.mesh))
 
@@ -235,18 +325,18 @@ class Agent:
                 self._not_started(start.node, "its mesh was stopped before it began")
                 continue
             if not self._fits():
-                self._not_started(start.node, _no_descriptors())
+                self._not_started(start.node, no_descriptors())
                 continue
             try:
                 out_w, err_w = self._outputs.open(start.node)
             except OSError as error:
-                self._not_started(start.node, _fd_reason(error))
+                self._not_started(start.node, fd_reason(error))
                 continue
             try:
-                self._tell_zygote(_start_rank(start.spec, start.rank), [out_w, err_w])
+                self._tell_zygote(start_rank(start), [out_w, err_w])
                 self._in_flight += 1
             except OSError as error:
-                self._not_started(start.node, _fd_reason(error))
+                self._not_started(start.node, fd_reason(error))
             finally:
                 os.close(out_w)
                 os.close(err_w)
@@ -254,7 +344,7 @@ class Agent:
     def _fits(self) -> bool:
         """Whether there are descriptors for one more proc: two pipes, and its connection.
 
-        ZeroMQ ends the process when a connection comes and there is no descriptor for it.
+        One that cannot be accepted for want of a descriptor would wait until another has gone.
         """
         if self._room < FDS_A_PROC:
             waiting = [self._host.proc(node) for node in self._outputs.nodes()]
@@ -290,7 +380,7 @@ class Agent:
                 log.error("the zygote is gone; every proc of this host went with it")
                 os._exit(70)
             message = wire.decode_from_zygote(data)
-            node = proc_node(message.mesh, message.rank)
+            node = proc_node(message.mesh, message.rank, message.life)
             match message:
                 case Started():
                     self._in_flight -= 1
@@ -299,10 +389,19 @@ class Agent:
                     self._in_flight -= 1
                     self._not_started(node, message.reason)
                 case Ended():
-                    if self._casting.owes(message.mesh, message.rank):
-                        self._endings.add((node, message.status), node, time.monotonic())
+                    if self._has_more_to_say(node, message):
+                        self._endings.add(message, node, time.monotonic())
                     else:
-                        self._ended(node, message.status)
+                        self._ended(message)
+
+    def _has_more_to_say(self, node: str, ended: Ended) -> bool:
+        """Whether something of a process that has ended may still be on its way, and matters."""
+        # Other sites hear of ends behind what was said before, which comes by the same way.
+        if self._casting.owes(ended.mesh, ended.rank) or self._node.outside is not None:
+            return True
+        proc = self._host.proc(node)
+        # With which failure of an actor it has ended, if it has ended by itself.
+        return proc is not None and proc.restarts is not None and os.WIFEXITED(ended.status)
 
     def _not_started(self, node: str, reason: str) -> None:
         self._outputs.drop(node)
@@ -314,11 +413,12 @@ class Agent:
         """Enter the ends of those who have said all; True to look at the socket once more."""
         if not self._endings:
             return False
-        for node, status in self._endings.due():
-            self._ended(node, status)
+        for message in self._endings.due():
+            self._ended(message)
         return self._endings.look(self._node.has_said_all)
 
-    def _ended(self, node: str, status: int) -> None:
+    def _ended(self, message: Ended) -> None:
+        node = proc_node(message.mesh, message.rank, message.life)
         proc = self._host.proc(node)
         if proc is None:
             return
@@ -331,10 +431,13 @@ class Agent:
             self._do(self._host.hello(node, now))
         if state == LEFT:
             self._host.told_to_stop(node)
-        death = report.death(proc, status, board, last_lines, now)
+        death = report.death(proc, message, board, last_lines, now, self._memory)
         self._outputs.drop(node)
         self._node.forget(node)
         self._casting.ended(node)
+        if self._debugging is not None:
+            self._debugging.proc_ended(node)
+        self._tenure.proc_ended(proc.mesh, proc.rank)
         self._do(self._host.ended(node, death, now))
 
     def _on_stop(self, peer: str, message: StopMesh, _payload: Payload) -> None:
@@ -343,21 +446,30 @@ class Agent:
             self._host.stop_requested(message.mesh, peer, message.reason, message.grace_s, now)
         )
 
-    def _on_shutdown(self, _peer: str, _message: Shutdown, _payload: Payload) -> None:
-        self._ending = True
-        self._do(self._host.node_lost(self._client, time.monotonic()))
+    def _on_shutdown(self, peer: str, message: Shutdown, _payload: Payload) -> None:
+        self._told_by_client = peer == self._tenure.client_now
+        self._tenure.note("kill", peer, why=message.reason, host="all of it")
+        self._tenure.told_to_end("" if self._told_by_client else message.reason)
 
-    def _free(self, mesh: int) -> None:
+    def _renew(self, mesh: int, rank: int, old: str, new: str) -> None:
+        self._outputs.drop(old)
+        self._node.drop(old)
+        unlink(self._directory / old)
+        self._boards[mesh].clear(rank)
+        self._node.expect(new)  # a cast may come before it
+        self._tenure.proc_comes(new)
+
+    def _free(self, mesh: int, nodes: Sequence[str]) -> None:
         self._casting.freed(mesh)
         board = self._boards.pop(mesh, None)
         if board is not None:
-            ranks = board.ranks
             board.close()
-            for rank in range(ranks):
-                self._outputs.drop(proc_node(mesh, rank))
-                self._node.drop(proc_node(mesh, rank))
-                _unlink(self._directory / proc_node(mesh, rank))
+            for node in nodes:
+                self._outputs.drop(node)
+                self._node.drop(node)
+                unlink(self._directory / node)
         self._tell_zygote(DropMesh(mesh))
+        self._tenure.mesh_freed(mesh)
 
     # --- output -------------------------------------------------------------------------------
 
@@ -367,7 +479,7 @@ class Agent:
             return
         owner = self._host.meshes[proc.mesh].spec.owner
         for wants in self._want_output:
-            if wants in (owner, self._client):
+            if wants in (owner, self._tenure.client):
                 self._node.send(wants, OutputLines(proc.mesh, proc.rank, lines))
 
     def _on_want_output(self, peer: str, message: WantOutput, _payload: Payload) -> None:
@@ -383,27 +495,99 @@ class Agent:
 
     # --- questions ----------------------------------------------------------------------------
 
-    def _on_hello(self, peer: str, _message: Hello, _payload: Payload) -> None:
+    def _on_hello(self, peer: str, message: Hello, _payload: Payload) -> None:
         if parse_proc_node(peer) is not None:
+            proc = self._host.proc(peer)
+            if proc is not None and proc.state is not ProcState.ENDED:
+                self._memory.met(peer, message.pid)
             self._do(self._host.hello(peer, time.monotonic()))
+            if self._debugging is not None:
+                self._debugging.hello(peer)
+
+    def _on_gave_up(self, peer: str, message: GaveUp, _payload: Payload) -> None:
+        self._host.gave_up(peer, message.failure, time.monotonic())
 
     def _on_cast(self, peer: str, message: Cast, payload: Payload) -> None:
         self._do(self._casting.cast(peer, message, payload))
 
+    def _on_cast_tree(self, peer: str, message: CastTree, payload: Payload) -> None:
+        if self._tenure.obeys(message.cast.sender):  # it may come from one that was replaced since
+            self._do(self._casting.tree(peer, message, payload))
+
     def _on_watch(self, peer: str, message: Watch, _payload: Payload) -> None:
-        self._do(self._host.watch_requested(message.node, peer, message.owner))
+        self._do(self._host.watch_requested(message.node, peer, message.owner, place=message.place))
 
     def _on_snapshot(self, peer: str, message: Snapshot, _payload: Payload) -> None:
         wanted = message.meshes or list(self._host.meshes)
         found = [self._host.meshes[uid] for uid in wanted if uid in self._host.meshes]
         now = time.monotonic()
         states = [report.mesh_state(mesh, self._boards[mesh.uid], now) for mesh in found]
+        if self._debugging is not None:
+            self._debugging.show(states)
         self._node.send(peer, Snapshotted(message.request, states, self._ending))
         if peer.startswith(OBSERVER):  # it was here for that
             self._node.drop(peer)
 
+    def _on_read_stacks(self, peer: str, message: ReadStacks, _payload: Payload) -> None:
+        if self._looks is None:
+            from monarch._src.proc.looking import Looks  # an agent that is never asked goes without
+
+            self._looks = Looks(self._selector, self._answer_stacks)
+        asked = message.meshes or [(uid, list[int]()) for uid in self._host.meshes]
+        now = time.monotonic()
+        jobs = [
+            report.to_look_into(self._host.meshes[uid], self._boards[uid], ranks, message.idle, now)
+            for uid, ranks in asked
+            if uid in self._host.meshes
+        ]
+        self._looks.ask(peer, message.request, jobs, full=message.full, timeout_s=message.timeout_s)
+
+    def _on_signal(self, peer: str, message: SignalProcs, _payload: Payload) -> None:
+        mesh = self._host.meshes.get(message.mesh)
+        reached: list[int] = []
+        problem = ""
+        if mesh is None:
+            problem = "there is no such mesh on this host"
+        elif peer not in (self._tenure.client_now, mesh.spec.owner):
+            problem = f"{peer} neither owns it nor is the client of this session"
+        else:
+            for rank in message.ranks:
+                proc = mesh.at(rank)
+                # A pid that has not been reaped belongs to nobody else.
+                if proc is not None and proc.pid and proc.state is not ProcState.ENDED:
+                    try:
+                        os.kill(proc.pid, message.number)
+                    except ProcessLookupError:
+                        continue
+                    except OSError as error:
+                        problem = f"signal {message.number}: {error.strerror}"
+                        break
+                    reached.append(rank)
+            text = ", ".join(map(str, reached))
+            self._tenure.note(
+                "kill", peer, mesh=mesh.spec.name, ranks=text, signal=str(message.number)
+            )
+        self._node.send(peer, Signalled(message.request, reached, problem))
+
+    def _on_debugging(self, peer: str, message: AnyMessage, payload: Payload) -> None:
+        if self._debugging is None:
+            from monarch._src.proc.debugging import Debugging  # nor does one without breakpoints
+
+            tenure = self._tenure
+            self._debugging = Debugging(
+                self._node, self._host, lambda: tenure.client_now, tenure.note
+            )
+        self._debugging.handlers[type(message)](peer, message, payload)
+
+    def _answer_stacks(self, peer: str, answer: StacksRead) -> None:
+        self._node.send(peer, answer)
+        if peer.startswith(OBSERVER):
+            self._node.drop(peer)
+
     def _handle(self, peer: str, message: AnyMessage, payload: Payload) -> None:
         handler = self._handlers.get(type(message))
+        if not self._tenure.obeys(peer):
+            return
         if handler is None:
             log.warning("%s sent a %s, which an agent has no use for", peer, type(message).__name__)
         else:
@@ -411,86 +595,3 @@ class Agent:
 
 
 ENTRY = "monarch._src.actor.proc_main:main"
-# What a proc loads before it can say hello: once, before the fork, and not in each.
-BEFORE_FORK = (ENTRY.partition(":")[0], "monarch._src.net.router")
-SPARE_TIME = ("monarch._src.actor.async_life",)
-
-
-def _start_rank(spec: SpawnProcs, rank: int) -> StartRank:
-    return StartRank(
-        spec.mesh, rank, _of_rank(spec.env, rank) or {}, _of_rank(spec.affinity, rank) or [],
-        _of_rank(spec.commands, rank),
-    )  # fmt: skip
-
-
-def _of_rank(options: list[T], rank: int) -> T | None:
-    """There is one for all, or one a rank, or none."""
-    return options[rank if len(options) > 1 else 0] if options else None
-
-
-def _kill_group(pid: int) -> None:
-    for kill in (os.killpg, os.kill):
-        try:
-            kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
-
-
-def _fd_reason(error: OSError) -> str:
-    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS):
-        return _no_descriptors()
-    return f"{error.strerror}"
-
-
-def _no_descriptors() -> str:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return (
-        f"the host agent is out of file descriptors (its limit is {limit}, each proc takes "
-        f"{FDS_A_PROC}); raise the hard limit (`ulimit -Hn`) or spawn fewer procs"
-    )
-
-
-def _unlink(path: Path) -> None:
-    path.unlink(missing_ok=True)
-
-
-def main() -> None:
-    """`python -c ... DIRECTORY CLIENT_NODE CLIENT_PID LOCK_FD`: serve that session."""
-    directory, client, client_pid = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _end_quietly)
-    raise_fd_limit()
-    lock = sessions.hold(directory, record.of_this_agent(client, client_pid))
-    # Everything that procs need is imported before the fork, once for all of them.
-    import importlib
-
-    for name in BEFORE_FORK:
-        importlib.import_module(name)
-    gc.freeze()  # without a collection before: imports leave little, and it costs 2 ms
-    ours, theirs = seqpacket_pair()
-    lifeline_r, lifeline_w = os.pipe()
-    agent_pid = os.getpid()
-    zygote_pid = os.fork()
-    if zygote_pid == 0:
-        os.close(lock)
-        os.close(lifeline_w)
-        ours.close()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        die_with_parent(agent_pid)
-        Zygote(theirs, lifeline_r, SPARE_TIME).run()
-    theirs.close()
-    os.close(lifeline_r)
-    try:
-        agent = Agent(directory, client, client_pid, ours)
-        signal.signal(signal.SIGTERM, agent.terminate)
-        agent.run()
-        raise SystemExit(agent.status)
-    finally:
-        os.kill(zygote_pid, signal.SIGKILL)  # a child of ours until it is waited for
-        os.waitpid(zygote_pid, 0)
-        sessions.remove(directory)
-
-
-def _end_quietly(_signum: int, _frame: FrameType | None) -> None:
-    raise SystemExit(0)

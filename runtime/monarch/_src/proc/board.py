@@ -23,9 +23,9 @@ import mmap
 import os
 import struct
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic_ns
 from typing import TypeAlias
 
 SLOT = 256
@@ -75,7 +75,7 @@ class Board:
             if self._map[rank * SLOT] == number:
                 break
         state, running, messages, errors, busy, since, actor, endpoint = _FORMAT.unpack(raw)
-        now = time.monotonic_ns()
+        now = monotonic_ns()
         return Status(
             state,
             running,
@@ -86,6 +86,10 @@ class Board:
             errors,
             max(0, busy + now if state == BUSY else busy) / 1e9,
         )
+
+    def clear(self, rank: int) -> None:
+        """The process of that rank is gone, and another one is to have its slot."""
+        self._map[rank * SLOT : (rank + 1) * SLOT] = bytes(SLOT)
 
     def close(self) -> None:
         """Unmap and remove the file."""
@@ -116,17 +120,18 @@ class Slot:
     def idle(self) -> None:
         """The proc is ready for work."""
         with self._lock:
-            self._write(IDLE, time.monotonic_ns(), b"", b"")
+            self._write(IDLE, monotonic_ns(), b"", b"")
 
     def begin(self, actor: bytes, endpoint: bytes, messages: int = 1) -> Running:
         """An endpoint begins, with so many messages; give what this returns to `end`."""
-        now = time.monotonic_ns()
+        now = monotonic_ns()
         running = (now, actor, endpoint)
+        under_way = self._running
         with self._lock:
             self._messages += messages
-            if not self._running:
+            if not under_way:
                 self._busy -= now
-            self._running.append(running)
+            under_way.append(running)
             self._write(BUSY, now, actor, endpoint)
         return running
 
@@ -136,24 +141,27 @@ class Slot:
 
     def end(self, running: Running) -> int:
         """It has ended; how many nanoseconds it ran."""
+        under_way = self._running
         with self._lock:
-            now = time.monotonic_ns()
-            self._running.remove(running)
-            if not self._running:
+            now = monotonic_ns()
+            under_way.remove(running)
+            if under_way:
+                self._write(BUSY, *under_way[-1])
+            else:
                 self._busy += now
-            self._show(now)
+                self._write(IDLE, now, b"", b"")
         return now - running[0]
 
     def failed(self) -> None:
         """What ended last has failed."""
         with self._lock:
             self._errors += 1
-            self._show(time.monotonic_ns())
+            self._show(monotonic_ns())
 
     def leave(self) -> None:
         """The proc was told to end, and is done."""
         with self._lock:
-            self._write(LEFT, time.monotonic_ns(), b"", b"")
+            self._write(LEFT, monotonic_ns(), b"", b"")
 
     def _show(self, now: int) -> None:
         if self._running:
@@ -162,13 +170,14 @@ class Slot:
             self._write(IDLE, now, b"", b"")
 
     def _write(self, state: int, since: int, actor: bytes, endpoint: bytes) -> None:
-        if self._map is not None:
+        shown = self._map
+        if shown is not None:
             number = self._writes = (self._writes + 1) & 0xFF
             _FORMAT.pack_into(
-                self._map, self._places[number & 1], state, len(self._running), self._messages,
+                shown, self._places[number & 1], state, len(self._running), self._messages,
                 self._errors, self._busy, since, actor, endpoint,
             )  # fmt: skip
-            self._map[self._at] = number
+            shown[self._at] = number
 
 
 def _place(rank: int, number: int) -> int:

@@ -18,7 +18,7 @@ import msgspec
 
 from monarch._src.proc import spec as wire
 from monarch._src.proc.spec import Boot
-from monarch._src.proc.system import die_with_parent
+from monarch._src.proc.system import CHILD_VARIABLE, die_with_parent
 from monarch._src.wire.messages import Command
 
 BOOT_VARIABLE = "MONARCH_BOOT"
@@ -80,7 +80,7 @@ def main() -> NoReturn:
 def begin(boot: Boot, lifeline: int) -> int:
     """In any proc: go where the client works, then run the entry point. Returns the exit status."""
     spec = boot.spec
-    os.environ["MONARCH_CHILD"] = "1"
+    os.environ[CHILD_VARIABLE] = spec.directory
     if spec.cwd:
         try:
             os.chdir(spec.cwd)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 
+CUDA = "CUDA_VISIBLE_DEVICES"
 MOST_CPUS = 1 << 16
 _NVIDIA_DEVICE = re.compile(r"nvidia\d+")
 _PART = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import selectors
+import time
 from collections.abc import Callable, Iterator
 
-from monarch._src.logs.capture import Capture, Stream
+from monarch._src.logs.capture import UNFINISHED, Capture, Stream
 
 Lines = list[tuple[int, str]]
+UNFINISHED_S = 0.1
+"""Seconds between two looks at a line that is written over again and again."""
 
 
 class Outputs:
@@ -23,6 +26,22 @@ class Outputs:
         self._selector = selector
         self._said = said
         self._captures: dict[str, Capture] = {}
+        # Lines that are being written over, and have changed since they were told; when to tell.
+        self._changed: dict[tuple[str, int], Stream] = {}
+        self.deadline: float | None = None
+
+    def time_passed(self, now: float) -> None:
+        """Tell what lines show that are being written over, if it is time to."""
+        if self.deadline is not None and now >= self.deadline:
+            self._tell_unfinished()
+
+    def _tell_unfinished(self) -> None:
+        changed, self._changed = self._changed, {}
+        self.deadline = None
+        for (node, number), stream in changed.items():
+            text = stream.unfinished
+            if text is not None:
+                self._said(node, [(number + UNFINISHED, text)])
 
     def nodes(self) -> Iterator[str]:
         """Those whose output is read."""
@@ -48,6 +67,10 @@ class Outputs:
         if capture is None:
             return ()
         self._said(node, capture.read_all())
+        for stream in capture.streams:
+            if stream.unfinished is not None:
+                self._changed[node, stream.number] = stream
+        self._tell_unfinished()
         return tuple(capture.tail)
 
     def drop(self, node: str) -> None:
@@ -66,6 +89,10 @@ class Outputs:
                 return
             lines, ended = capture.read(stream)
             self._said(node, lines)
+            if "\r" in stream.rest:
+                self._changed[node, stream.number] = stream
+                if self.deadline is None:
+                    self.deadline = time.monotonic() + UNFINISHED_S
             if ended:
                 self._selector.unregister(fd)
                 stream.close()

@@ -6,29 +6,55 @@ Runs in: the agent. Reads the status boards and the process table; changes nothi
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from monarch._src.core.host import Mesh, Proc, ProcState
-from monarch._src.errors import Death
+from monarch._src.core.ids import proc_node
+from monarch._src.core.procs import Mesh, Proc, ProcState
+from monarch._src.failures import Death
 from monarch._src.proc.board import BUSY, LEFT, Board
+from monarch._src.proc.memory import KillsForMemory
+from monarch._src.proc.spec import Ended
 from monarch._src.proc.system import rss_bytes, signal_name
 from monarch._src.wire.messages import MeshState, RankState
 
+if TYPE_CHECKING:
+    from monarch._src.proc.looking import Job
+
 
 def death(
-    proc: Proc, status: int, board: Board | None, last_lines: Sequence[str], now: float
+    proc: Proc,
+    ended: Ended,
+    board: Board | None,
+    last_lines: Sequence[str],
+    now: float,
+    memory: KillsForMemory,
 ) -> Death:
-    """Why a process ended. `status` as from `waitpid`; `last_lines` of its stderr."""
+    """Why a process ended. `last_lines`: of its stderr."""
     last = board.read(proc.rank) if board is not None else None
-    doing = None
+    doing = since_s = None
     if last is not None and last.state == BUSY and last.endpoint:
         doing = f"{last.actor}.{last.endpoint}" if last.actor else last.endpoint
-    ran_s = now - proc.asked_at
-    if os.WIFSIGNALED(status):
-        name = signal_name(os.WTERMSIG(status))
-        return Death(None, name, tuple(last_lines), doing, ran_s, f"killed by {name}")
-    code = os.WEXITSTATUS(status)
-    return Death(code, None, tuple(last_lines), doing, ran_s, f"exited with status {code}")
+        since_s = last.since_s
+    node = proc_node(ended.mesh, ended.rank, ended.life)
+    code = name = why = None
+    dumped = False
+    if os.WIFSIGNALED(ended.status):
+        number = os.WTERMSIG(ended.status)
+        name, dumped = signal_name(number), os.WCOREDUMP(ended.status)
+        reason = f"killed by {name}{' (core dumped)' if dumped else ''}"
+        if number == signal.SIGKILL and proc.killed_for is None:
+            why = memory.explain(node, ended.peak_bytes)
+        if why is not None:
+            reason += f", {why.text()}"
+    else:
+        code = os.WEXITSTATUS(ended.status)
+        reason = f"exited with status {code}"
+    memory.forget(node)
+    return Death(
+        code, name, tuple(last_lines), doing, now - proc.asked_at, reason, since_s, dumped, why
+    )
 
 
 def mesh_state(mesh: Mesh, board: Board, now: float) -> MeshState:
@@ -54,6 +80,8 @@ def rank_state(proc: Proc, board: Board, now: float) -> RankState:
     if proc.state is ProcState.ENDED:
         state = "stopped" if proc.expected else "failed"
         failure = "" if proc.expected or proc.death is None else proc.death.reason
+    elif proc.state is ProcState.RESTARTING:
+        failure = "" if proc.death is None else proc.death.reason
     elif proc.state is ProcState.STOPPING or seen.state == LEFT:
         state = "stopped"
     elif proc.said_hello or seen.state:  # its hello to us may still be on its way
@@ -76,4 +104,35 @@ def rank_state(proc: Proc, board: Board, now: float) -> RankState:
         failure=failure,
         errors=seen.errors,
         busy_s=busy_s,
+        restarts=proc.life,
     )
+
+
+def to_look_into(mesh: Mesh, board: Board, ranks: Sequence[int], idle: bool, now: float) -> Job:
+    """What py-spy has to look into of these ranks (none: all); with `idle`, idle ones too."""
+    from monarch._src.proc.looking import Job, Subject
+
+    subjects: list[Subject] = []
+    for rank in ranks or mesh.ranks:
+        proc = mesh.at(rank)
+        if proc is None:
+            continue
+        seen = rank_state(proc, board, now)
+        doing = f"{seen.actor}.{seen.endpoint}" if seen.actor else seen.endpoint
+        pid, otherwise = seen.pid, seen.state
+        match seen.state:
+            case "busy":
+                otherwise = f"in {doing}, awaiting"  # a coroutine that awaits is on no thread
+            case "idle":
+                pid = pid if idle else 0
+            case "failed":
+                pid, otherwise = 0, f"failed: {seen.failure}"
+            case "starting" if seen.failure:
+                otherwise = f"starting again: {seen.failure}"
+            case "stopped" if proc.state is ProcState.ENDED:
+                pid = 0
+            case _:
+                pass
+        subjects.append(Subject(rank, pid, doing, otherwise))
+    spec = mesh.spec
+    return Job(mesh.uid, spec.name, spec.labels, spec.sizes, subjects)

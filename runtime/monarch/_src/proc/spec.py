@@ -29,6 +29,13 @@ class MeshSpec(msgspec.Struct, tag="mesh"):
     board: str
     bootstrap: bool
     forks: bool  # whether any rank is forked and not executed
+    while_restarting: str = ""  # how calls wait for a proc that is started again; "": none is
+    client_number: int = 0  # how many clients held the session before that one
+    site: str = ""  # of this host, which may be another than that of the client
+    sites: list[str] = []  # those of the mesh, if it is not all of it where the client runs
+    # Where procs listen for bulk data of other hosts, and under which addresses those may dial
+    # them; none: they do not.
+    serves_at: tuple[str, list[str]] = ("", [])
 
 
 class StartRank(msgspec.Struct, tag="start"):
@@ -39,6 +46,7 @@ class StartRank(msgspec.Struct, tag="start"):
     env: dict[str, str]
     affinity: list[int]
     command: Command | None
+    life: int = 0
 
 
 class DropMesh(msgspec.Struct, tag="drop"):
@@ -53,6 +61,7 @@ class Started(msgspec.Struct, tag="started"):
     mesh: int
     rank: int
     pid: int
+    life: int = 0
 
 
 class NotStarted(msgspec.Struct, tag="not started"):
@@ -61,15 +70,21 @@ class NotStarted(msgspec.Struct, tag="not started"):
     mesh: int
     rank: int
     reason: str
+    life: int = 0
 
 
 class Ended(msgspec.Struct, tag="ended"):
-    """Zygote to agent: the process has ended and been reaped. `status` as from `waitpid`."""
+    """Zygote to agent: the process has ended and been reaped. `status` as from `waitpid`.
+
+    `peak_bytes`: the most memory that it held resident.
+    """
 
     mesh: int
     rank: int
     pid: int
     status: int
+    life: int = 0
+    peak_bytes: int = 0
 
 
 class Boot(msgspec.Struct):
@@ -81,6 +96,7 @@ class Boot(msgspec.Struct):
     # Of one that is executed: where it imports from, and what PYTHONPATH is to be afterwards.
     path: list[str] = []
     python_path: str | None = None
+    life: int = 0
 
 
 ToZygote = MeshSpec | StartRank | DropMesh

@@ -12,6 +12,9 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER = 0x59616D61  # "Yama"
+# In the environment of an agent, of procs, and of what these start: the directory of the session.
+CHILD_VARIABLE = "MONARCH_CHILD"
 TERMINATED = 128 + signal.SIGTERM  # the status of an agent that was told to end by that signal
 _libc: ctypes.CDLL | None = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
@@ -26,6 +29,15 @@ def die_with_parent(parent: int) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def may_be_looked_into_by(process: int) -> None:
+    """Let that process and what it starts read this one's stacks (Linux, where Yama forbids it).
+
+    Yama lets only parents look; py-spy is started by the host agent, two steps above us.
+    """
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PTRACER, process, 0, 0, 0)  # an error where there is no Yama
 
 
 def pidfd(pid: int) -> int | None:
@@ -65,6 +77,17 @@ def rss_bytes(pid: int) -> int:
             return int(statm.read().split()[1]) * resource.getpagesize()
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def memory_limit() -> int | None:
+    """How much memory this process may have by its resource limits, in bytes; None: no limit."""
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    return min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=None)
+
+
+def peak_bytes(usage: resource.struct_rusage) -> int:
+    """The most that a process held resident, in bytes."""
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def signal_name(number: int) -> str:

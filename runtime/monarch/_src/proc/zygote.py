@@ -3,8 +3,8 @@
 Runs in: a process of its own, forked by the host agent before the agent has a thread or a socket,
 so it is as clean as one that was executed, and costs no second start of Python.
 Owns: the procs, as their parent: it alone can reap them, and tells the agent how each ended.
-Invariants: never a second thread of ours; no ZeroMQ context. Procs die with it (the kernel sees to
-it on Linux; elsewhere end-of-file on `lifeline` does), and it dies with the agent.
+Invariants: never a second thread of ours; no socket of a node. Procs die with it (the kernel sees
+to it on Linux; elsewhere end-of-file on `lifeline` does), and it dies with the agent.
 
 A proc that needs another interpreter, or a command in front of it, is forked too and then executes
 that (`monarch._src.proc.execute`): the same parent, the same pipes, the same reaping.
@@ -27,7 +27,7 @@ from typing import NoReturn, TextIO
 from monarch._src.proc import spec as wire
 from monarch._src.proc.execute import begin, execute
 from monarch._src.proc.spec import Boot, DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
-from monarch._src.proc.system import die_with_parent
+from monarch._src.proc.system import die_with_parent, may_be_looked_into_by, peak_bytes
 
 LARGEST = 1 << 20
 IDLE_MS = 100
@@ -50,10 +50,11 @@ class Zygote:
         """`spare_time` names modules that many procs need, imported once there is nothing to do."""
         self._spare_time = list(spare_time)
         self._agent = agent
+        self._agent_pid = os.getppid()
         self._lifeline = lifeline
         self._meshes: dict[int, MeshSpec] = {}
         self._broken: dict[int, str] = {}  # meshes none of whose procs can start, and why
-        self._ranks: dict[int, tuple[int, int]] = {}  # pid -> (mesh, rank)
+        self._ranks: dict[int, tuple[int, int, int]] = {}  # pid -> (mesh, rank, life)
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
@@ -138,10 +139,11 @@ class Zygote:
             else:
                 if pid == 0:
                     self._become(spec, message, fds)
-                self._ranks[pid] = (message.mesh, message.rank)
-                self._tell(Started(message.mesh, message.rank, pid))
+                self._ranks[pid] = (message.mesh, message.rank, message.life)
+                self._tell(Started(message.mesh, message.rank, pid, message.life))
                 return
-        self._tell(NotStarted(message.mesh, message.rank, reason or "unknown"))
+        why = reason or "unknown"
+        self._tell(NotStarted(message.mesh, message.rank, why, message.life))
 
     def _become(self, spec: MeshSpec, start: StartRank, fds: list[int]) -> NoReturn:
         """In the child: turn into the proc. Never returns."""
@@ -153,6 +155,7 @@ class Zygote:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.setsid()
             die_with_parent(zygote)
+            may_be_looked_into_by(self._agent_pid)
             self._agent.close()
             os.close(self._wake_r)
             os.close(self._wake_w)
@@ -162,7 +165,7 @@ class Zygote:
                 os.close(fd)
             # These stay open on the pipes for life; a line is written when it is whole.
             sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
-            boot = Boot(spec, start.rank, start.affinity)
+            boot = Boot(spec, start.rank, start.affinity, life=start.life)
             if start.command is not None:
                 execute(start.command, start.env, boot, self._lifeline)
             os.environ.update(start.env)
@@ -191,10 +194,11 @@ class Zygote:
             # While it is a zombie its pid, and so its group, is its own: end what it started.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(found.si_pid, signal.SIGKILL)
-            pid, status = os.waitpid(found.si_pid, 0)
+            pid, status, usage = os.wait4(found.si_pid, 0)
             place = self._ranks.pop(pid, None)
             if place is not None:
-                self._tell(Ended(*place, pid, status))
+                mesh, rank, life = place
+                self._tell(Ended(mesh, rank, pid, status, life, peak_bytes(usage)))
 
     def _tell(self, message: wire.FromZygote) -> None:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 from monarch._src.config import settings
-from monarch._src.wire.memory import copied
+from monarch._src.wire.memory import bytes_from, copied
 
 ReadableBuffer: TypeAlias = "bytes | bytearray | memoryview | Any"  # anything with memory to show
 _SEARCHED = 1 << 12
@@ -207,4 +207,4 @@ def whole(view: memoryview) -> bytes:
     owner = view.obj
     while type(owner) is memoryview:
         owner = owner.obj
-    return owner if type(owner) is bytes and len(owner) == view.nbytes else view.tobytes()
+    return owner if type(owner) is bytes and len(owner) == view.nbytes else bytes_from(view)

@@ -1,22 +1,26 @@
-"""What one process has counted of one endpoint, as it travels. No I/O.
+"""What one process has counted, as it travels. No I/O.
 
-The answer to `ReadMetrics` is a Reply whose payload is a MessagePack array of these.
+The answer to `ReadMetrics` is a Reply whose payload is a `Counted` in MessagePack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from math import inf
+from typing import Literal
 
 import msgspec
 
 from monarch._src.wire.frames import Payload
 
+MeasureKind = Literal["counter", "up_down_counter", "histogram"]
+
 
 class Key(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Which endpoint was counted, of whose actors, and by whom.
+    """Which endpoint or span was counted, of whose actors, and by whom.
 
     `mesh` and `mesh_name` are those of the proc mesh that the actors live on. `adverb`: how this
-    process called it; empty where it was this process that ran it.
+    process called it; empty where it was this process that ran it. `span`, of a span only: its
+    name, with `parent`, that of what it is part of; `endpoint` is then where that ran.
     """
 
     mesh: int
@@ -25,6 +29,8 @@ class Key(msgspec.Struct, frozen=True, array_like=True, gc=False):
     actor: str
     endpoint: str
     adverb: str = ""
+    span: str = ""
+    parent: str = ""
 
 
 class Figures(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -58,19 +64,56 @@ class Figures(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.calls - self.untimed - self.timed
 
 
+class MeasureKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Which instrument of a program, with which attributes, and in whose hands."""
+
+    mesh: int
+    mesh_name: str
+    actor_class: str
+    actor: str
+    kind: MeasureKind
+    name: str
+    unit: str = ""
+    description: str = ""
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+class MeasureFigures(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an instrument was given: how often, and the sum.
+
+    The sum has finite numbers only; `not_finite` counts the others. `low`, `high` and `buckets`
+    (see `core.telemetry`) are those of a histogram; of another they say nothing.
+    """
+
+    key: MeasureKey
+    count: int
+    not_finite: int
+    total: float
+    low: float = inf
+    high: float = -inf
+    buckets: tuple[tuple[int, int], ...] = ()
+
+
+class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """All that a process has counted: endpoints and spans, and what its program measured."""
+
+    figures: tuple[Figures, ...] = ()
+    measures: tuple[MeasureFigures, ...] = ()
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Figures]).decode
+_decode = msgspec.msgpack.Decoder(Counted).decode
 
 
-def packed(figures: Sequence[Figures]) -> Payload:
+def packed(counted: Counted) -> Payload:
     """As the payload of a Reply."""
-    return Payload(_encode(figures))
+    return Payload(_encode(counted))
 
 
-def unpacked(payload: Payload) -> list[Figures]:
+def unpacked(payload: Payload) -> Counted:
     """What `packed` was given.
 
     Raises:
-        msgspec.MsgspecError: it is something else.
+        UNREADABLE (`wire.text`): it is something else.
     """
     return _decode(payload.body)

@@ -1,33 +1,38 @@
-"""A message and its payload as ZeroMQ frames, and back. No I/O.
+"""A message and its payload as frames, and back. No I/O.
 
     frame 0   u8 version | u24 length of head, big endian | head (MessagePack) | body (pickle)
     frame 1.. out-of-band buffers of the body, in order (pickle protocol 5)
 
 One frame for a small message: each further frame costs about as much as the message itself. A body
 over 32 KiB is not copied behind the head: it is frame 1, and the top bit of the version says so.
+The next bit says that the large parts lie in a segment: then there is one frame, in which a u32
+length and an `InSegment` (MessagePack) stand between head and body.
 A body and its buffers are flat: one dimension of single bytes, so that their length is their size.
 Malformed input raises `FrameError` and nothing else, whatever the bytes.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
+from monarch._src.wire.apart import KINDS, Apart, Borrowed, InSegment
 from monarch._src.wire.memory import copied
 from monarch._src.wire.messages import PROTOCOL, AnyMessage, Message
-from monarch._src.wire.text import decode_surrogates, encode_surrogates
+from monarch._src.wire.text import UNREADABLE, decode_surrogates, encode_surrogates
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 HEAD = 4
 MAX_HEAD = (1 << 24) - 1
 SPLIT_BODY = 1 << 15
-# Buffers of this many bytes are frames. ZeroMQ hands smaller ones than 8 KiB over at any address,
-# and there is no time in it: up to 64 KiB a call takes as long either way.
+# Buffers of this many bytes are frames, each of which arrives in memory of its own.
 OUT_OF_BAND = 1 << 14
 _BODY_APART = 0x80
+_IN_SEGMENT = 0x40
+_FLAGS = _BODY_APART | _IN_SEGMENT
 
 
 class FrameError(ValueError):
@@ -35,10 +40,16 @@ class FrameError(ValueError):
 
 
 class Payload(msgspec.Struct, gc=False):
-    """Pickled user data: `body`, and the buffers that travel beside it without a copy."""
+    """Pickled user data: `body`, and the buffers that travel beside it without a copy.
+
+    `buffers` may be one `Apart` instead. `loose`: those of them, by place, whose memory somebody
+    may still change: it is copied (`settled`), or put into a segment, before the call that sends
+    returns.
+    """
 
     body: bytes | memoryview
-    buffers: Sequence[Buffer] = ()
+    buffers: Sequence[Buffer | Apart] = ()
+    loose: Sequence[int] = ()
 
     @property
     def nbytes(self) -> int:
@@ -54,23 +65,59 @@ class Payload(msgspec.Struct, gc=False):
         """
         if not self.buffers:
             return Payload(self.body)
-        return Payload(self.body, [_owned(buffer) for buffer in self.buffers])
+        loose = self.loose
+        return Payload(
+            self.body,
+            [_owned(buffer, at in loose) for at, buffer in enumerate(self.buffers)],
+        )
+
+    def settled(self) -> Payload:
+        """The same, of memory that nobody changes any more."""
+        if not self.loose:
+            return self
+        buffers = list(self.buffers)
+        for at in self.loose:
+            buffers[at] = copied(cast(memoryview, buffers[at]))
+        return Payload(self.body, buffers)
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes that go over a socket with it."""
+        return len(self.body) if apart_of(self) is not None else self.nbytes
 
     def drop(self) -> None:
         """It has been read: whoever still holds it holds no memory. Only for its one receiver."""
         self.body, self.buffers = b"", ()
 
 
-def _owned(buffer: Buffer) -> Buffer:
-    if isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly):
+def _owned(buffer: Buffer | Apart, loose: bool) -> Buffer | Apart:
+    if isinstance(buffer, (bytes, *KINDS)):
+        return buffer
+    if isinstance(buffer, memoryview) and buffer.readonly and not loose:
         return buffer
     return copied(memoryview(buffer))
+
+
+def apart_of(payload: Payload) -> Apart | None:
+    """What stands for its large parts, if they are not with it."""
+    buffers = payload.buffers
+    if buffers and isinstance(buffers[0], KINDS):
+        return buffers[0]
+    return None
+
+
+def carried(payload: Payload) -> Payload:
+    """A payload that came, with its large parts as buffers."""
+    apart = apart_of(payload)
+    return apart.carried(payload) if isinstance(apart, Borrowed) else payload
 
 
 NO_PAYLOAD = Payload(b"")
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(AnyMessage).decode
+_decode_in_segment = msgspec.msgpack.Decoder(InSegment).decode
+_word = struct.Struct(">I").unpack_from
 _VERSION = PROTOCOL << 24
 _NESTED = b"\x91" * 16 + b"\xc0"  # deeper than any message
 
@@ -89,13 +136,18 @@ def encode(message: Message, payload: Payload = NO_PAYLOAD) -> list[Buffer]:
     if size > MAX_HEAD:
         raise ValueError(f"the head of {type(message).__name__} has {size} bytes, over {MAX_HEAD}")
     body = payload.body
+    buffers = payload.buffers
+    if buffers and isinstance(buffers[0], InSegment):
+        where = _encode(buffers[0])
+        word = (_VERSION | _IN_SEGMENT << 24 | size).to_bytes(HEAD, "big")
+        return [b"".join((word, head, len(where).to_bytes(4, "big"), where, body))]
     if len(body) > SPLIT_BODY:
         first = (_VERSION | _BODY_APART << 24 | size).to_bytes(HEAD, "big") + head
-        return [first, body, *payload.buffers]
+        return [first, body, *cast("Sequence[Buffer]", buffers)]
     first = (_VERSION | size).to_bytes(HEAD, "big") + head
     if body:
         first += body
-    return [first, *payload.buffers] if payload.buffers else [first]
+    return [first, *cast("Sequence[Buffer]", buffers)] if buffers else [first]
 
 
 def _decode_differently(head: memoryview, error: Exception) -> AnyMessage:
@@ -103,7 +155,7 @@ def _decode_differently(head: memoryview, error: Exception) -> AnyMessage:
     try:
         if isinstance(error, msgspec.ValidationError):
             return decode_surrogates(head, AnyMessage)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    except UNREADABLE:
         pass
     # Is it nested too deeply, or are we? The thread that receives may be deep in user code.
     msgspec.msgpack.decode(_NESTED)
@@ -119,26 +171,83 @@ def decode(frames: Sequence[Buffer]) -> tuple[AnyMessage, Payload]:
     """
     if not frames:
         raise FrameError("a message without frames")
-    view = memoryview(frames[0])
-    if len(view) < HEAD:
-        raise FrameError(f"a frame of {len(view)} bytes has no room for its header")
-    if view[0] & ~_BODY_APART != PROTOCOL:
-        raise FrameError(f"protocol version {view[0] & ~_BODY_APART}; this side speaks {PROTOCOL}")
-    end = HEAD + int.from_bytes(view[1:HEAD], "big")
-    if end > len(view):
-        raise FrameError(f"the head ends at byte {end} of a frame of {len(view)}")
-    head = view[HEAD:end]
+    first = frames[0]  # bytes, as a rule: slices of so few are cheaper than views of them
+    size = len(first)
+    if size < HEAD:
+        raise FrameError(f"a frame of {size} bytes has no room for its header")
+    (word,) = _word(first)
+    version = word >> 24
+    if version & ~_FLAGS != PROTOCOL:
+        raise FrameError(f"protocol version {version & ~_FLAGS}; this side speaks {PROTOCOL}")
+    end = HEAD + (word & MAX_HEAD)
+    if end > size:
+        raise FrameError(f"the head ends at byte {end} of a frame of {size}")
+    head = first[HEAD:end]
     try:
         message = _decode(head)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        message = _decode_differently(head, error)
-    apart = view[0] & _BODY_APART
-    if end == len(view) and len(frames) == 1 and not apart:
+    except UNREADABLE as error:
+        message = _decode_differently(memoryview(head), error)
+    flags = version & _FLAGS
+    if end == size and len(frames) == 1 and not flags:
         return message, NO_PAYLOAD
     if not message.carries_payload:
         raise FrameError(f"{type(message).__name__} carries no payload, but one came with it")
-    if apart:
-        if len(frames) < 2 or end != len(view):
+    if flags:
+        if flags != _BODY_APART:
+            return message, _in_segment(first, end, len(frames))
+        if len(frames) < 2 or end != size:
             raise FrameError("the body should be a frame of its own, and is not")
         return message, Payload(memoryview(frames[1]), frames[2:])
-    return message, Payload(view[end:], frames[1:])
+    body: Any = first[end:]
+    return message, Payload(body, frames[1:])
+
+
+def lent_in(frames: Sequence[Buffer]) -> InSegment | None:
+    """Where the large parts of the message in these frames lie, if that is in a segment.
+
+    Raises:
+        FrameError: the bytes are no such message.
+    """
+    first = frames[0] if frames else b""
+    if len(first) < HEAD or not first[0] & _IN_SEGMENT:
+        return None
+    end = HEAD + (int(_word(first)[0]) & MAX_HEAD)
+    return _in_segment(first, end, len(frames)).buffers[0]  # pyright: ignore[reportReturnType]
+
+
+def with_parts(frames: Sequence[Buffer], apart: InSegment | Sequence[Buffer]) -> list[Buffer]:
+    """The frames of a message with its large parts in another segment, or beside it.
+
+    `frames`: as `lent_in` takes them, which has not raised.
+    """
+    first = memoryview(frames[0])
+    head = HEAD + (int(_word(first)[0]) & MAX_HEAD)
+    begin = head + 4 + int.from_bytes(first[head : head + 4], "big")
+    version, said = PROTOCOL, bytes(first[begin:])
+    if isinstance(apart, InSegment):
+        where = _encode(apart)
+        said = len(where).to_bytes(4, "big") + where + said
+        return [_headed(PROTOCOL | _IN_SEGMENT, first[HEAD:head], said)]
+    where = _decode_in_segment(first[head + 4 : begin])
+    if where.body:
+        version |= _BODY_APART
+    return [_headed(version, first[HEAD:head], said), *apart]
+
+
+def _headed(version: int, head: memoryview, rest: bytes) -> bytes:
+    return b"".join(((version << 24 | len(head)).to_bytes(HEAD, "big"), head, rest))
+
+
+def _in_segment(first: Buffer, end: int, frames: int) -> Payload:
+    """The payload of a message whose head ends there."""
+    begin = end + 4
+    until = begin + int.from_bytes(first[end:begin], "big")
+    if frames != 1 or begin > len(first) or until > len(first):
+        raise FrameError("what says where the payload is does not fit into its frame")
+    try:
+        where = _decode_in_segment(first[begin:until])
+    except UNREADABLE as error:
+        raise FrameError(f"it does not say where the payload is: {error}") from None
+    if not where.spans:
+        raise FrameError("a payload in a segment has no part there")
+    return Payload(cast("bytes | memoryview", first[until:]), (where,))

@@ -7,8 +7,9 @@ lambdas, closures). What travels by value takes the source text of its files alo
 tracebacks and debuggers on the other side can show it.
 
 What is sent is what the value was at the call: memory that somebody may still change is copied
-once. Not copied is what nobody can change: that of `bytes`, and what a `FrozenBuffer` holds. An
-array that is only marked read-only has an owner who can change it.
+once; who sends at once may have it `loose`, and copies it to where it is to be. Not copied is what
+nobody can change: that of `bytes`, and what a `FrozenBuffer` holds. An array that is only marked
+read-only has an owner who can change it.
 
 Body: a pickle; or, if sources travel along, `S`, a u32 (big endian) and that many bytes of pickled
 `{filename: source}`, then the pickle. Buffers of 16 KiB and more travel out of band; those that can
@@ -17,6 +18,7 @@ be written to are copied first, since sending goes on after the call that sends 
 
 from __future__ import annotations
 
+import importlib
 import io
 import pickle
 from collections.abc import Callable, Mapping
@@ -27,10 +29,11 @@ import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
 from monarch._src.wire.buffers import Buffer as WriteBuffer
 from monarch._src.wire.buffers import FrozenBuffer, whole
-from monarch._src.wire.frames import OUT_OF_BAND, Buffer, Payload
+from monarch._src.wire.frames import OUT_OF_BAND, Buffer, Payload, carried
 from monarch._src.wire.memory import copied
 from monarch._src.wire.storages import Memory, reduce_storage
 
+_dumps, _loads = pickle.dumps, pickle.loads
 LARGEST_PLAIN = 64
 _SOURCES = ord("S")
 _ATOMS = frozenset({int, float, str, bool, type(None), complex})
@@ -40,9 +43,12 @@ KeepSources = Callable[[Mapping[str, str]], None]
 
 
 def _keeper(
-    buffers: list[Buffer], fixed: Mapping[int, pickle.PickleBuffer]
+    buffers: list[Buffer], fixed: Mapping[int, pickle.PickleBuffer], loose: list[int] | None
 ) -> Callable[[pickle.PickleBuffer], bool]:
-    """What pickle asks of each buffer: whether to write it into the stream."""
+    """What pickle asks of each buffer: whether to write it into the stream.
+
+    With a list for those that are `loose` none is copied.
+    """
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
         try:
@@ -53,6 +59,9 @@ def _keeper(
             return True
         # The message may leave long after the call, when the process it is for has begun.
         unchanging = id(buffer) in fixed or _is_of_bytes(raw)
+        if loose is not None and not unchanging:
+            loose.append(len(buffers))
+            unchanging = True  # until it is copied to its place
         buffers.append(raw if unchanging else copied(raw))
         return False
 
@@ -62,15 +71,21 @@ def _keeper(
 class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
     """cloudpickle's, noting which files the code that travels by value came from."""
 
-    def __init__(self, file: io.BytesIO, buffers: list[Buffer]) -> None:
+    def __init__(
+        self, file: io.BytesIO, buffers: list[Buffer], loose: list[int] | None = None
+    ) -> None:
         self._fixed: dict[int, pickle.PickleBuffer] = {}
-        keep = _keeper(buffers, self._fixed)
+        keep = _keeper(buffers, self._fixed, loose)
         super().__init__(file, protocol=5, buffer_callback=keep)  # pyright: ignore[reportUnknownMemberType]
         self.files: set[str] = set()
         self._storages: dict[int, Memory] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(cast(object, obj))
+        if kind is type and obj.__module__.startswith("monarch."):
+            # An error is shown as one of a public module, which nobody has to have imported here;
+            # what cloudpickle does not find there would travel by value.
+            importlib.import_module(obj.__module__)
         if kind is FrozenBuffer or kind is WriteBuffer:
             reduced = obj.__reduce_ex__(5)
             self._fixed.update((id(piece), piece) for piece in reduced[1])
@@ -141,25 +156,37 @@ def _which(value: object, depth: int = 3) -> int:
     return found
 
 
-def dumps(value: object, source_of: SourceOf | None = None, own: int = 0) -> Payload:
+def dumps_arguments(args: tuple[object, ...], kwargs: dict[str, object]) -> Payload | None:
+    """`dumps((args, kwargs), own=2)` where they are atoms, as most are; else None."""
+    for value in args:
+        if type(value) not in _ATOMS:
+            return None
+    return None if kwargs else Payload(_dumps((args, kwargs), 5))
+
+
+def dumps(
+    value: object, source_of: SourceOf | None = None, own: int = 0, *, loose: bool = False
+) -> Payload:
     """Pickle for another process. What happens to `value` afterwards does not change the payload.
 
     Args:
         source_of: gives the text of a file to send along, if any.
         own: how many levels of tuples and dicts, from the outside, are the caller's own: nothing
             else refers to them, so that large `bytes` in them can be taken out of band.
+        loose: the payload may refer to memory that others change; see `Payload.loose`.
 
     Raises whatever the objects' own reduction raises (`TypeError`, `pickle.PicklingError`, ...).
     """
-    which = _which(value)
+    which = _PLAIN if type(value) in _ATOMS else _which(value)
     if which == _PLAIN:
-        return Payload(pickle.dumps(value, 5))
+        return Payload(_dumps(value, 5))
     buffers: list[Buffer] = []
+    changing: list[int] | None = [] if loose else None
     if which == _WITH_ARRAYS:
-        body = pickle.dumps(value, 5, buffer_callback=_keeper(buffers, {}))
-        return Payload(body, buffers)
+        body = pickle.dumps(value, 5, buffer_callback=_keeper(buffers, {}, changing))
+        return Payload(body, buffers, changing or ())
     file = io.BytesIO()
-    pickler = _Pickler(file, buffers)
+    pickler = _Pickler(file, buffers, changing)
     pickler.dump(_lifted(value, own, {}))  # pyright: ignore[reportUnknownMemberType]
     body = file.getvalue()
     if pickler.files and source_of is not None:
@@ -168,7 +195,7 @@ def dumps(value: object, source_of: SourceOf | None = None, own: int = 0) -> Pay
         if sources:
             packed = pickle.dumps(sources, 5)
             body = b"S" + len(packed).to_bytes(4, "big") + packed + body
-    return Payload(body, buffers)
+    return Payload(body, buffers, changing or ())
 
 
 def loads(payload: Payload, keep_sources: KeepSources | None = None) -> Any:
@@ -176,6 +203,8 @@ def loads(payload: Payload, keep_sources: KeepSources | None = None) -> Any:
 
     Only for peers that are known: unpickling runs what the sender chose.
     """
+    if payload.buffers:
+        payload = carried(payload)
     body = payload.body
     try:
         first = body[0]
@@ -187,7 +216,8 @@ def loads(payload: Payload, keep_sources: KeepSources | None = None) -> Any:
         if keep_sources is not None:
             keep_sources(pickle.loads(view[5:end]))
         body = view[end:]
-    return pickle.loads(body, buffers=payload.buffers)
+    buffers: Any = payload.buffers
+    return _loads(body, buffers=buffers)
 
 
 # Opcodes of atoms: how many bytes follow, or (negated) how many say how many follow.

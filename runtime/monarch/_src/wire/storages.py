@@ -29,7 +29,10 @@ class Memory:
         import ctypes  # torch has it loaded
 
         size = self._untyped.nbytes()
-        data = (ctypes.c_char * size).from_address(self._untyped.data_ptr()) if size else b""
+        if not size:
+            return _rebuild_untyped, (pickle.PickleBuffer(b""),)
+        data: Any = (ctypes.c_char * size).from_address(self._untyped.data_ptr())
+        data.storage = self._untyped  # for as long as the buffer is in use
         return _rebuild_untyped, (pickle.PickleBuffer(data),)
 
 

@@ -15,6 +15,9 @@ from typing import Any, cast
 import msgspec
 
 _BYTES, _TEXT = b"\0", b"\1"
+# What msgspec raises for bytes that are no MessagePack or JSON of the type that is asked for: text
+# that is no UTF-8 and nesting without end are not its own errors.
+UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -27,7 +30,7 @@ def pack(value: object) -> bytes:
 
 
 def unpacker(kind: Any) -> Callable[[bytes | memoryview], Any]:
-    """What turns the `pack` of a `kind` into one; it raises `msgspec.MsgspecError`, or as below."""
+    """What turns the `pack` of a `kind` into one; it raises `UNREADABLE`."""
     decode = msgspec.msgpack.Decoder(kind).decode
 
     def unpack(data: bytes | memoryview) -> Any:
@@ -49,8 +52,7 @@ def decode_surrogates(data: bytes | memoryview, kind: Any) -> Any:
     """The `kind` that `encode_surrogates` was given.
 
     Raises:
-        msgspec.MsgspecError, UnicodeDecodeError, RecursionError: these bytes are no `kind` so
-            written.
+        UNREADABLE: these bytes are no `kind` so written.
     """
     return msgspec.convert(_text(msgspec.msgpack.decode(data)), kind)
 

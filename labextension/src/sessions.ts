@@ -1,0 +1,42 @@
+/** What the server tells that no kernel knows: sessions on its machine, and the tutorials. */
+
+import { URLExt } from '@jupyterlab/coreutils';
+import { ServerConnection } from '@jupyterlab/services';
+
+import { parseSessions, type Session } from '../../monarch_jupyter/widgets/wire.js';
+
+/** Raised where the server lacks our extension; says what to do. */
+export class ServerLacksMonarch extends Error {
+  constructor() {
+    super(
+      'The Jupyter server does not know Monarch, so sessions without a kernel are not listed. Install ' +
+        'monarch-jupyter where the server runs, or run: jupyter server extension enable monarch_jupyter.server'
+    );
+  }
+}
+
+export async function fetchSessions(settings: ServerConnection.ISettings): Promise<Session[]> {
+  return parseSessions(await fetched(settings, 'sessions'));
+}
+
+/** The first tutorial, as a notebook. */
+export async function fetchTutorial(settings: ServerConnection.ISettings): Promise<unknown> {
+  const { tutorials } = (await fetched(settings, 'tutorials')) as { tutorials: string[] };
+  const [first] = tutorials;
+  if (first === undefined) {
+    throw new Error('No tutorial is installed beside monarch-jupyter.');
+  }
+  return fetched(settings, 'tutorials', first);
+}
+
+async function fetched(settings: ServerConnection.ISettings, ...path: string[]): Promise<unknown> {
+  const url = URLExt.join(settings.baseUrl, 'monarch', ...path);
+  const response = await ServerConnection.makeRequest(url, {}, settings);
+  if (response.status === 404) {
+    throw new ServerLacksMonarch();
+  }
+  if (!response.ok) {
+    throw new ServerConnection.ResponseError(response);
+  }
+  return response.json();
+}

@@ -1,0 +1,139 @@
+import assert from 'node:assert/strict';
+import { beforeEach, describe, test } from 'node:test';
+
+import { getAllByRole, getByRole, queryByRole, queryByText } from '@testing-library/dom';
+
+import { gridOf } from '../../monarch_jupyter/widgets/grid.js';
+import { MeshView } from '../../monarch_jupyter/widgets/mesh.js';
+import type { Mesh, Request } from '../../monarch_jupyter/widgets/wire.js';
+import { mesh, row } from './meshes.js';
+import { isLook, newPage, settled } from './page.js';
+
+describe('the layout of a mesh', () => {
+  const labels = (sizes: Record<string, number>): string[] =>
+    gridOf(sizes).rows.map(({ label }) => label);
+
+  test('has the last dim across and all others down', () => {
+    const { columns, rows } = gridOf({ hosts: 2, racks: 2, gpus: 3 });
+    assert.deepEqual(columns, ['gpus=0', 'gpus=1', 'gpus=2']);
+    assert.deepEqual(rows[3], { label: 'hosts=1 racks=1', ranks: [9, 10, 11] });
+  });
+
+  test('breaks a long dim into rows, longer ones where ranks are many', () => {
+    assert.deepEqual(labels({ gpus: 16 }), ['']);
+    assert.deepEqual(labels({ gpus: 33 }), ['gpus=0..15', 'gpus=16..31', 'gpus=32']);
+    assert.equal(labels({ gpus: 1024 }).length, 32);
+  });
+
+  test('is one cell for a mesh without dims', () => {
+    assert.deepEqual(gridOf({}).rows, [{ label: '', ranks: [0] }]);
+  });
+});
+
+describe('a mesh in the page', () => {
+  let document: Document;
+  let asked: Request[];
+  let answer: (result: string) => void;
+  let refuse: (why: string) => void;
+
+  beforeEach(() => {
+    document = newPage();
+    asked = [];
+  });
+
+  const ask = (what: Request): Promise<unknown> => {
+    if (isLook(what)) {
+      return new Promise(() => undefined);
+    }
+    asked.push(what);
+    return new Promise((resolve, reject) => {
+      answer = resolve;
+      refuse = why => reject(new Error(why));
+    });
+  };
+  const shown = (fields: Partial<Mesh> = {}): MeshView => {
+    const view = new MeshView(mesh('u', { name: 'workers', ...fields }), ask);
+    document.body.append(view.node);
+    return view;
+  };
+  const press = (name: string): void => getByRole(document.body, 'button', { name }).click();
+  const cell = (name: string): HTMLElement => getByRole(document.body, 'gridcell', { name });
+
+  test('names each rank with what it does', () => {
+    const busy = row(1, { state: 'busy', actor: 'Trainer', endpoint: 'step' });
+    const view = shown({ rows: [row(0), busy] });
+    assert.ok(cell('workers gpus=1: busy in Trainer.step'));
+    const kept = cell('workers gpus=0: idle');
+    view.update(mesh('u', { name: 'workers', rows: [row(0, { state: 'failed', failure: 'killed' }), busy] }));
+    assert.equal(cell('workers gpus=0: failed: killed'), kept);
+  });
+
+  test('asks to end the call of the rank that was chosen, and says what came of it', async () => {
+    shown({ rows: [row(0), row(1, { state: 'busy', actor: 'Trainer', endpoint: 'step' })] });
+    cell('workers gpus=1: busy in Trainer.step').click();
+    press('Stop its call');
+    assert.deepEqual(asked, [{ do: 'stop', mesh: 'u', ranks: [1] }]);
+    answer('asked gpus=1 to end Trainer.step');
+    await settled();
+    assert.ok(document.body.textContent.includes('asked gpus=1 to end Trainer.step'));
+  });
+
+  test('kills nothing at the first press, and forgets it when the button is left', () => {
+    shown();
+    cell('workers gpus=1: idle').click();
+    press('Kill process');
+    const sure = getByRole(document.body, 'button', { name: 'Kill pid 1001?' });
+    assert.deepEqual(asked, []);
+    sure.dispatchEvent(new Event('blur'));
+    press('Kill process');
+    press('Kill pid 1001?');
+    assert.deepEqual(asked, [{ do: 'kill', mesh: 'u', ranks: [1] }]);
+  });
+
+  test('says why the kernel refuses', async () => {
+    shown();
+    press('Stop');
+    press('Stop 2 processes?');
+    assert.deepEqual(asked, [{ do: 'stop', mesh: 'u' }]);
+    refuse('this mesh has ended');
+    await settled();
+    const said = getAllByRole(document.body, 'status').map(({ textContent }) => textContent);
+    assert.deepEqual(said, ['this mesh has ended']);
+  });
+
+  test('puts the debugger of JupyterLab on the rank that is chosen', () => {
+    shown({ rows: [row(0), row(1)] });
+    cell('workers gpus=1: idle').click();
+    press('Debug in JupyterLab');
+    assert.deepEqual(asked, [{ do: 'debug_in_lab', mesh: 'u', ranks: [1] }]);
+  });
+
+  test('shows on which rank the debugger of JupyterLab is, for as long as it is', () => {
+    const ranks = [row(0), row(1)];
+    const view = shown({ rows: ranks, debugged: [1] });
+    const says = (): string | null =>
+      queryByText(document.body, /^JupyterLab's debugger is on/)?.textContent ?? null;
+    const pressed = (): string | null =>
+      getByRole(document.body, 'button', { name: 'Debug in JupyterLab' }).getAttribute('aria-pressed');
+    assert.equal(says(), "JupyterLab's debugger is on gpus=1");
+    cell('workers gpus=0: idle').click();
+    assert.equal(pressed(), 'false');
+    cell('workers gpus=1: idle').click();
+    assert.equal(pressed(), 'true');
+    view.update(mesh('u', { name: 'workers', rows: ranks }));
+    assert.equal(says(), null);
+    assert.equal(pressed(), 'false');
+  });
+
+  test('offers nothing for a rank that has no process, nor for a mesh that has ended', () => {
+    const view = shown({ rows: [row(0, { state: 'failed', pid: null, failure: 'killed' }), row(1)] });
+    cell('workers gpus=0: failed: killed').click();
+    for (const name of ['Stop its call', 'Kill process', 'Stack', 'Console', 'Debug in JupyterLab']) {
+      assert.ok(getByRole<HTMLButtonElement>(document.body, 'button', { name }).disabled, name);
+    }
+    view.end();
+    assert.ok(cell('workers gpus=1: stopped'));
+    assert.ok(cell('workers gpus=0: failed: killed'));
+    assert.equal(queryByRole(document.body, 'group', { name: 'workers: end it' })?.hidden ?? true, true);
+  });
+});

@@ -1,0 +1,109 @@
+"""The cells of this notebook, by number: which one causes a call, and where its output belongs.
+
+Runs in: the kernel. `origin_now` on any thread that calls; what writes, on the output thread and
+that of displays.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections import OrderedDict
+from typing import Any
+
+REMEMBERED = 1000
+"""Cells that output can still come to; what is caused by older ones goes to the newest."""
+
+
+class Cells:
+    """Numbers cells, as `monarch.observe.number_calls` wants it, and writes into them."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._has_parents = hasattr(shell, "get_parent")
+        self._newest = 0
+        # By the id of the request that runs it: its number. By number: that request.
+        self._numbers: dict[str, int] = {}
+        self._parents: OrderedDict[int, Any] = OrderedDict()
+        # By number and name: the id of a display, and what it shows.
+        self._displays: dict[tuple[int, str], tuple[str, dict[str, Any]]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """The cell that runs now is one of its own."""
+        if not self._has_parents:
+            return
+        parent = self._shell.get_parent()
+        self._newest += 1
+        self._numbers[_id(parent)] = self._newest
+        self._parents[self._newest] = parent
+        if len(self._parents) > REMEMBERED:
+            _, gone = self._parents.popitem(last=False)
+            self._numbers.pop(_id(gone), None)
+
+    def origin_now(self) -> int:
+        """The number of the cell that has begun what this thread, or task, does.
+
+        A task belongs to the cell that has made it. A thread of the user's own belongs to the cell
+        that runs, as what it prints does.
+        """
+        if not self._has_parents:
+            return 0
+        return self._numbers.get(_id(self._shell.get_parent()), self._newest)
+
+    @property
+    def newest(self) -> int:
+        """The number of the cell that runs, or ran last: for threads that belong to no cell."""
+        return self._newest
+
+    # --- on threads of ours -----------------------------------------------------------------------
+
+    def write(self, stream: str, text: str, origin: int) -> None:
+        """Append to the stdout or stderr of that cell."""
+        self._go_to(origin)
+        target = sys.stderr if stream == "stderr" else sys.stdout
+        target.write(text)
+        target.flush()
+
+    def show(self, what: str, text: str, origin: int) -> None:
+        """Put text in the place of what that cell has shown under this name."""
+        self.put(what, {"text/plain": text}, origin)
+
+    def put(self, what: str, data: dict[str, Any], origin: int) -> None:
+        """Put a mime bundle there; one whose text is empty takes away what was."""
+        if not self._has_parents:
+            return
+        shown = self._displays.get((origin, what))
+        if (shown is None and not data["text/plain"]) or (shown is not None and shown[1] == data):
+            return
+        name = uuid.uuid4().hex if shown is None else shown[0]
+        self._displays[origin, what] = (name, data)
+        self.publish(data, origin, display_id=name, update=shown is not None)
+
+    def publish(
+        self,
+        data: dict[str, Any],
+        origin: int,
+        *,
+        metadata: dict[str, Any] | None = None,
+        display_id: str | None = None,
+        update: bool = False,
+    ) -> None:
+        """Show a mime bundle in that cell."""
+        self._go_to(origin)
+        transient = {"display_id": display_id} if display_id else {}
+        self._shell.display_pub.publish(data, metadata or {}, transient=transient, update=update)
+
+    def _go_to(self, origin: int) -> None:
+        parent = self._parents.get(origin) or self._parents.get(self._newest)
+        if parent is None:
+            return
+        set_parent = getattr(self._shell, "set_thread_parent", None)
+        if set_parent is None:
+            set_parent = self._shell.set_parent
+        set_parent(parent)
+
+
+def _id(parent: Any) -> str:
+    header: Any = parent.get("header", parent) if parent else {}
+    return str(header.get("msg_id", ""))

@@ -1,0 +1,109 @@
+"""`display(...)` on a rank: what shows a value, made there and shown in the cell that asked.
+
+Runs in: procs; imported there, so it imports nothing of Jupyter, nor of what it can show.
+Invariants: what leaves the rank is text and base64, so it can be shown where neither the class nor
+its library is installed.
+"""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import io
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from monarch_jupyter.rank_widgets import is_widget, widget_html
+
+Bundle = dict[str, str]
+"""By mime type: text, or base64 of an image."""
+
+_METHODS = {
+    "_repr_html_": "text/html",
+    "_repr_markdown_": "text/markdown",
+    "_repr_latex_": "text/latex",
+    "_repr_svg_": "image/svg+xml",
+    "_repr_png_": "image/png",
+    "_repr_jpeg_": "image/jpeg",
+}
+SHOWN = ("text/plain", *_METHODS.values())
+
+
+def bundle_of(value: object) -> Bundle:
+    """What shows a value: by its own methods, as IPython asks them, and as text in any case.
+
+    A widget is live in its own kernel only; here it is shown as it looks now, in HTML.
+    """
+    found: Bundle = {"text/plain": _plain(value)}
+    if isinstance(value, type):
+        return found
+    if is_figure(value):
+        file = io.BytesIO()
+        cast("Any", value).savefig(file, format="png", bbox_inches="tight")
+        return {**found, "image/png": base64.b64encode(file.getvalue()).decode()}
+    if is_widget(value):
+        return {**found, "text/html": widget_html(value)}
+    whole = _asked(value, "_repr_mimebundle_")
+    if isinstance(whole, tuple):
+        whole = cast("tuple[Any, ...]", whole)[0]
+    if isinstance(whole, Mapping):
+        for mime, data in cast("Mapping[str, object]", whole).items():
+            if mime in SHOWN:
+                found[mime] = _as_text(data)
+    for method, mime in _METHODS.items():
+        if mime not in found:
+            data = _asked(value, method)
+            if isinstance(data, tuple):  # with metadata, as IPython allows
+                data = cast("tuple[Any, ...]", data)[0]
+            if data is not None:
+                found[mime] = _as_text(data)
+    return found
+
+
+def _asked(value: object, method: str) -> Any:
+    function = getattr(value, method, None)
+    if not callable(function):
+        return None
+    try:
+        return function()
+    except Exception:
+        return None  # as in IPython: what one form can't do, another may
+
+
+def _as_text(data: object) -> str:
+    return base64.b64encode(data).decode() if isinstance(data, bytes) else str(data)
+
+
+def _plain(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+
+
+def is_figure(value: object) -> bool:
+    """Whether it is a figure of matplotlib."""
+    figures = sys.modules.get("matplotlib.figure")
+    return figures is not None and isinstance(value, figures.Figure)
+
+
+def install(send: Callable[[Bundle], None]) -> None:
+    """Have `display` here send to the cell; also in what was defined without it in mind."""
+
+    def display(*values: object, **_: object) -> None:
+        """Show values in the notebook's cell."""
+        for value in values:
+            send(bundle_of(value))
+
+    cast("Any", builtins).display = display
+
+
+def take_open_figures() -> list[Bundle]:
+    """What plotting has left open, which a notebook shows at the end of a cell; it is closed."""
+    plots: Any = sys.modules.get("matplotlib.pyplot")
+    if plots is None:
+        return []
+    found = [bundle_of(plots.figure(number)) for number in plots.get_fignums()]
+    plots.close("all")
+    return found

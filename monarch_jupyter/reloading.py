@@ -1,0 +1,320 @@
+"""Edited modules, reloaded in a process that goes on: what has the old code gets the new.
+
+Runs in: the kernel and procs; imported there, so it imports nothing of Jupyter. Any thread, one at
+a time; other threads may run the code meanwhile, and have the new with the next call.
+
+What is patched is what IPython's autoreload patches. A function that is held anywhere, in a
+closure or a list, runs the new code; a class that is held anywhere has the new attributes, and its
+instances are of the new class. Beyond that: names of other modules that were bound to the old
+function or class (`from steps import step`) are bound to the new one, because pickle asks for the
+object that the module has; and functions inside decorators are patched too. A function or class
+that is no longer in the file is gone; what else a module holds and does not assign again stays.
+
+Owns: which version of each file this process has loaded.
+Invariants: a file is loaded once for each version of it, whether that works or not; a module that
+fails to load has what it had before.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import linecache
+import os
+import site
+import sys
+import sysconfig
+import time
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+Stamp = tuple[int, int]
+"""What tells versions of a file apart: time of its last change in ns, and its size."""
+
+_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__", "__doc__", "__annotations__")
+_OWN_TO_A_CLASS = frozenset({"__dict__", "__weakref__", "__slots__", "__subclasshook__"})
+
+
+@dataclass(frozen=True)
+class Reload:
+    """One module that was edited. `error`: why it could not be reloaded, in one line."""
+
+    module: str
+    file: str
+    error: str | None = None
+
+
+class ModuleReloader:
+    """Looks which files have changed since they were loaded, and loads those again."""
+
+    def __init__(
+        self, known: Mapping[str, Stamp] | None = None, since: float = float("inf")
+    ) -> None:
+        """`known`: versions of files that are loaded here.
+
+        Of a file that a look finds first, that version is taken to be loaded, unless it is newer
+        than the look before, or than `since` (seconds since 1970) at the first one: then it has
+        maybe been edited after it was loaded, and is loaded again.
+        """
+        self._stamps: dict[str, Stamp] = dict(known or {})
+        self._since = since
+        self._files: dict[str, tuple[object, str | None]] = {}
+
+    @property
+    def since(self) -> float:
+        """When it has looked last, in seconds since 1970."""
+        return self._since
+
+    @property
+    def stamps(self) -> dict[str, Stamp]:
+        """The versions that are loaded, by file."""
+        return dict(self._stamps)
+
+    def note(self) -> None:
+        """Take what is there now for what is loaded: somebody else reloads in this process."""
+        for name, module in list(sys.modules.items()):
+            file = self._file(name, module)
+            if file is not None:
+                self._is_edited(file)
+        self._since = time.time()
+
+    def look(self, names: Iterable[dict[str, Any]] = ()) -> list[Reload]:
+        """Reload what has changed; what that was. `names`: where else names may be bound to it."""
+        found: list[Reload] = []
+        replaced: Replaced = {}
+        began = time.time()
+        users: list[types.ModuleType] = []
+        for name, module in list(sys.modules.items()):
+            file = self._file(name, module)
+            if file is None:
+                continue
+            users.append(module)
+            if self._is_edited(file):
+                error = None
+                try:
+                    reload_module(module, replaced)
+                except Exception as failed:
+                    error = _one_line(failed)
+                found.append(Reload(name, file, error))
+        if replaced:
+            _bind_anew(replaced, [*(vars(module) for module in users), *names])
+            _move_instances(replaced)
+        self._since = began
+        return found
+
+    def _file(self, name: str, module: Any) -> str | None:
+        known = self._files.get(name)
+        if known is None or known[0] is not module:
+            file = None if name == "__main__" else source_file(module)
+            known = self._files[name] = (module, file)
+        return known[1]
+
+    def _is_edited(self, file: str) -> bool:
+        try:
+            status = os.stat(file)
+        except OSError:
+            return False  # being written, or gone: the loaded code is all there is
+        now = (status.st_mtime_ns, status.st_size)
+        before = self._stamps.get(file)
+        self._stamps[file] = now
+        if before is None:
+            return status.st_mtime > self._since
+        return before != now
+
+
+def source_file(module: Any) -> str | None:
+    """The file of a module of the user's own; None for Python's, installed ones and our own."""
+    if not isinstance(module, types.ModuleType):
+        return None
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not file.endswith(".py"):
+        return None
+    file = os.path.abspath(file)
+    return None if file.startswith(_not_the_users()) else file
+
+
+def _not_the_users() -> tuple[str, ...]:
+    global _installed
+    if _installed is None:
+        import monarch
+
+        paths = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib")}
+        paths |= {*site.getsitepackages(), site.getusersitepackages()}
+        paths |= {os.path.dirname(file) for file in (__file__, monarch.__file__ or "") if file}
+        _installed = tuple(os.path.abspath(path) + os.sep for path in paths)
+    return _installed
+
+
+_installed: tuple[str, ...] | None = None
+
+
+Replaced = dict[int, tuple[Any, Any]]
+"""Functions and classes that were replaced, with the new ones, by id of the old."""
+
+
+def reload_module(module: types.ModuleType, replaced: Replaced) -> None:
+    """Load a module again, patch what had its old code, and note what was replaced.
+
+    Raises:
+        Exception: whatever the module raises; it has what it had before then.
+    """
+    namespace = vars(module)
+    before = dict(namespace)
+    try:
+        exec(_code_of(module), namespace)
+    except BaseException:
+        namespace.update(before)  # and nothing is missing meanwhile, for threads that run it
+        for name in namespace.keys() - before.keys():
+            del namespace[name]
+        raise
+    for name, old in before.items():
+        new = namespace.get(name)
+        if getattr(old, "__module__", None) != module.__name__:
+            continue
+        if new is not old:
+            _patch(old, new, replaced)
+        elif isinstance(old, types.FunctionType | type):
+            del namespace[name]  # no longer in the file, or it would be another object
+
+
+def _code_of(module: types.ModuleType) -> types.CodeType:
+    """The module's file, compiled.
+
+    Not by way of the bytecode that Python keeps: it tells versions apart by whole seconds.
+    """
+    file = str(module.__file__)
+    linecache.checkcache(file)
+    text = Path(file).read_bytes()
+    try:
+        os.unlink(importlib.util.cache_from_source(file))
+    except OSError:
+        pass  # there is none, or none may be written
+    return compile(text, file, "exec", dont_inherit=True)
+
+
+def _patch(old: Any, new: Any, replaced: Replaced) -> None:
+    """Give `old` the code of `new`, if they are of one kind."""
+    if type(old) is not type(new):
+        return
+    if isinstance(old, types.FunctionType):
+        replaced[id(old)] = (old, new)
+        _patch_function(old, new, replaced)
+    elif isinstance(old, type):
+        replaced[id(old)] = (old, new)
+        _patch_class(old, new, replaced)
+    elif isinstance(old, staticmethod | classmethod):
+        _patch(_inside(old), _inside(new), replaced)
+    elif isinstance(old, property):
+        for part in ("fget", "fset", "fdel"):
+            _patch(getattr(old, part), getattr(new, part), replaced)
+    elif "__wrapped__" in getattr(old, "__dict__", {}):
+        # A decorator's object, an endpoint for one: who holds it finds the new method in it.
+        _patch(old.__wrapped__, getattr(new, "__wrapped__", None), replaced)
+        old.__dict__.update(new.__dict__)
+
+
+def _inside(method: Any) -> Any:
+    return method.__func__
+
+
+def _patch_function(old: types.FunctionType, new: types.FunctionType, replaced: Replaced) -> None:
+    mine, theirs = old.__closure__ or (), new.__closure__ or ()
+    if len(mine) != len(theirs):
+        return  # code with another number of variables around it does not fit
+    for cell, other in zip(mine, theirs, strict=True):
+        if cell is not other:
+            _patch_cell(cell, other, replaced)
+    for attribute in _FUNCTION:
+        setattr(old, attribute, getattr(new, attribute))
+    old.__dict__.update(new.__dict__)
+
+
+def _patch_cell(cell: types.CellType, other: types.CellType, replaced: Replaced) -> None:
+    try:
+        inside, now = cell.cell_contents, other.cell_contents
+    except ValueError:
+        return  # empty: a name that is not bound yet
+    if isinstance(inside, types.FunctionType):
+        _patch(inside, now, replaced)
+    # The class that super() of a method means is in a cell, too; instances are of the new one.
+    cell.cell_contents = now
+
+
+def _patch_class(old: type, new: type, replaced: Replaced) -> None:
+    mine, theirs = dict(vars(old)), vars(new)
+    for name in mine:
+        if name not in _OWN_TO_A_CLASS and name not in theirs:
+            _try(delattr, old, name)
+    for name, value in theirs.items():
+        own = name in _OWN_TO_A_CLASS or isinstance(value, types.MemberDescriptorType)
+        if not own and mine.get(name) is not value:
+            if name in mine:
+                _patch(mine[name], value, replaced)
+            _try(setattr, old, name, _as_of(old, value))
+
+
+def _as_of(cls: type, method: Any) -> Any:
+    """A method for that class, which its super() has to mean: who holds the class makes more."""
+    if isinstance(method, classmethod):
+        return classmethod(_as_of(cls, _inside(method)))
+    if not isinstance(method, types.FunctionType) or "__class__" not in method.__code__.co_freevars:
+        return method
+    cells = tuple(
+        types.CellType(cls) if name == "__class__" else cell
+        for name, cell in zip(method.__code__.co_freevars, method.__closure__ or (), strict=True)
+    )
+    copy = types.FunctionType(
+        method.__code__, method.__globals__, method.__name__, method.__defaults__, cells
+    )
+    for attribute in _FUNCTION[2:]:
+        setattr(copy, attribute, getattr(method, attribute))
+    copy.__dict__.update(method.__dict__)
+    copy.__qualname__ = method.__qualname__
+    return copy
+
+
+def _try(change: Any, *arguments: Any) -> None:
+    try:
+        change(*arguments)
+    except (AttributeError, TypeError):
+        pass  # an enum, a slot: it can't be changed in place, and the new class has it
+
+
+def _bind_anew(replaced: Replaced, namespaces: Iterable[dict[str, Any]]) -> None:
+    for namespace in namespaces:
+        for name, value in list(namespace.items()):
+            found = replaced.get(id(value))
+            if found is not None:
+                namespace[name] = found[1]
+
+
+def _move_instances(replaced: Replaced) -> None:
+    """Make instances of old classes, and classes derived from them, those of the new ones."""
+    classes = {old: new for old, new in replaced.values() if isinstance(old, type)}
+    for old, new in classes.items():
+        for derived in old.__subclasses__():
+            if derived not in classes:
+                bases = tuple(new if base is old else base for base in derived.__bases__)
+                _try(setattr, derived, "__bases__", bases)
+    if not classes:
+        return
+    for holder in gc.get_referrers(*classes):
+        new = classes.get(cast("Any", type(holder)))
+        if new is not None:
+            _try(object.__setattr__, holder, "__class__", new)
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg}, line {error.lineno}"
+    where = ""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_next is None:
+            code = trace.tb_frame.f_code
+            where = f" ({os.path.basename(code.co_filename)}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return " ".join(f"{type(error).__name__}: {error}".split()) + where

@@ -1,0 +1,58 @@
+"""Plain records, a name and a value a line, and what is said in one line. No I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from monarch_jupyter.rendering import html
+from monarch_jupyter.rendering.html import Html
+
+LONGEST = 400
+"""Characters of one value that are shown."""
+
+
+def is_record(kind: Any) -> bool:
+    """Whether a class is one of named fields that says no more of itself than these."""
+    if dataclasses.is_dataclass(kind):
+        return True
+    return hasattr(kind, "__struct_fields__") and "__repr__" not in vars(kind)
+
+
+def record_text(record: Any) -> str:
+    """`Death`, then its fields that say anything, one a line."""
+    rows = _fields(record)
+    width = max((len(name) for name, _ in rows), default=0)
+    lines = [f"  {name.ljust(width)}  {_short(value)}" for name, value in rows]
+    return "\n".join([type(record).__name__, *lines])
+
+
+def record_html(record: Any) -> Html:
+    """The same as a table of two columns."""
+    head = html.element("strong", type(record).__name__)
+    return html.card(head, html.pairs({name: _short(value) for name, value in _fields(record)}))
+
+
+def line_html(value: object) -> Html:
+    """What a value says of itself, in the code font."""
+    return html.card(html.code(_short(value)))
+
+
+def error_html(error: BaseException) -> Html:
+    """An error that is looked at as a value."""
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return html.card(html.toned(said, "bad"))
+
+
+def _fields(record: Any) -> list[tuple[str, object]]:
+    if dataclasses.is_dataclass(record):
+        names = [field.name for field in dataclasses.fields(record)]
+    else:
+        names = list(record.__struct_fields__)
+    values = [(name, getattr(record, name)) for name in names]
+    return [(name, value) for name, value in values if value is not None]
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 2]} …"

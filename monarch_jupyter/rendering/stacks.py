@@ -1,0 +1,84 @@
+"""Where ranks are in the program: the headline, then each group of ranks with what they share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monarch_jupyter.rank_names import name_ranks
+from monarch_jupyter.rendering import html
+from monarch_jupyter.rendering.frames import CellNames, Place, place_lines
+from monarch_jupyter.rendering.html import Html
+from monarch_jupyter.rendering.words import count
+
+if TYPE_CHECKING:
+    from monarch.observe import MeshStacks, StackGroup, Stacks, ThreadStack
+
+NO_RANKS = "no ranks to look into; make some with `%monarch spawn workers gpus=8`"
+
+
+def stacks_text(stacks: Stacks, cell_names: CellNames) -> str:
+    """Every mesh: its headline, then the stacks that ranks share, with source lines."""
+    return "\n\n".join(_mesh_text(mesh, cell_names) for mesh in stacks.meshes) or NO_RANKS
+
+
+def stacks_html(stacks: Stacks, cell_names: CellNames) -> Html:
+    """The same; the stacks of the largest group are one click away, the odd ones are open."""
+    if not stacks.meshes:
+        return html.card(html.toned(NO_RANKS, "muted"))
+    return html.card(*[_mesh_html(mesh, cell_names) for mesh in stacks.meshes])
+
+
+def _mesh_text(mesh: MeshStacks, cell_names: CellNames) -> str:
+    parts = [f"{mesh.name}, {size_text(mesh)}: {mesh.headline}"]
+    parts += [
+        "\n".join(
+            [group_head(mesh, group), *(f"  {line}" for line in group_lines(group, cell_names))]
+        )
+        for group in mesh.groups
+        if group.threads
+    ]
+    return "\n\n".join(parts)
+
+
+def _mesh_html(mesh: MeshStacks, cell_names: CellNames) -> Html:
+    head = html.join(
+        [html.element("strong", mesh.name), html.toned(size_text(mesh), "muted"), mesh.headline],
+        " ",
+    )
+    entries = [
+        html.details(
+            group_head(mesh, group),
+            html.block("\n".join(group_lines(group, cell_names))),
+            open_=number > 0,
+        )
+        for number, group in enumerate(mesh.groups)
+        if group.threads
+    ]
+    return html.element("div", html.element("div", head), *entries)
+
+
+def size_text(mesh: MeshStacks) -> str:
+    """`8 ranks`."""
+    return count(sum(len(group.ranks) for group in mesh.groups), "rank")
+
+
+def group_head(mesh: MeshStacks, group: StackGroup) -> str:
+    """`3 in Trainer.reduce: gpus=0..2`."""
+    return f"{len(group.ranks)} {group.what}: {name_ranks(group.points) or mesh.name}"
+
+
+def group_lines(group: StackGroup, cell_names: CellNames) -> list[str]:
+    """The stacks that these ranks share, with source lines."""
+    return [line for thread in group.threads for line in _thread_lines(thread, cell_names)]
+
+
+def _thread_lines(thread: ThreadStack, cell_names: CellNames) -> list[str]:
+    lines = [f"thread {thread.name}"] if thread.name else []
+    for frame in thread.frames:
+        if frame.filename:
+            lines += place_lines(Place(frame.filename, frame.line, frame.name, ""), cell_names)
+        else:
+            lines.append(frame.name)
+    if thread.waits:
+        lines.append("waits for an answer")
+    return lines

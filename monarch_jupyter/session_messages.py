@@ -1,0 +1,36 @@
+"""Sessions as pages are told of them, by a kernel or by the server. No I/O."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from monarch.session import SessionInfo
+
+
+class SessionMessage(TypedDict):
+    """One session, see `SessionInfo`; `age_s` in seconds."""
+
+    session: str
+    state: str
+    kept_as: str | None
+    age_s: float
+    agent_pid: int | None
+    client_pid: int | None
+    program: str | None
+    meshes: list[str]
+    left: str | None
+
+
+def session_message(one: SessionInfo) -> SessionMessage:
+    """A session as the wire has it."""
+    return SessionMessage(
+        session=one.session,
+        state=one.state,
+        kept_as=one.kept_as,
+        age_s=round(one.age_s, 1),
+        agent_pid=one.agent_pid,
+        client_pid=one.client_pid,
+        program=one.program,
+        meshes=[*one.meshes],
+        left=one.left,
+    )

@@ -1,0 +1,85 @@
+"""Views without widgets, for exports: what a reader without a kernel can see, and nothing else.
+
+A widget in a saved notebook is an empty place wherever its JavaScript or its state is not to be
+had; nbconvert takes it before the HTML beside it. So for an export the widget is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any, cast
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+class StaticViews:
+    """In one shell: while turned on, nothing is shown as a widget that has HTML beside it."""
+
+    def __init__(self, display_formatter: Any) -> None:
+        self._formatter = display_formatter
+        self.on = False
+
+    def turn(self, on: bool) -> None:
+        """On or off. Idempotent; off leaves the shell as it was."""
+        if on == self.on:
+            return
+        self.on = on
+        if on:
+            whole = self._formatter.format
+
+            def format_without_widgets(*args: Any, **kwargs: Any) -> Any:
+                data, metadata = whole(*args, **kwargs)
+                leave_out_widget(data)
+                return data, metadata
+
+            self._formatter.format = format_without_widgets
+        else:
+            del self._formatter.format  # what the class has shows again
+
+
+def leave_out_widget(data: MutableMapping[str, Any]) -> bool:
+    """Take the widget out of a mime bundle that says the same in HTML; whether there was one."""
+    if WIDGET not in data or "text/html" not in data:
+        return False
+    del data[WIDGET]
+    return True
+
+
+def static_copy(path: Path) -> tuple[Path, int]:
+    """Write a copy of a saved notebook without widgets beside it; where, and how many were in it.
+
+    Raises:
+        OSError: it can't be read, or the copy not written. ValueError: it is no notebook.
+    """
+    notebook: Any = json.loads(path.read_text("utf-8"))
+    if not isinstance(notebook, dict) or "cells" not in notebook:
+        raise ValueError("it has no cells")
+    found = cast("dict[str, Any]", notebook)
+    bundles = [
+        output["data"]
+        for cell in found["cells"]
+        for output in cell.get("outputs", [])
+        if "data" in output
+    ]
+    number = sum(leave_out_widget(data) for data in bundles)
+    if not any(WIDGET in data for data in bundles):
+        found.get("metadata", {}).pop("widgets", None)
+    copy = path.with_name(f"{path.stem}.static{path.suffix}")
+    copy.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return copy, number
+
+
+_shared: StaticViews | None = None
+
+
+def shared_static_views() -> StaticViews | None:
+    """Those of the loaded extension; None where that isn't loaded."""
+    return _shared
+
+
+def share_static_views(views: StaticViews | None) -> None:
+    """Make these the ones that commands turn on and off."""
+    global _shared
+    _shared = views

@@ -1,0 +1,63 @@
+"""What waits at breakpoints, shown in the cell that ran into them, while it still runs.
+
+Runs in: the kernel; told of changes on the thread of `pauses.py`. The page's side is
+`breakpoints.js`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+import traitlets
+
+from monarch.observe import RankPaused
+from monarch_jupyter.desk import Desk
+from monarch_jupyter.pauses import Groups, ranks_text, where_text
+from monarch_jupyter.rank_names import name_point
+from monarch_jupyter.rendering import html
+from monarch_jupyter.widgets.modules import joined, styles
+from monarch_jupyter.widgets.talking import TalkingWidget
+
+
+class GroupMessage(TypedDict):
+    """Ranks of a mesh that stand in one place."""
+
+    mesh: str
+    ranks: list[int]
+    names: list[str]
+    name: str
+    where: str
+
+
+class Breakpoints(TalkingWidget):
+    """Live, with a console a click away."""
+
+    _esm = joined("breakpoints")
+    _css = styles("explorer", "console")
+    groups: Any = traitlets.List(traitlets.Dict(), help="what waits").tag(sync=True)
+
+    def __init__(self, desk: Desk, waits: Groups, said: str) -> None:
+        super().__init__(desk, groups=[_group_message(group) for group in waits])
+        self._said = said
+
+    def update(self, waits: Groups) -> None:
+        """These wait now, in groups that stand in one place; any thread."""
+        self.groups = [_group_message(group) for group in waits]
+
+    def __repr__(self) -> str:
+        return self._said
+
+    def static_bundle(self) -> dict[str, str]:
+        """The line that says what waited, and what to do about it."""
+        return {"text/plain": self._said, "text/html": html.card(self._said)}
+
+
+def _group_message(group: Sequence[RankPaused]) -> GroupMessage:
+    return GroupMessage(
+        mesh=group[0].uid,
+        ranks=[one.rank for one in group],
+        names=[name_point(one.point) for one in group],
+        name=ranks_text(group),
+        where=where_text(group),
+    )

@@ -1,0 +1,181 @@
+"""A console for one paused thread, in a cell.
+
+Runs in: the kernel. What the page says is handled off the main thread while a cell runs, so it is
+passed on and not waited for; answers come in on the thread that receives and go to the page from
+there. The page's side is `debugger.js`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import anywidget
+import msgspec
+import traitlets
+
+from monarch.debug import COMMAND, COMPLETE, SOURCE, Console, Source, moved, post, waiting
+from monarch.observe import RankPaused, on_change
+from monarch_jupyter.cell_names import with_cell_names
+from monarch_jupyter.comms import answer_while_busy
+from monarch_jupyter.consoles import source_message, title
+from monarch_jupyter.pauses import END, gone_text
+from monarch_jupyter.widgets.modules import joined, styles
+
+MOST = 400  # entries that a page keeps
+ENDED_STATES = (2, 3)  # runs on, ended
+
+
+class Debugger(anywidget.AnyWidget):
+    """The debugger of one rank: commands of pdb, their answers, and the source around the line."""
+
+    _esm = joined("debugger")
+    _css = styles("explorer", "console")
+    title = traitlets.Unicode("", help="which rank").tag(sync=True)
+    prompt = traitlets.Unicode("(Pdb) ").tag(sync=True)
+    busy = traitlets.Bool(False, help="a command runs").tag(sync=True)
+    over = traitlets.Bool(False, help="the rank has gone on").tag(sync=True)
+    entries = traitlets.List(traitlets.Dict(), help="what was said, by whom").tag(sync=True)
+    source = traitlets.Dict(allow_none=True, help="the lines around where it stands").tag(sync=True)
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(
+            title=title(console.rank),
+            prompt=console.prompt,
+            source=source_message(console.source()),
+        )
+        self._console = console
+        self._rank = console.rank
+        self._lock = threading.Lock()
+        self._questions: deque[tuple[int, str, Callable[[Any], None]]] = deque()
+        self._asking = False
+        cast("Any", self).on_msg(self._received)
+        answer_while_busy(self.comm)
+        self._unwatch = on_change(self._changed)
+
+    def close(self) -> None:
+        """Let go of the rank, which stays paused, and end the widget. Idempotent."""
+        self._unwatch()
+        self._console.close()
+        super().close()
+
+    def command(self, text: str) -> None:
+        """Say that to the debugger; its answer shows when it comes. Any thread."""
+        with self._lock:
+            if self.busy or self.over:
+                return
+            self.busy = True
+            self._add("said", f"{self.prompt}{text}")
+        if text.strip() in END and self.prompt.startswith("("):
+            # It asks the host agent and waits; what the page says is handled where nobody may wait.
+            threading.Thread(target=self._let_go, name="monarch-console", daemon=True).start()
+            return
+        self._post(COMMAND, text, self._answered)
+
+    # --- from the page ----------------------------------------------------------------------------
+
+    def _received(self, widget: object, content: object, buffers: object) -> None:
+        match content:
+            case {"type": "command", "text": str(text)}:
+                self.command(text.split("\n")[0])
+            case {"type": "complete", "text": str(text), "id": int(number)}:
+                if not self.busy:
+                    self._post(COMPLETE, text, partial(self._completed, number))
+            case _:
+                pass
+
+    # --- on threads of ours -----------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        self._console.close()
+        name = self._rank.name
+        self._ended(f"{name} stays paused; `%monarch debug {name}` opens another console")
+
+    def _look(self) -> None:
+        """Somebody else has let this rank run: for good?"""
+        try:
+            there = waiting(self._rank.mesh)
+        except TimeoutError:
+            return  # the host agent is slow; the next command will tell
+        rank = self._rank
+        known = (rank.mesh_uid, rank.rank, rank.session)
+        if not self.busy and all((o.mesh_uid, o.rank, o.session) != known for o in there):
+            self._ended(gone_text(rank, there))
+
+    # --- on the thread that receives --------------------------------------------------------------
+
+    def _changed(self, change: object) -> None:
+        rank = self._rank
+        if not isinstance(change, RankPaused) or self.busy or self.over:
+            return
+        place = (change.uid, change.rank) == (rank.mesh_uid, rank.rank)
+        if place and (
+            change.session != rank.session if change.paused else change.session == rank.session
+        ):
+            threading.Thread(target=self._look, name="monarch-console", daemon=True).start()
+
+    def _post(self, what: int, text: str, on_answer: Callable[[Any], None]) -> None:
+        """Ask that behind what is asked already: a rank takes one thing at a time. Any thread."""
+        with self._lock:
+            self._questions.append((what, text, on_answer))
+            if self._asking:
+                return
+            self._asking = True
+        self._ask_next()
+
+    def _ask_next(self) -> None:
+        with self._lock:
+            if self.over or not self._questions:
+                self._asking = False
+                return
+            what, text, on_answer = self._questions.popleft()
+
+        def came(answer: Any) -> None:
+            on_answer(answer)
+            self._ask_next()
+
+        try:
+            post(what, self._rank, text, came)
+        except RuntimeError as error:  # the session has ended
+            self._ended(str(error))
+
+    def _answered(self, answer: Any) -> None:
+        if answer.problem:
+            self._ended(answer.problem)
+            return
+        if answer.text:
+            self._add("answer", with_cell_names(answer.text))
+        if answer.at is not None:
+            self._rank = moved(self._rank, answer.at)
+        if answer.state in ENDED_STATES:
+            self._ended(f"{self._rank.name} has gone on")
+            return
+        self.title, self.prompt = title(self._rank), answer.prompt
+        self.busy = False
+        self._post(SOURCE, "", self._located)
+
+    def _located(self, answer: Any) -> None:
+        if not answer.problem and answer.text:
+            self.source = source_message(msgspec.json.decode(answer.text, type=Source))
+
+    def _completed(self, number: int, answer: Any) -> None:
+        matches = [] if answer.problem else [word for word in answer.text.split("\n") if word]
+        cast("Any", self).send({"type": "completions", "id": number, "matches": matches})
+
+    def _ended(self, why: str) -> None:
+        with self._lock:
+            if self.over:
+                return
+            self.over = True
+        self._unwatch()
+        self._add("note", why)
+        self.busy = False
+
+    def _add(self, kind: str, text: str) -> None:
+        self.entries = [*self.entries, {"kind": kind, "text": text.rstrip("\n")}][-MOST:]
+
+    def __repr__(self) -> str:
+        return "\n".join([self.title, *(entry["text"] for entry in self.entries)])

@@ -1,0 +1,40 @@
+"""Bars of slow work in the cell that waits for it, live.
+
+Runs in: the kernel; made, updated and closed on the thread of `monarch_jupyter.progress`. The
+page's side is `progress.js`, which speaks the wire of `monarch_jupyter.wire`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from monarch_jupyter.bars import Bar, BarTable
+from monarch_jupyter.desk import Desk
+from monarch_jupyter.publisher import Publisher
+from monarch_jupyter.widgets.modules import joined, styles
+from monarch_jupyter.widgets.streaming import StreamingWidget
+from monarch_jupyter.wire import BarsMessage
+
+
+class ProgressBars(StreamingWidget):
+    """Bars; `is_shown` once a page has said that it shows them."""
+
+    _esm = joined("progress")
+    _css = styles("explorer")
+
+    def __init__(self, publisher: Publisher, desk: Desk, bars: Sequence[Bar]) -> None:
+        self._table = BarTable(bars)  # before the traits, of which one is made of it
+        self.is_shown = False
+        super().__init__(publisher, desk, self._table)
+
+    def update(self, bars: Sequence[Bar]) -> None:
+        """Show these from now on."""
+        self._table.put(bars)
+        self._publisher.wake()
+
+    def now(self) -> BarsMessage:
+        return self._table.now()
+
+    def view_asks_all(self) -> None:
+        self.is_shown = True
+        super().view_asks_all()

@@ -1,0 +1,80 @@
+"""The value grid: one value a rank over the dims of its mesh, in a cell, live.
+
+Runs in: the kernel. `update` may be called from any thread; the publisher's sends. The page's side
+is `value_grid.js`, which speaks the wire of `monarch_jupyter.wire`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import traitlets
+
+from monarch.actor import ValueMesh
+from monarch_jupyter.desk import Desk
+from monarch_jupyter.problems import CommandError
+from monarch_jupyter.publisher import Publisher
+from monarch_jupyter.rendering.values import values_html, values_text
+from monarch_jupyter.value_table import Picture, ValueTable, picture_of
+from monarch_jupyter.widgets.modules import joined, styles
+from monarch_jupyter.widgets.streaming import StreamingWidget
+from monarch_jupyter.wire import ValuesMessage
+
+MOST = 4096
+"""Values that a grid shows; a page with many more is slow, and nobody can tell them apart."""
+
+
+class ValueGrid(StreamingWidget):
+    """The values of a mesh; those given to `update` take their place."""
+
+    _esm = joined("value_grid")
+    _css = styles("explorer")
+    name = traitlets.Unicode("", help="what the values are called").tag(sync=True)
+
+    def __init__(
+        self, publisher: Publisher, desk: Desk, values: ValueMesh[Any], name: str = ""
+    ) -> None:
+        self._values = values
+        self._table = ValueTable(_picture(values))  # before the traits, of which one is made of it
+        super().__init__(publisher, desk, self._table, name=name)
+
+    @property
+    def values(self) -> ValueMesh[Any]:
+        """The values that are shown."""
+        return self._values
+
+    def update(self, values: ValueMesh[Any]) -> None:
+        """Show these from now on; of those that come faster than ten times a second, the last.
+
+        Raises:
+            CommandError: they are no values of a mesh, or too many to show.
+        """
+        picture = _picture(values)
+        self._values = values
+        self._table.put(picture)
+        self._publisher.wake()
+
+    def now(self) -> ValuesMessage:
+        return self._table.now()
+
+    def __repr__(self) -> str:
+        return values_text(self._values.sizes, self._values.values())
+
+    def static_bundle(self) -> dict[str, str]:
+        """The same values as they are now, for readers without widgets."""
+        markup = values_html(self._values.sizes, self._values.values())
+        return {"text/plain": repr(self), "text/html": str(markup)}
+
+
+def _picture(values: object) -> Picture:
+    if not isinstance(values, ValueMesh):
+        raise CommandError(
+            f"a value grid shows a ValueMesh, as `trainers.loss.call().get()` gives, and not "
+            f"{type(values).__name__}"
+        )
+    shown = cast("ValueMesh[Any]", values)
+    if len(shown) > MOST:
+        raise CommandError(
+            f"a value grid shows up to {MOST:,} values, and these are {len(shown):,}: slice them"
+        )
+    return picture_of(shown.sizes, shown.values())

@@ -1,0 +1,22 @@
+"""The thread of an actor, from its class to its end: which kind it is decides how it lives.
+
+Runs in: a proc, or a client that hosts controllers, on the actor's thread.
+"""
+
+from __future__ import annotations
+
+from monarch._src.actor import sync_life
+from monarch._src.actor.worker import Worker
+
+
+def run(worker: Worker) -> None:
+    """Live and end. Returns when the actor is gone."""
+    cls = worker.prepare()
+    if cls is None:
+        return
+    if cls.is_async:
+        from monarch._src.actor import async_life  # asyncio is slow to load
+
+        async_life.live(worker)
+    else:
+        sync_life.live(worker)

@@ -1,0 +1,69 @@
+"""`monarch keys`: make the key pairs of a job, and show whose they are. Shows no key."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from monarch._src.cli.layout import columns
+from monarch._src.core.access import Role, fingerprint
+from monarch._src.net import keys
+
+_MEANT_FOR = {
+    Role.WORKER: "hosts that serve the job",
+    Role.OWNER: "who may act: spawn, call, stop; and so run any code there",
+    Role.OBSERVER: "who may look",
+}
+
+
+def run_make(directory: str, job: str) -> int:
+    """Make the pairs of a new job in that directory."""
+    try:
+        allowed = keys.make(directory, job)
+    except OSError as error:
+        print(f"monarch keys: {_said(error)}", file=sys.stderr)
+        return 1
+    print(f"made the keys of job {allowed.job} in {directory}")
+    rows = [(f"  {keys.PUBLIC}", "everybody who takes part")]
+    rows += [(f"  {keys.key_file(role)}", _MEANT_FOR[role]) for role in Role]
+    print("\n".join(columns(rows)))
+    print(f"Copy to each host {keys.PUBLIC} and the one file that it needs (`scp -p`, mode 0600).")
+    return 0
+
+
+def run_show(directory: str) -> int:
+    """Print whose keys there are, by fingerprint, and which of them can be used here."""
+    path = Path(os.path.expanduser(directory))
+    public = path / keys.PUBLIC if path.is_dir() else path
+    try:
+        allowed = keys.load_public(public)
+    except (OSError, ValueError) as error:
+        print(f"monarch keys: {_said(error)}", file=sys.stderr)
+        return 1
+    rows = [("ROLE", "FINGERPRINT", "HERE")]
+    for role in Role:
+        found, problem = _usable(public, role)
+        rows += [
+            (role.value, fingerprint(key), "yes" if key == found else problem)
+            for key in allowed.of(role)
+        ]
+    print(f"job {allowed.job}")
+    print("\n".join(columns(rows, indent="  ")))
+    return 0
+
+
+def _usable(public: Path, role: Role) -> tuple[str, str]:
+    """The public key of the pair of that role that is here, or why there is none."""
+    try:
+        return keys.load(public, None, role).public, "no"
+    except FileNotFoundError:
+        return "", "no"
+    except (OSError, ValueError) as error:
+        return "", f"no: {_said(error)}"
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -1,0 +1,31 @@
+"""`monarch worker`: make this host a worker, which a client has for as long as it wants it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from monarch._src.core.access import TRUST_ALL
+from monarch._src.core.addresses import parse_listening
+from monarch._src.net import directory as sessions
+from monarch._src.proc.worker_main import WorkerOptions, worker_command
+
+
+def run(address: str, keys: str | None, key: str | None, audit: str | None) -> int:
+    """Become the worker; returns, with 1, only if that cannot be."""
+    try:
+        options = WorkerOptions(
+            str(parse_listening(address)), keys if keys == TRUST_ALL else _path(keys),
+            _path(key) or None, _path(audit) or None,
+        )  # fmt: skip
+        command, env = worker_command(options, sessions.make())
+        sys.stdout.flush()
+        os.execve(command[0], command, env)
+    except (OSError, ValueError) as error:
+        print(f"monarch worker: {error}", file=sys.stderr)
+    return 1
+
+
+def _path(given: str | None) -> str:
+    return "" if given is None else str(Path(given).expanduser().absolute())

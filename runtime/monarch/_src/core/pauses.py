@@ -1,0 +1,62 @@
+"""When which ranks were paused at a breakpoint, for deadlines that stand still meanwhile. Pure.
+
+Invariants: the pauses of one rank do not overlap, and only the last of them may last; of ranks that
+were never paused there is nothing here, so an empty table answers by its truth alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+LONGEST = 64  # pauses of a rank that are remembered; one who steps makes many
+
+
+class Pauses:
+    """The pauses of ranks, each (mesh, rank), as one process has been told of them.
+
+    Times are seconds of one steady clock; a pause that lasts has no end (None).
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[int, int], list[tuple[float, float | None]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def told(self, mesh: int, rank: int, paused: bool, now: float) -> None:
+        """That rank is paused from now on, or no more. Telling the same twice is no error."""
+        spans = self._of.get((mesh, rank), [])
+        lasts = bool(spans) and spans[-1][1] is None
+        if paused and not lasts:
+            self._of[mesh, rank] = [*spans[1 - LONGEST :], (now, None)]
+        elif lasts and not paused:
+            self._of[mesh, rank] = [*spans[:-1], (spans[-1][0], now)]
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        self._of = {}
+
+    def within(
+        self, ranks: Iterable[tuple[int, int]], since: float, now: float
+    ) -> tuple[float, bool]:
+        """For how many of the seconds since then any of these was paused, and whether one still is.
+
+        Pauses of several at once count once.
+        """
+        spans = [span for rank in ranks for span in self._of.get(rank, ())]
+        total, until = 0.0, since
+        for begin, end in sorted(spans, key=lambda span: span[0]):
+            end = now if end is None else end
+            total += max(0.0, end - max(begin, until))
+            until = max(until, end)
+        return total, any(end is None for _, end in spans)
+
+    def validate(self) -> None:
+        """What always holds."""
+        for spans in self._of.values():
+            assert 0 < len(spans) <= LONGEST
+            assert all(end is not None for _, end in spans[:-1])
+            for (_, end), (begin, _) in pairwise(spans):
+                assert end is not None
+                assert end <= begin

@@ -1,0 +1,99 @@
+"""Which transport this process uses with whom, and why not a faster one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from monarch._src.actor.runtime import runtime_or_none
+from monarch._src.config import settings
+from monarch._src.data import cma
+from monarch._src.data.handle import Handle
+from monarch._src.data.plane import DataPlane, suited
+from monarch._src.data.verbs import sysfs
+
+
+@dataclass(frozen=True)
+class TransportUse:
+    """What this process knows of the ways to one other process whose memory it has used.
+
+    transport: what is used now, or was last; None before the first transfer has gone through.
+    failed: why each of those that do not work is not used.
+    transfers, bytes_read, bytes_written: how much went over each.
+    """
+
+    node: str
+    pid: int
+    host: str
+    transport: str | None
+    failed: dict[str, str]
+    transfers: dict[str, int] = field(default_factory=dict[str, int])
+    bytes_read: dict[str, int] = field(default_factory=dict[str, int])
+    bytes_written: dict[str, int] = field(default_factory=dict[str, int])
+
+    def __str__(self) -> str:
+        why = "".join(f"; not {name}: {text}" for name, text in self.failed.items())
+        return f"{self.node} (pid {self.pid}): {self.transport or 'nothing yet'}{why}"
+
+
+def transports() -> list[TransportUse]:
+    """One entry for each process whose memory this one has read or written, while it lives."""
+    plane = _plane()
+    return [] if plane is None else [
+        TransportUse(
+            pair.owner.node,
+            pair.owner.pid,
+            pair.owner.host.partition("/")[0],
+            next((name for name in pair.choice.order if name in pair.links), None),
+            pair.choice.whys(),
+            dict(pair.transfers),
+            dict(pair.bytes_read),
+            dict(pair.bytes_written),
+        )
+        for pair in plane.pairs()
+    ]  # fmt: skip
+
+
+def backend_of(handle: Handle) -> str:
+    """What this process uses for that memory, or would try first."""
+    plane = _plane()
+    if plane is not None:
+        if plane.is_own(handle):
+            return "local"
+        for pair in plane.pairs():
+            if pair.owner.incarnation == handle.owner.incarnation:
+                return pair.choice.best(suited(handle)) or "none"
+    found = get_rdma_backend()
+    return "shm" if handle.shared and found == "cma" else found
+
+
+def get_rdma_backend() -> str:
+    """The fastest transport that any memory on this host can be moved by.
+
+    `cma` where one process may look into another, else `ibverbs` over an RDMA card, else `tcp`;
+    `none` if that may not be used (`rdma_allow_tcp_fallback`). Which one a pair uses is decided by
+    a probe; see `transports()`.
+    """
+    if cma.works_here() is None:
+        return "cma"
+    if is_ibverbs_available():
+        return "ibverbs"
+    return "tcp" if settings().rdma_allow_tcp_fallback else "none"
+
+
+def is_ibverbs_available() -> bool:
+    """Whether bytes could go over an RDMA network card of this machine.
+
+    There is one with an active port that this process may open, pyverbs is installed, and
+    `rdma_disable_ibverbs` is not set.
+    """
+    return not settings().rdma_disable_ibverbs and sysfs.usable_here()[0] is not None
+
+
+def is_rdma_available() -> bool:
+    """The same as `is_ibverbs_available`: Monarch has both names."""
+    return is_ibverbs_available()
+
+
+def _plane() -> DataPlane | None:
+    run = runtime_or_none()
+    return None if run is None else run.data

@@ -1,0 +1,190 @@
+"""Sockets of the data plane: where they listen, how they are reached, who may speak.
+
+Runs in: any process, on threads that may block. Owns nothing.
+Where a process serves, and a *secret*, the control plane tells: encrypted between hosts. On each
+connection both sides prove that they know it, and neither says it. So who only listens on the wire
+can open no connection of his own, whatever he has heard; what is moved he does see.
+
+    server    greeting, 16 random bytes
+    client    16 random bytes, proof of the secret over both (32 bytes)
+    server    proof of the secret over both the other way round (32 bytes)
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from hashlib import blake2b
+from typing import Protocol
+
+import msgspec
+
+from monarch._src.data.handle import same
+
+LOOPBACK = "127.0.0.1"
+SECRET_BYTES = 32
+CHUNK = 1 << 21
+_NONCE = 16
+_PROOF = 32
+_GREETING = b"MRDM"
+_SOCKET_BYTES = 1 << 22
+_SILENT_MS = 20_000  # a host that acknowledges nothing for so long is lost
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a process serves: the addresses to try, in order; none, and why."""
+
+    hosts: list[str]
+    port: int = 0
+    secret: bytes = b""
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """For errors; the secret is not in it."""
+        return " or ".join(f"[{h}]:{self.port}" if ":" in h else f"{h}:{self.port}"
+                           for h in self.hosts)  # fmt: skip
+
+    def connect(self, deadline: float) -> socket.socket:
+        """See `dial`."""
+        return dial(self, deadline)
+
+
+class Connector(Protocol):
+    """How a connection to who has the memory comes about. `text`: with whom, for errors."""
+
+    @property
+    def text(self) -> str: ...
+
+    def connect(self, deadline: float) -> socket.socket:
+        """A new one, proven to be with that process.
+
+        Raises:
+            OSError: there is none to be had; TimeoutError: in time. Gone, TooLate: see `transport`.
+        """
+        ...
+
+
+class StrangerError(ConnectionError):
+    """Whoever answers there does not know the secret."""
+
+
+def listen(host: str) -> socket.socket:
+    """A listener at that address, or at every interface for `*`, at a port that is free.
+
+    Raises:
+        OSError: it cannot be listened at.
+    """
+    if host != "*":
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, 0), family=family, backlog=64)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(
+            ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64
+        )
+    return socket.create_server(("", 0), backlog=64)
+
+
+def dial(place: Place, deadline: float) -> socket.socket:
+    """A connection to who serves there, proven to be that.
+
+    Raises:
+        OSError: nobody could be reached at any of its addresses; TimeoutError: in time.
+        StrangerError: somebody else answers there.
+    """
+    problem: OSError | None = None
+    for at, host in enumerate(place.hosts):
+        connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            tune(connection)
+            left = deadline - time.monotonic()
+            until(connection, time.monotonic() + left / (len(place.hosts) - at))
+            connection.connect((host, place.port))
+            until(connection, deadline)
+            _introduce(connection, place.secret)
+        except OSError as error:
+            connection.close()
+            if time.monotonic() >= deadline:
+                raise
+            problem = error
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    assert problem is not None
+    if isinstance(problem, TimeoutError):  # of one address; it is not the whole that is late
+        raise ConnectionError(f"no answer from {place.text}") from problem
+    raise problem
+
+
+def _introduce(connection: socket.socket, secret: bytes) -> None:
+    hello = bytearray(len(_GREETING) + _NONCE)
+    if not received(connection, memoryview(hello)) or not hello.startswith(_GREETING):
+        raise StrangerError("what listens there is no peer")
+    theirs, ours = bytes(hello[len(_GREETING) :]), os.urandom(_NONCE)
+    connection.sendall(ours + _proof(secret, theirs, ours))
+    proof = bytearray(_PROOF)
+    known = received(connection, memoryview(proof))
+    if not known or not same(bytes(proof), _proof(secret, ours, theirs)):
+        raise StrangerError("another process listens where it did")
+
+
+def admit(connection: socket.socket, secret: bytes) -> bool:
+    """Whether who has connected knows the secret."""
+    ours = os.urandom(_NONCE)
+    connection.sendall(_GREETING + ours)
+    hello = bytearray(_NONCE + _PROOF)
+    if not received(connection, memoryview(hello)):
+        return False
+    theirs, proof = bytes(hello[:_NONCE]), bytes(hello[_NONCE:])
+    if not same(proof, _proof(secret, ours, theirs)):
+        return False
+    connection.sendall(_proof(secret, theirs, ours))
+    return True
+
+
+def _proof(secret: bytes, one: bytes, other: bytes) -> bytes:
+    return blake2b(one + other, key=secret, digest_size=_PROOF).digest()
+
+
+def tune(connection: socket.socket) -> None:
+    """Set what a socket of the data plane has set."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_USER_TIMEOUT", _SILENT_MS), ("TCP_KEEPIDLE", 5),
+                          ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):  # fmt: skip
+        if hasattr(socket, option):  # as the system has them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        connection.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BYTES)
+
+
+def until(connection: socket.socket, deadline: float) -> None:
+    """Let the next call of that socket take until then. TimeoutError if that is past."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    connection.settimeout(left)
+
+
+def received(connection: socket.socket, memory: memoryview, deadline: float = float("inf")) -> bool:
+    """Receive until the memory is full; False if the other side has hung up."""
+    at, size = 0, len(memory)
+    while at < size:
+        got = connection.recv_into(memory[at : at + CHUNK])
+        if not got:
+            return False
+        at += got
+        if at < size and time.monotonic() > deadline:  # a trickle is too late as well
+            raise TimeoutError
+    return True
+
+
+def hang_up(connection: socket.socket) -> None:
+    """End what blocks in a connection."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # the other side was first

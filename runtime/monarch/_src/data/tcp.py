@@ -1,0 +1,432 @@
+"""TCP: sockets of our own beside the control path, for where nothing faster works.
+
+The owner serves on threads of its own, so its actors need not run; the interpreter's lock they do
+need, between system calls. A connection begins as `data.sockets` says, and then carries one request
+after another. Who made it does not matter from then on: an owner that nobody can dial connects to
+who has asked for it (`data.dialling`), and begins by saying so, with the ticket that it was given.
+
+    request   magic, what, slot, incarnation, key, size of the region, offset, size   72 bytes
+    answer    magic, status, bytes done                                               16 bytes
+    READ      answer, then the bytes
+    WRITE     answer, then the requester sends the bytes, then another answer
+    ECHO      so many bytes there, the same back: the probe
+    HERE      not answered: from here on the requests go the other way; `key` is the ticket
+
+The owner compares incarnation and key before it touches any memory, and hangs up on what is no
+request. Bytes are received where they belong; nothing is acknowledged but the whole.
+
+Runs in: the server, in the owner, one thread an address to accept and one a connection, from the
+first request for its address on; the link, on whichever threads move bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from monarch._src.core.tally import Tally
+from monarch._src.data.handle import KEY_BYTES, Owner, same
+from monarch._src.data.memory import view_of
+from monarch._src.data.regions import Held, Regions
+from monarch._src.data.sockets import (
+    CHUNK,
+    SECRET_BYTES,
+    Connector,
+    Place,
+    admit,
+    dial,
+    hang_up,
+    listen,
+    received,
+    tune,
+    until,
+)
+from monarch._src.data.transport import Broken, Gone, Piece, Stale, TooLate
+
+log = logging.getLogger("monarch.data")
+MAGIC = b"MRDM"
+READ, WRITE, ECHO, HERE = 1, 2, 3, 4
+DONE, STALE, REFUSED, WRONG_PROCESS = 0, 1, 2, 3
+_REQUEST = struct.Struct("<4sII16s16sQQQ4x")
+_ANSWER = struct.Struct("<4sIQ")
+ECHO_BYTES = 4096
+STREAMS = 4
+SPLIT_FROM = 1 << 23
+_HELLO_S = 10.0  # how long a connection may take to say its first request
+_NO_ROOM_S = 0.05
+_LET_THROUGH = "a firewall between the hosts has to let that port through"
+
+
+class TcpServer:
+    """Serves the regions of this process, at the addresses that it is told to listen at."""
+
+    def __init__(self, regions: Regions) -> None:
+        self._regions = regions
+        self._lock = threading.Lock()
+        self._connections: set[socket.socket] = set()
+        self._threads: set[threading.Thread] = set()
+        self._refusals: Tally[str] = Tally()
+        self._closed = False
+        self._secret = os.urandom(SECRET_BYTES)
+        self._listeners: dict[str, tuple[socket.socket, threading.Thread]] = {}
+        self._expected: dict[bytes, Expected] = {}  # by ticket
+
+    def place(self, host: str, told: Sequence[str]) -> Place:
+        """Listen at that address, if nobody does yet: what is to be told of it.
+
+        Raises:
+            OSError: it cannot be listened at.
+        """
+        with self._lock:
+            if self._closed:
+                return Place([], why="it has left its session")
+            if host not in self._listeners:
+                listener = listen(host)
+                acceptor = threading.Thread(
+                    target=self._accept, args=(listener,), name="monarch-data-accept", daemon=True
+                )
+                self._listeners[host] = listener, acceptor
+                acceptor.start()
+            port = self._listeners[host][0].getsockname()[1]
+        return Place(list(told), port, self._secret)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                if self._closed:
+                    return
+                if self._refusals.note("accept"):
+                    log.warning("accepting a connection failed", exc_info=True)
+                time.sleep(_NO_ROOM_S)  # no descriptor is free, and none will be at once
+                continue
+            if not self._begin(connection, known=False):
+                return
+
+    def _begin(self, connection: socket.socket, *, known: bool) -> bool:
+        """Serve that connection on a thread of its own; False if we serve nobody any more."""
+        thread = threading.Thread(
+            target=self._serve, args=(connection, known), name="monarch-data-serve", daemon=True
+        )
+        with self._lock:
+            if self._closed:
+                connection.close()
+                return False
+            self._connections.add(connection)
+            self._threads.add(thread)
+        thread.start()
+        return True
+
+    def _serve(self, connection: socket.socket, known: bool) -> None:
+        try:
+            tune(connection)
+            connection.settimeout(_HELLO_S)  # who is no peer must not hold a thread
+            if not known and not admit(connection, self._secret):
+                return
+            while self._request(connection):
+                connection.settimeout(None)
+        except OSError:
+            pass  # it went; what it was doing is its own trouble
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+                self._threads.discard(threading.current_thread())
+            connection.close()
+
+    def _request(self, connection: socket.socket) -> bool:
+        """Serve one request; False to hang up."""
+        head = bytearray(_REQUEST.size)
+        if not received(connection, memoryview(head)):
+            return False
+        magic, what, slot, incarnation, key, whole, offset, size = _REQUEST.unpack(head)
+        if magic != MAGIC or what not in (READ, WRITE, ECHO, HERE):
+            self._refuse(connection, "what it says is no request")
+            return False
+        if not same(incarnation, self._regions.owner.incarnation):
+            self._refuse(connection, "it takes this for another process")
+            _answer(connection, WRONG_PROCESS)
+            return False
+        if what == HERE:
+            with self._lock:
+                expected = self._expected.pop(key, None)
+            if expected is not None:  # otherwise it is not waited for any more
+                expected.came.put(connection.dup())
+            return False
+        if what == ECHO:
+            block = bytearray(min(size, ECHO_BYTES))
+            _answer(connection, DONE)
+            if not received(connection, memoryview(block)):
+                return False
+            connection.sendall(block)
+            return True
+
+        def stop() -> None:
+            connection.shutdown(socket.SHUT_RDWR)
+
+        held = self._regions.hold(slot, key, stop)
+        if held is None:
+            _answer(connection, STALE)
+            return True
+        try:
+            if held.size != whole:
+                _answer(connection, STALE)
+                return True
+            return self._move(connection, held, what, offset, size)
+        finally:
+            self._regions.release(held, stop)
+
+    def _refuse(self, connection: socket.socket, why: str) -> None:
+        with self._lock:
+            number = self._refusals.note(why)
+        if number:
+            peer = "{}:{}".format(*connection.getpeername()[:2])
+            log.warning("hung up on %s: %s (%d so far)", peer, why, number)
+
+    def _move(
+        self, connection: socket.socket, held: Held, what: int, offset: int, size: int
+    ) -> bool:
+        if offset + size > held.size or (what == WRITE and held.readonly):
+            _answer(connection, REFUSED)
+            return True
+        _answer(connection, DONE)
+        memory = view_of(held.address + offset, size)
+        if what == READ:
+            for at in range(0, size, CHUNK):
+                connection.sendall(memory[at : at + CHUNK])
+            return True
+        if not received(connection, memory):
+            return False
+        _answer(connection, DONE, size)
+        return True
+
+    def call(self, place: Place, incarnation: bytes, ticket: bytes, deadline: float) -> None:
+        """Connect to a process that cannot connect to us, and serve it.
+
+        Raises:
+            OSError: it cannot be reached.
+        """
+        connection = dial(place, deadline)
+        try:
+            connection.sendall(_REQUEST.pack(MAGIC, HERE, 0, incarnation, ticket, 0, 0, 0))
+        except BaseException:
+            connection.close()
+            raise
+        if not self._begin(connection, known=True):
+            raise ConnectionError("it has left its session")
+
+    def expect(self) -> Expected:
+        """A connection that its owner makes is to come, under a ticket that nobody else knows."""
+        expected = Expected()
+        with self._lock:
+            if self._closed:
+                raise ConnectionError("this process leaves its session")
+            self._expected[expected.ticket] = expected
+        return expected
+
+    def expect_no_more(self, expected: Expected) -> None:
+        """What has not been taken of it by now is hung up on."""
+        with self._lock:
+            self._expected.pop(expected.ticket, None)
+        while not expected.came.empty():
+            _drop(expected.came.get())
+
+    def close(self) -> None:
+        """End all threads. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            ending = [*self._threads]
+            for expected in self._expected.values():
+                expected.came.put(None)
+            for connection in self._connections:
+                hang_up(connection)
+        for listener, acceptor in self._listeners.values():
+            hang_up(listener)  # which wakes the thread that accepts
+            acceptor.join()
+            listener.close()
+        for thread in ending:
+            thread.join()
+
+
+class Expected:
+    """A connection that the other side is to make; None comes if nobody waits for it any more."""
+
+    def __init__(self) -> None:
+        self.ticket = os.urandom(KEY_BYTES)
+        self.came: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+
+    def taken(self, deadline: float) -> socket.socket:
+        """The connection, once it is there.
+
+        Raises:
+            OSError: it has not come by then.
+        """
+        try:
+            connection = self.came.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            connection = None
+        if connection is None:
+            raise ConnectionError("the connection that its owner has made did not arrive")
+        return connection
+
+
+class TcpLink:
+    """See `transport.Link`. Connections are made as calls need them, and kept."""
+
+    name: ClassVar[str] = "tcp"
+    at_once: ClassVar[bool] = False
+
+    def __init__(
+        self, owner: Owner, connector: Connector, gone: Callable[[], bool], deadline: float
+    ) -> None:
+        """`gone`: whether the owner's process has ended, as far as anybody knows.
+
+        Raises:
+            Broken: it cannot be reached. Gone, TooLate: by the deadline nothing was known.
+        """
+        self._owner = owner
+        self._connector = connector
+        self._gone = gone
+        self._lock = threading.Lock()
+        self._idle: list[socket.socket] = []
+        self._used: set[socket.socket] = set()
+        self._closed = False
+        self.streams = min(STREAMS, max(2, os.cpu_count() or 1))
+        self.piece = 1 << 26
+        self._probe(deadline)
+
+    def _probe(self, deadline: float) -> None:
+        sent, came = os.urandom(ECHO_BYTES), bytearray(ECHO_BYTES)
+
+        def echo(connection: socket.socket, deadline: float) -> None:
+            self._ask(connection, ECHO, None, 0, ECHO_BYTES, deadline)
+            connection.sendall(sent)
+            _fill(connection, memoryview(came), deadline)
+
+        patience = time.monotonic() + _HELLO_S
+        try:
+            self._with_connection(echo, min(deadline, patience))
+        except TooLate:
+            if deadline <= patience:
+                raise
+            raise Broken(
+                f"{self._connector.text} did not answer within {_HELLO_S:g} s", _LET_THROUGH
+            ) from None
+        if sent != bytes(came):
+            raise Broken("what was sent to the other process was not what came back")
+
+    def read_into(self, pieces: Sequence[Piece], deadline: float) -> None:
+        def read(connection: socket.socket, deadline: float) -> None:
+            for piece in pieces:
+                self._ask(connection, READ, piece, piece.offset, piece.size, deadline)
+                _fill(connection, view_of(piece.address, piece.size), deadline)
+
+        self._with_connection(read, deadline)
+
+    def write_from(self, pieces: Sequence[Piece], deadline: float) -> None:
+        def write(connection: socket.socket, deadline: float) -> None:
+            for piece in pieces:
+                self._ask(connection, WRITE, piece, piece.offset, piece.size, deadline)
+                memory = view_of(piece.address, piece.size)
+                for at in range(0, piece.size, CHUNK):
+                    until(connection, deadline)
+                    connection.sendall(memory[at : at + CHUNK])
+                self._status(connection, piece, deadline)
+
+        self._with_connection(write, deadline)
+
+    def _with_connection(
+        self, use: Callable[[socket.socket, float], None], deadline: float
+    ) -> None:
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        try:
+            if connection is None:
+                connection = self._connector.connect(deadline)
+            with self._lock:
+                self._used.add(connection)
+                if self._closed:
+                    raise ConnectionResetError("this process leaves its session")
+            use(connection, deadline)
+        except TimeoutError as error:
+            _drop(connection)
+            raise TooLate from error
+        except OSError as error:
+            _drop(connection)
+            if self._gone():
+                raise Gone("its process has ended") from error
+            raise Broken(f"the connection to {self._connector.text} broke: {error}") from error
+        except Stale:
+            self._put_back(connection)
+            raise
+        except BaseException:
+            _drop(connection)
+            raise
+        finally:
+            with self._lock:
+                self._used.discard(connection)  # pyright: ignore[reportArgumentType]
+        self._put_back(connection)
+
+    def _ask(
+        self, connection: socket.socket, what: int, piece: Piece | None, offset: int, size: int,
+        deadline: float,
+    ) -> None:  # fmt: skip
+        slot, key, whole = 0, bytes(16), 0
+        if piece is not None:
+            slot, key, whole = piece.handle.slot, piece.handle.key, piece.handle.size
+        until(connection, deadline)
+        connection.sendall(
+            _REQUEST.pack(MAGIC, what, slot, self._owner.incarnation, key, whole, offset, size)
+        )
+        self._status(connection, piece, deadline)
+
+    def _status(self, connection: socket.socket, piece: Piece | None, deadline: float) -> None:
+        head = bytearray(_ANSWER.size)
+        _fill(connection, memoryview(head), deadline)
+        magic, status, _ = _ANSWER.unpack(head)
+        if magic != MAGIC:
+            raise Broken(f"what answers at {self._connector.text} is no peer")
+        if status == WRONG_PROCESS:
+            raise Gone("another process listens where it did")
+        if status != DONE and piece is not None:
+            raise Stale(piece.handle)
+
+    def _put_back(self, connection: socket.socket | None) -> None:
+        with self._lock:
+            if connection is not None and not self._closed:
+                self._idle.append(connection)
+                return
+        _drop(connection)
+
+    def close(self, *, now: bool = False) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            for connection in self._used if now else ():
+                hang_up(connection)
+        for connection in idle:
+            connection.close()
+
+
+def _fill(connection: socket.socket, memory: memoryview, deadline: float) -> None:
+    until(connection, deadline)
+    if not received(connection, memory, deadline):
+        raise ConnectionResetError("it was closed from over there")
+
+
+def _answer(connection: socket.socket, status: int, done: int = 0) -> None:
+    connection.sendall(_ANSWER.pack(MAGIC, status, done))
+
+
+def _drop(connection: socket.socket | None) -> None:
+    if connection is not None:
+        connection.close()

@@ -1,0 +1,65 @@
+"""The thread that looks after what is kept for a while: there while anything is, gone after.
+
+Runs in: any process that sends or gets large payloads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+log = logging.getLogger("monarch.data")
+LOOK_S = 0.5
+
+
+class Tidying:
+    """Calls each of these twice a second, until none of them has anything left."""
+
+    def __init__(self, looks: Sequence[Callable[[float], bool]]) -> None:
+        """`looks`: given the time; True while there is more to look after."""
+        self._looks = looks
+        self._turn = threading.Condition(threading.Lock())
+        self._thread: threading.Thread | None = None
+        self._wanted = False
+        self._closed = False
+
+    def want(self) -> None:
+        """There is something to look after. Any thread."""
+        self._wanted = True
+        if self._thread is None:
+            with self._turn:
+                if self._thread is None and not self._closed:
+                    self._thread = threading.Thread(
+                        target=self._run, name="monarch-segments", daemon=True
+                    )
+                    self._thread.start()
+
+    def _run(self) -> None:
+        more = True
+        while True:
+            with self._turn:
+                if not self._closed and more:
+                    self._turn.wait(LOOK_S)
+                if self._closed or not (more or self._wanted):
+                    own, self._thread = self._thread, None
+                    if self._closed or not self._wanted:  # looked at by `want` the other way round
+                        return
+                    self._thread = own
+                self._wanted = False
+            more = False
+            for look in self._looks:
+                try:
+                    more |= look(time.monotonic())
+                except Exception:  # of one; the segments of others are looked after too
+                    log.exception("looking after segments failed")
+
+    def close(self) -> None:
+        """End the thread. Idempotent."""
+        with self._turn:
+            self._closed = True
+            self._turn.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()

@@ -1,0 +1,100 @@
+"""Where a thread stands, as users see it: without the frames of the runtime. No I/O."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+
+import msgspec
+
+from monarch._src import errors
+
+_RUNTIME = str(Path(errors.__file__).parent) + "/"
+_HIDE = "__tracebackhide__"
+AROUND = 8
+MOST_LINES = 60
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Lines around one where a thread stands. `first` and `line` count from 1."""
+
+    filename: str
+    function: str
+    first: int
+    line: int
+    lines: list[str]
+
+
+def is_runtime(frame: FrameType) -> bool:
+    """Whether it is code of this package."""
+    return frame.f_code.co_filename.startswith(_RUNTIME)
+
+
+def is_users(frame: FrameType) -> bool:
+    """Whether it is code of the user, as in a traceback (`actor.remote.frames_of`)."""
+    code = frame.f_code
+    if is_runtime(frame):
+        return False
+    # To look at the variables of a frame undoes changes that are not written back yet.
+    return "__tracebackhide__" not in code.co_varnames or not frame.f_locals.get(_HIDE)
+
+
+def bottom_of(frame: FrameType) -> FrameType:
+    """The user's outermost frame below this one: of the endpoint, or where a thread began."""
+    bottom = frame
+    walked: FrameType | None = frame
+    while walked is not None and not is_runtime(walked):
+        if is_users(walked):
+            bottom = walked
+        walked = walked.f_back
+    return bottom
+
+
+def is_all_users(frame: FrameType, entries: frozenset[CodeType]) -> bool:
+    """Whether no code of the runtime is between it and what has called the endpoint."""
+    walked: FrameType | None = frame
+    while walked is not None and walked.f_code not in entries:
+        if is_runtime(walked):
+            return False
+        walked = walked.f_back
+    return True
+
+
+def function_of(frame: FrameType) -> str:
+    """Its name, qualified where Python knows it (from 3.11 on)."""
+    code = frame.f_code
+    return getattr(code, "co_qualname", code.co_name)
+
+
+def code_at(frame: FrameType, line: int) -> str:
+    """The text of that line, without what stands around it."""
+    return linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
+
+
+def source_of(frame: FrameType, line: int) -> Source:
+    """The lines around one of a frame's; none where there is no text."""
+    code = frame.f_code
+    lines = linecache.getlines(code.co_filename, frame.f_globals)
+    first = max(1, line - AROUND)
+    shown = [text.rstrip("\n") for text in lines[first - 1 : line + AROUND]]
+    return Source(code.co_filename, function_of(frame), first, line, shown[:MOST_LINES])
+
+
+def suspends(frame: FrameType) -> bool:
+    """Whether a frame that tells of a return only waits: a coroutine at `await`."""
+    code = frame.f_code.co_code
+    at = frame.f_lasti
+    return 0 <= at < len(code) and _YIELDS.get(code[at], False)
+
+
+def _yields() -> dict[int, bool]:
+    opcode = sys.modules.get("opcode") or __import__("opcode")
+    return {
+        number: True for name, number in opcode.opmap.items()
+        if name.startswith("YIELD") or name == "SEND"
+    }  # fmt: skip
+
+
+_YIELDS = _yields()

@@ -1,0 +1,162 @@
+"""What a job writes of itself, and how it is read again: JSON, never a pickle.
+
+Runs in: any process. Invariants: reading a record runs no code of it; it names a class, which is
+imported, and nothing else. A record is written whole or not at all, and nobody else may read it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from monarch._src.errors import JobError
+from monarch._src.wire.text import UNREADABLE
+
+FORMAT = 1
+T = TypeVar("T")
+
+
+class JobRecord(msgspec.Struct, frozen=True):
+    """A job as it is written. `kind` is `module:Class`; `applied` a time of day, in seconds."""
+
+    format: int
+    kind: str
+    apply_id: str | None
+    applied: float | None
+    values: dict[str, Any]
+
+
+def values_of(job: object, leave_out: frozenset[str]) -> dict[str, Any]:
+    """The attributes of a job, as JSON has them.
+
+    Raises:
+        TypeError: one would not be the same when it is read again.
+    """
+    hints = _hints(type(job))
+    found: dict[str, Any] = {}
+    for name, value in vars(job).items():
+        if name in leave_out:
+            continue
+        try:
+            plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
+            same = _typed(hints.get(name), plain) == value
+        except (TypeError, ValueError, msgspec.ValidationError):
+            same = False
+            plain = None
+        if not same:
+            raise TypeError(
+                f"{type(job).__name__}.{name} is a {type(value).__name__} that JSON cannot hold as "
+                "it is; annotate it in the class, with builtin types, Path or a msgspec.Struct, or "
+                "name it in `not_dumped`"
+            )
+        found[name] = plain
+    return found
+
+
+def restored(kind: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The attributes of a job of that class, with their types.
+
+    Raises:
+        JobError: one is not what the class says it is.
+    """
+    hints = _hints(kind)
+    found: dict[str, Any] = {}
+    for name, plain in values.items():
+        try:
+            found[name] = _typed(hints.get(name), plain)
+        except msgspec.ValidationError as error:
+            raise JobError(f"{where} does not hold a {kind.__name__}: {name}: {error}") from None
+    return found
+
+
+def _typed(hint: Any, plain: Any) -> Any:
+    if hint is None:
+        return plain
+    return msgspec.convert(plain, hint, str_keys=True, dec_hook=_of_type)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(f"JSON has no {type(value).__name__}")
+
+
+def _of_type(kind: Any, plain: Any) -> Any:
+    if isinstance(kind, type) and issubclass(kind, PurePath) and isinstance(plain, str):
+        return kind(plain)
+    raise TypeError(f"JSON has no {kind}")
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def kind_of(job: object) -> str:
+    """How a record names the class of that job."""
+    return f"{type(job).__module__}:{type(job).__qualname__}"
+
+
+def class_of(kind: str, base: type[T], where: str) -> type[T]:
+    """The class that a record names.
+
+    Raises:
+        JobError: there is none, or it is no job.
+    """
+    module, _, name = kind.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise JobError(
+            f"{where} is of a job of {kind}, which cannot be imported: {error}"
+        ) from None
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise JobError(f"{where} names {kind}, which is no job")
+    return found
+
+
+def write(path: Path, record: JobRecord) -> None:
+    """Put it there, in place of what was there; through a symbolic link, which stays."""
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # mode 0600
+    try:
+        with open(fd, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(record)))
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read(path: Path) -> JobRecord:
+    """What stands there.
+
+    Raises:
+        FileNotFoundError: nothing does. JobError: it is no record, or of another format.
+        PermissionError: it belongs to another user, who could name hosts of theirs.
+    """
+    with open(path, "rb") as file:
+        owner = os.fstat(file.fileno()).st_uid
+        if owner not in (os.getuid(), 0):
+            raise PermissionError(f"{path} belongs to user {owner}; jobs of others are not run")
+        text = file.read()
+    try:
+        record = msgspec.json.decode(text, type=JobRecord)
+    except UNREADABLE as error:
+        raise JobError(
+            f"{path} is no record of a job ({error}); remove it to reserve anew"
+        ) from None
+    if record.format != FORMAT:
+        raise JobError(
+            f"{path} is a record of format {record.format}, and this version reads {FORMAT}; "
+            "remove it to reserve anew"
+        )
+    return record

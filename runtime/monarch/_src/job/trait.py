@@ -1,0 +1,281 @@
+"""What every job is: asked for once, found again by its record, run on many times, ended.
+
+Runs in: clients. Owns nothing itself; what a job reserves belongs to its subclass.
+Invariants: hosts are reserved by one program at a time for one record, and their record is written
+before anybody is given them; where that fails, they are given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from monarch._src.errors import JobError
+from monarch._src.job import record
+from monarch._src.mesh.host_mesh import HostMesh
+from monarch._src.mesh.workers import has_workers
+
+log = logging.getLogger("monarch.job")
+DEFAULT_JOB_PATH = ".monarch/job_state.pkl"
+
+
+class JobState:
+    """The hosts of a job: an attribute for each mesh that was asked for, a `HostMesh` each."""
+
+    def __init__(self, hosts: Mapping[str, HostMesh]) -> None:
+        self._hosts = dict(hosts)
+
+    def __getattr__(self, name: str) -> HostMesh:
+        hosts: dict[str, HostMesh] = self.__dict__.get("_hosts", {})
+        try:
+            return hosts[name]
+        except KeyError:
+            known = ", ".join(hosts) or "none"
+            raise AttributeError(f"the job has no mesh {name!r}; it has {known}") from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._hosts]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the meshes."""
+        return iter(self._hosts)
+
+    def __getitem__(self, name: str) -> HostMesh:
+        return self._hosts[name]
+
+    def __repr__(self) -> str:
+        return f"JobState({', '.join(f'{name}={mesh!r}' for name, mesh in self._hosts.items())})"
+
+
+class JobTrait(ABC):
+    """Hosts that are reserved once, by `apply`, and used by many programs, one after another.
+
+    A subclass says how: `_create` reserves and starts workers, `_state` attaches to them,
+    `can_run` whether what this job has is what another asks for, and is still there; `_kill` gives
+    all of it back. Its attributes are what is written of it, so they are builtin values, or are
+    annotated in the class; `not_dumped` names those that are not written.
+    """
+
+    not_dumped: ClassVar[frozenset[str]] = frozenset()
+    _OWN: ClassVar[frozenset[str]] = frozenset(
+        {"_is_applied", "_taken_up", "_apply_id", "_applied"}
+    )
+
+    def __init__(self) -> None:
+        self._is_applied = False
+        self._taken_up: JobTrait | None = None  # the job of the record, which runs in our place
+        self._apply_id: str | None = None
+        self._applied: float | None = None
+
+    # --- what a subclass says ---------------------------------------------------------------------
+
+    @abstractmethod
+    def _create(self, client_script: str | None) -> None:
+        """Reserve the hosts and have a worker start on each. All of them, or none if it raises."""
+
+    @abstractmethod
+    def _state(self) -> JobState:
+        """Attach to the workers. JobError if one is gone."""
+
+    @abstractmethod
+    def can_run(self, spec: JobTrait) -> bool:
+        """Whether this job, which is applied, has what `spec` asks for, and its hosts live."""
+
+    @abstractmethod
+    def _kill(self) -> None:
+        """Give everything back that `_create` has reserved. Idempotent.
+
+        JobError names what could not be given back, of which the job holds on to what is known.
+        """
+
+    def places(self) -> list[tuple[str, str]]:
+        """For people: each host of the job, as `trainers[0]`, and where it is."""
+        return []
+
+    # --- what a program uses ----------------------------------------------------------------------
+
+    @property
+    def active(self) -> bool:
+        """Whether hosts are reserved for it, as far as this object knows."""
+        return self._running is not None
+
+    @property
+    def apply_id(self) -> str | None:
+        """Tells one reservation from the next; None if nothing is reserved."""
+        running = self._running
+        return None if running is None else running._apply_id
+
+    @property
+    def applied(self) -> float | None:
+        """When that was, a time of day in seconds."""
+        running = self._running
+        return None if running is None else running._applied
+
+    @property
+    def _running(self) -> JobTrait | None:
+        return self if self._is_applied else self._taken_up
+
+    def apply(self, client_script: str | None = None) -> None:
+        """Reserve what is asked for. Idempotent.
+
+        Args:
+            client_script: a program that is to run as the client, where the job can do that.
+
+        Raises:
+            JobError: it could not be had; nothing is reserved then.
+        """
+        if self._running is not None:
+            return
+        self._create(client_script)
+        self._apply_id, self._applied = uuid.uuid4().hex, time.time()
+        self._is_applied = True
+
+    def state(self, cached_path: str | os.PathLike[str] | None = DEFAULT_JOB_PATH) -> JobState:
+        """The hosts, attached to. Takes up the job of the record there, or reserves and records it.
+
+        Args:
+            cached_path: where the record is; None: there is none, and the job is this object's.
+
+        Raises:
+            JobError: hosts could not be had or are gone. OSError: the record cannot be written;
+                nothing was reserved then.
+        """
+        if self._running is not None or cached_path is None:
+            self.apply()
+            return _attached(self._running or self)
+        path = Path(cached_path)
+        with _alone(path):
+            self._taken_up = self._found(path)
+            if self._taken_up is None:
+                self.apply()
+                try:
+                    self.dump(path)
+                except BaseException:
+                    self.kill()
+                    raise
+        return _attached(self._running or self)
+
+    def kill(self) -> None:
+        """Give all hosts back; what runs there ends. Idempotent.
+
+        Raises:
+            JobError: some could not be given back, and why; another `kill` tries those again.
+        """
+        running = self._running
+        if running is not None:
+            state = _states.pop(running._apply_id, None)
+            meshes = [] if state is None else [state[name] for name in state]
+            for mesh in filter(has_workers, meshes):  # what we have there ends, and is no failure
+                mesh.shutdown().get()
+            running._kill()
+            running._is_applied = False
+        self._taken_up = None
+
+    def dump(self, filename: str | os.PathLike[str]) -> None:
+        """Write the job there (JSON, mode 0600), for `job_load` and for `state(filename)`.
+
+        Raises:
+            TypeError: an attribute of the job cannot be written. OSError: the file cannot.
+        """
+        running = self._running or self
+        leave_out = self._OWN | running.not_dumped
+        values = record.values_of(running, leave_out)
+        made = record.JobRecord(
+            record.FORMAT, record.kind_of(running), running._apply_id if self.active else None,
+            running._applied if self.active else None, values,
+        )  # fmt: skip
+        record.write(Path(filename), made)
+
+    def _found(self, path: Path) -> JobTrait | None:
+        """The job that stands there, if it can run what this one asks for; what cannot is ended."""
+        try:
+            found = job_load(path)
+        except FileNotFoundError:
+            return None
+        if not found.active:
+            return None
+        if type(found) is type(self) and found.can_run(self):
+            return found
+        log.warning(
+            "the job at %s (%s) cannot run what is asked for now, or has lost hosts: it is ended, "
+            "and hosts are reserved anew", path, type(found).__name__,
+        )  # fmt: skip
+        try:
+            found.kill()
+        except JobError as error:  # a host that is gone must not be in the way of others
+            log.warning("%s", error)
+        os.unlink(os.path.realpath(path))
+        return None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'applied' if self.active else 'not applied'}>"
+
+
+def job_load(filename: str | os.PathLike[str] = DEFAULT_JOB_PATH) -> JobTrait:
+    """The job that `dump` has written there; it runs no code but that of the job's class.
+
+    Raises:
+        FileNotFoundError: there is no such file. JobError: it is no record of a job.
+    """
+    path = Path(filename)
+    found = record.read(path)
+    kind = record.class_of(found.kind, JobTrait, str(path))
+    job: JobTrait = object.__new__(kind)
+    JobTrait.__init__(job)
+    vars(job).update(record.restored(kind, found.values, str(path)))
+    job._is_applied = found.apply_id is not None  # pyright: ignore[reportPrivateUsage]
+    job._apply_id, job._applied = found.apply_id, found.applied  # pyright: ignore[reportPrivateUsage]
+    return job
+
+
+_states: dict[str | None, JobState] = {}  # by `apply_id`
+
+
+def _attached(job: JobTrait) -> JobState:
+    """The state of a job; the same one as before while this process has its workers.
+
+    A cell that is run again makes another object of the same job, and a worker is attached once.
+    """
+    state = _states.get(job.apply_id)
+    if state is None or not all(has_workers(state[name]) for name in state):
+        state = _states[job.apply_id] = job._state()  # pyright: ignore[reportPrivateUsage]
+    return state
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Generator[None]:
+    """One program at a time, so that two that begin together reserve once."""
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def check_names(meshes: Mapping[str, Any], what: str) -> None:
+    """Refuse names of meshes that are no attributes.
+
+    Raises:
+        ValueError: there are none, or one is no Python identifier, or begins with `_`.
+    """
+    if not meshes:
+        raise ValueError(f"{what} has no mesh; name at least one")
+    for name in meshes:
+        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(
+                f"{name!r} is no name for a mesh of {what}; use an identifier, such as trainers"
+            )
+
+
+__all__ = ["DEFAULT_JOB_PATH", "JobError", "JobState", "JobTrait", "job_load"]

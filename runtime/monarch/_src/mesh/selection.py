@@ -1,0 +1,29 @@
+"""Which processes a mesh stands for, for what is done to processes from outside. No I/O."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from monarch._src.mesh.actor_mesh import ActorMesh
+from monarch._src.mesh.proc_mesh import ProcMesh
+from monarch._src.shape import ValueMesh
+
+M = TypeVar("M", ActorMesh, ValueMesh[int])
+
+
+def as_viewed(whole: M, procs: ProcMesh) -> M:
+    """Actors, or values, of all ranks of a mesh, seen as `procs` is: those ranks, under its dims.
+
+    `whole` has one for each rank that was spawned together, in the order of their ranks.
+    """
+    return whole._new_with_region(procs._region)  # pyright: ignore[reportPrivateUsage]
+
+
+def procs_of(mesh: ProcMesh | ActorMesh) -> tuple[int, list[int]]:
+    """The uid of the proc mesh, and the ranks in it; TypeError for what is neither mesh."""
+    if isinstance(mesh, ActorMesh):
+        return mesh.procs.uid, list(mesh.region.ranks())
+    if isinstance(mesh, ProcMesh):  # pyright: ignore[reportUnnecessaryIsInstance]
+        region = mesh._region  # pyright: ignore[reportPrivateUsage]
+        return int(mesh.uid, 16), list(region.ranks())
+    raise TypeError(f"{mesh!r} is no mesh of procs or actors; give one of these, or a slice of it")

@@ -1,0 +1,254 @@
+"""Workers: hosts that wait for a client, and what a client does to have them.
+
+Runs in: a program that makes its host a worker; a client, which attaches to some.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from monarch._src.actor.future import Future
+from monarch._src.actor.texts import name_text
+from monarch._src.core.access import MAKE_KEYS, TRUST_ALL, Role
+from monarch._src.core.addresses import Address, is_beyond_this_host, parse_listening
+from monarch._src.errors import SessionError
+from monarch._src.mesh.host_mesh import HostMesh
+from monarch._src.mesh.session import current_session, lock, session
+from monarch._src.mesh.sites import Sites
+from monarch._src.mesh.transport import check_transport
+from monarch._src.net import directory as sessions
+from monarch._src.net import keys
+from monarch._src.net.interfaces import resolve
+from monarch._src.proc.worker_main import Report, WorkerOptions, worker_command
+from monarch._src.shape import Extent, Region
+
+Path: TypeAlias = "str | os.PathLike[str]"
+CA: TypeAlias = "Path | Literal['trust_all_connections']"
+_KINDS: dict[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (FileNotFoundError, PermissionError, ValueError, TypeError, FileExistsError)
+}
+
+
+# --- serving --------------------------------------------------------------------------------------
+
+
+def run_worker_loop_forever(*, address: str, ca: CA, private_key: Path | None = None) -> None:
+    """Serve this host until a client shuts it down; then this program ends, with status 0.
+
+    Args:
+        address: where to listen: `tcp://HOST:PORT`, `tcp://*:PORT`, `ipc://PATH`, or `DIAL@BIND`,
+            to listen at BIND and have others dial DIAL.
+        ca: the directory with the keys of the job (`monarch keys make`), or its `job.public`.
+            `"trust_all_connections"`: without keys, which only loopback allows.
+        private_key: the file of the worker's own key; `worker.key` beside the others if None.
+
+    Raises:
+        PermissionError: other hosts could connect, and there are no keys; or others could read one.
+        OSError, ValueError, TypeError: it cannot listen there; the text says why.
+        SessionError: the worker did not end as a client's `shutdown` ends it.
+    """
+    run_worker_loop_until_shutdown(address=address, ca=ca, private_key=private_key)
+    raise SystemExit(0)
+
+
+def run_worker_loop_until_shutdown(
+    *, address: str, ca: CA, private_key: Path | None = None
+) -> None:
+    """The same, but returns when a client has shut it down."""
+    _Worker(address, ca, private_key).wait()
+
+
+def start_worker_loop_forever(
+    *, address: str, ca: CA, private_key: Path | None = None
+) -> Future[None]:
+    """Serve this host from now on, and as long as this program runs; returns when it listens.
+
+    The future is done when a client has shut it down, and fails if it ends otherwise. Arguments and
+    errors are those of `run_worker_loop_forever`.
+    """
+    worker = _Worker(address, ca, private_key)
+    future: Future[None] = Future.aside()
+
+    def wait() -> None:
+        try:
+            worker.wait()
+        except SessionError as error:
+            future.fail(error)
+        else:
+            future.settle(lambda: None)
+
+    threading.Thread(target=wait, name="waits-for-a-worker", daemon=True).start()
+    return future
+
+
+class _Worker:
+    """The process of a worker, a child of this one that ends with it."""
+
+    def __init__(self, address: str, ca: CA, private_key: Path | None) -> None:
+        report_r, report_w = os.pipe()
+        lifeline_r, self._lifeline = os.pipe()
+        try:
+            options = WorkerOptions(
+                str(parse_listening(address)), _path("ca", ca),
+                None if private_key is None else _path("private_key", private_key),
+                None, report_w, lifeline_r,
+            )  # fmt: skip
+            directory = sessions.make()
+            try:
+                command, env = worker_command(options, directory)
+                self._child = subprocess.Popen(
+                    command, env=env, cwd="/", stdin=subprocess.DEVNULL, start_new_session=True,
+                    pass_fds=(report_w, lifeline_r),
+                )  # fmt: skip
+            except BaseException:
+                sessions.remove(directory)
+                raise
+        except BaseException:
+            os.close(report_r)
+            os.close(self._lifeline)
+            raise
+        finally:
+            os.close(report_w)
+            os.close(lifeline_r)
+        with open(report_r, "rb") as reports:
+            said = reports.readline()
+        if not said:
+            status = self._end()
+            raise SessionError(f"the worker ended with status {status} before it listened")
+        self.report = msgspec.json.decode(said, type=Report)
+        if self.report.problem:
+            self._end()
+            raise _KINDS.get(self.report.kind, OSError)(self.report.problem)
+
+    def wait(self) -> None:
+        """Return when a client has shut it down."""
+        try:
+            status = self._child.wait()
+        finally:  # an interrupt too leaves nothing
+            self._end()
+        if status:
+            raise SessionError(f"the worker (pid {self._child.pid}) ended with status {status}")
+
+    def _end(self) -> int:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        return self._child.wait()
+
+
+def _path(what: str, value: Any) -> str:
+    if isinstance(value, bytes):
+        raise TypeError(
+            f"{what} is given as bytes: keys are read from files, and stay there; give the path "
+            f"(`{MAKE_KEYS}` makes them)"
+        )
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{what}={value!r}: give the path of keys, or {TRUST_ALL!r} as ca")
+    text = os.fspath(value)  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    if not isinstance(text, str):
+        raise TypeError(f"{what}={value!r}: give a path as text")
+    return text if what == "ca" and text == TRUST_ALL else os.path.abspath(os.path.expanduser(text))
+
+
+# --- attaching ------------------------------------------------------------------------------------
+
+
+def attach_to_workers(
+    *,
+    ca: CA,
+    workers: Sequence[str | Future[str]],
+    private_key: Path | None = None,
+    name: str | None = None,
+) -> HostMesh:
+    """Have these workers: a mesh of hosts with the dim `hosts`, in the order given.
+
+    Returns when each of them has answered. One that is about to begin is waited for, for a third
+    of `liveness`; so is one whose last client is gone, until that has been noticed.
+
+    Args:
+        ca: the directory with the keys of the job, or its `job.public`; `"trust_all_connections"`:
+            without keys, for workers on loopback that were told the same.
+        workers: their addresses; of `DIAL@BIND` the part that others dial.
+        private_key: the file of the key to act with; `owner.key` beside the others if None.
+        name: what front ends call the mesh.
+
+    Raises:
+        HostUnreachableError: one cannot be reached (the text lists what was tried), or does not let
+            this process in.
+        SessionError: one belongs to another client, or this is no client.
+        ValueError: an address that is none, no worker, one given twice, or keys of another job than
+            that of hosts which this client has.
+        RuntimeError: `enable_transport("ipc")` was called, and one is not at `ipc://`.
+        FileNotFoundError, PermissionError: there are no such keys, or others could read them.
+    """
+    addresses = [_dialled(worker) for worker in workers]
+    check_transport(addresses)
+    if not addresses:
+        raise ValueError("workers is empty: give the address of at least one")
+    if name is not None:
+        name_text("a host mesh", name)
+    trusts_all = _path("ca", ca) == TRUST_ALL
+    own = None if trusts_all else keys.load(
+        _path("ca", ca), None if private_key is None else _path("private_key", private_key),
+        Role.OWNER,
+    )  # fmt: skip
+    if trusts_all:
+        _check_near(addresses)
+    with lock:
+        held = session()
+        if held.runtime.proc_ref is not None:
+            raise SessionError("only a client has workers, and this is a process of a mesh")
+        job = None if own is None else own.allowed.job
+        if held.sites is not None and held.sites.job != job and not held.sites.held():
+            held.sites.close()
+            held.sites = None
+        if held.sites is None:
+            private = "" if private_key is None else _path("private_key", private_key)
+            held.sites = Sites(held.runtime, own, [_path("ca", ca), private])
+        if held.sites.job != job:
+            raise ValueError(
+                f"this process has hosts of {_job_text(held.sites.job)}, and these are of "
+                f"{_job_text(job)}: one job at a time; attach in another process"
+            )
+        sites = held.sites.attach(addresses)
+    extent = Extent(("hosts",), (len(sites),))
+    return HostMesh(Region.of_extent(extent), sites=tuple(sites), name=name or "")
+
+
+def has_workers(mesh: HostMesh) -> bool:
+    """Whether these are workers, all of which this process has now."""
+    found = current_session()
+    sites = mesh._sites  # pyright: ignore[reportPrivateUsage]
+    held = None if found is None else found.sites
+    return bool(sites) and held is not None and all(held.is_held(site) for site in sites)
+
+
+def _job_text(job: str | None) -> str:
+    return "no job (trust_all_connections)" if job is None else f"job {job}"
+
+
+def _dialled(worker: str | Future[str]) -> Address:
+    text = worker.get() if isinstance(worker, Future) else worker
+    listening = parse_listening(text)
+    address = listening.dial or listening.bind
+    if address.transport == "tcp" and not address.port:
+        raise ValueError(f"{text!r} has port 0; give the port that the worker got, which it prints")
+    return address
+
+
+def _check_near(addresses: Sequence[Address]) -> None:
+    """Without keys nobody is dialled beyond this host: any who answers could run code here."""
+    for address in addresses:
+        if is_beyond_this_host(address, resolve(address) if address.transport == "tcp" else []):
+            raise PermissionError(
+                f"refused to dial {address} without keys: whoever answers there could run code in "
+                f"this process. Make keys with `{MAKE_KEYS}`, start the worker with them, and give "
+                "their directory as ca"
+            )

@@ -1,0 +1,129 @@
+"""The addresses of this host, what names stand for, and whether somebody listens.
+
+Runs in: any process, on a thread that may block: resolving and dialling take as long as they take.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import errno
+import selectors
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from monarch._src.core.addresses import Address, Attempt, Scope, attempts_text
+from monarch._src.errors import HostUnreachableError
+
+
+class _SockAddr(ctypes.Structure):
+    if sys.platform == "darwin":
+        _fields_ = [("length", ctypes.c_uint8), ("family", ctypes.c_uint8)]
+    else:
+        _fields_ = [("family", ctypes.c_uint16)]
+
+
+class _IfAddrs(ctypes.Structure):
+    pass
+
+
+_IfAddrs._fields_ = [  # pyright: ignore[reportPrivateUsage]
+    ("next", ctypes.POINTER(_IfAddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.POINTER(_SockAddr)),
+]
+_UP = 0x1
+
+
+def interface_addresses() -> list[str]:
+    """The addresses of the interfaces that are up, in the order of the system, IPv4 first."""
+    libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+    first = ctypes.POINTER(_IfAddrs)()
+    if libc.getifaddrs(ctypes.byref(first)):
+        raise OSError(ctypes.get_errno(), "the interfaces of this host cannot be listed")
+    found: dict[int, list[str]] = {socket.AF_INET: [], socket.AF_INET6: []}
+    try:
+        at = first
+        while at:
+            entry: Any = at.contents
+            if entry.address and entry.flags & _UP:
+                family = entry.address.contents.family
+                # Both families: 2 bytes of family, 2 of port, then 4 of address or of flow.
+                start, size = (4, 4) if family == socket.AF_INET else (8, 16)
+                if family in found:
+                    where = ctypes.addressof(entry.address.contents) + start
+                    raw = ctypes.string_at(where, size)
+                    found[family].append(socket.inet_ntop(family, raw))
+            at = entry.next
+    finally:
+        libc.freeifaddrs(first)
+    return list(dict.fromkeys([*found[socket.AF_INET], *found[socket.AF_INET6]]))
+
+
+def resolve(address: Address) -> list[str]:
+    """The addresses that a name stands for on this host, in the order of the system; may block.
+
+    An address stands for itself.
+
+    Raises:
+        OSError: the name is not known here.
+    """
+    if address.scope in (Scope.ROUTED, Scope.LINK_LOCAL, Scope.EVERY_INTERFACE):
+        return [address.host]
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def first_that_answers(who: str, addresses: Sequence[Address], timeout_s: float) -> Address:
+    """The first of these at which somebody accepts a connection; names tried by each address.
+
+    Each is given its share of `timeout_s`, which what is left of those before it adds to.
+
+    Raises:
+        HostUnreachableError: nobody does; lists every address with its errno.
+    """
+    attempts: list[Attempt] = []
+    tried: list[tuple[Address, str]] = []
+    for address in addresses:
+        try:
+            tried += [(address, host) for host in resolve(address)]
+        except OSError as error:
+            said = f"the name is not known here ({error.strerror})"
+            attempts.append(Attempt(str(address), 0, said))
+    deadline = time.monotonic() + timeout_s
+    for at, (address, host) in enumerate(tried):
+        left = max(0.0, deadline - time.monotonic()) / (len(tried) - at)
+        code = _dial(host, address.port, left)
+        numeric = Address("tcp", host, address.port)
+        if not code:
+            return numeric
+        named = "" if host == address.host else f"{address} = "
+        attempts.append(Attempt(f"{named}{numeric}", code))
+    raise HostUnreachableError(attempts_text(who, attempts))
+
+
+def _dial(host: str, port: int, timeout_s: float) -> int:
+    """0 if somebody accepts a connection there, else the errno."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        dialled = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        return error.errno or errno.EAFNOSUPPORT
+    with dialled, selectors.DefaultSelector() as selector:
+        dialled.setblocking(False)
+        code = dialled.connect_ex((host, port))
+        if code != errno.EINPROGRESS:
+            return code
+        selector.register(dialled, selectors.EVENT_WRITE)
+        if not selector.select(timeout_s):
+            return errno.ETIMEDOUT
+        return dialled.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+def platform_text() -> str:
+    """What has to be equal for the bytes of one host to mean the same on another."""
+    return f"{sys.platform} {sys.byteorder}-endian {8 * ctypes.sizeof(ctypes.c_void_p)} bit"

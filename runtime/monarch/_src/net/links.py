@@ -1,0 +1,588 @@
+"""The links of one process to nodes on other hosts: TCP, CURVE, and the sessions of `core.links`.
+
+Runs in: any process that listens or dials beyond its host, on whichever thread calls; one at a
+time. Owns: a ZeroMQ context of its own, a listening socket and its gate, a socket and a monitor for
+each node that it dials.
+Invariants: a node that another has dialled is known by the name in its hello, and that name belongs
+from then on to the key that it came with. Nothing of a peer is decoded before the gate has let it
+in, and nothing is handed on before its hello. What is malformed, or not allowed to who says it, is
+dropped and audited; it never ends a link of somebody else.
+
+A process may dial a node that dials it: these are two links, and each sends by its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import zmq
+
+from monarch._src.core.access import (
+    LONGEST_NAME,
+    Names,
+    Role,
+    check_listener,
+    fingerprint,
+    is_name,
+    may_say,
+)
+from monarch._src.core.addresses import Address, Listening, Scope
+from monarch._src.core.links import (
+    Action,
+    Bounds,
+    Deliver,
+    Link,
+    LinkState,
+    LinkUp,
+    PeerLost,
+    PeerRefused,
+    Transmit,
+    new_incarnation,
+)
+from monarch._src.net.audit import Audit
+from monarch._src.net.gate import DOMAIN, Gate, who_sent
+from monarch._src.net.interfaces import resolve
+from monarch._src.net.keys import Keys
+from monarch._src.net.link_end import End, Notice, PeerNamed
+from monarch._src.net.link_sockets import (
+    FAILURES,
+    OF_DIALLED,
+    events_of,
+    new_socket,
+    sent_off,
+    show_keys,
+    watch,
+)
+from monarch._src.net.link_terms import link_versions
+from monarch._src.wire.frames import Buffer, FrameError, decode
+from monarch._src.wire.linking import Data, LinkHello, decode_link, encode_link
+
+log = logging.getLogger("monarch.net")
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+_NOBLOCK = int(zmq.NOBLOCK)
+AT_ONCE = 256  # messages from one socket before another has its turn
+GRAVES = 1024  # ends of sessions that are remembered
+FAREWELL_S = 2.0
+GLANCE_S = 0.05  # descriptors of ZeroMQ tell of changes only
+
+
+_HELLO = encode_link(LinkHello("", 0, {}, 0, 0, 0, False))[1:3]  # an array so long, and its tag
+
+
+class Links:
+    """See the module's text. `deliver` and `told` are called under the lock, and must not block."""
+
+    def __init__(
+        self,
+        node: str,
+        keys: Keys | None,
+        audit: Audit,
+        bounds: Bounds,
+        heartbeat_s: float,
+        deliver: Callable[[str, Sequence[Buffer], int], None],
+        told: Callable[[str, Notice], None],
+    ) -> None:
+        """Args:
+        deliver: takes a message: from whom, its frames, their size, which is to be reported as
+            `handled` when they need no room any more.
+        told: hears of the link to that node.
+        heartbeat_s: after how long of silence the transport gives a connection up.
+        """
+        self.node = node
+        self._keys = keys
+        self._audit = audit
+        self._bounds = bounds
+        self._heartbeat_s = heartbeat_s
+        self._deliver = deliver
+        self._told = told
+        self._versions = link_versions()
+        self._lock = threading.RLock()
+        self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
+        self._gate: Gate | None = None
+        self._listener: Any = None
+        self._listener_monitor: Any = None
+        self._dialled: dict[str, End] = {}
+        self._accepted: dict[str, End] = {}
+        self._routes: dict[bytes, End] = {}
+        self._names = Names()  # of accepted nodes
+        self._last_incarnation = 0
+        self._wake_r, self._wake_w = os.pipe()
+        for fd in (self._wake_r, self._wake_w):
+            os.set_blocking(fd, False)
+        # All and only the sockets that are open, by descriptor.
+        self._polled: dict[int, Any] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_r, selectors.EVENT_READ)
+        self._look_at = 0.0  # the time of the next deadline, at the latest
+        self._ended = False  # an end has become final
+        self._waiting = False
+        # Something may be readable that no descriptor will tell of: a send has swallowed the edge.
+        self.missed = False
+        # Called when that is so, for who waits on the descriptor elsewhere; on any thread.
+        self.on_missed: Callable[[], None] | None = None
+        self.dropped = 0
+        self.sent = 0  # messages that were given to `send`
+        self._closed = False
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    def listen(self, listening: Listening, *, trusts_all: bool = False) -> Address:
+        """Accept links there; the address with the port that it got.
+
+        Raises:
+            PermissionError: there are no keys, and strangers could connect. OSError: it cannot be
+                listened at, or the name is not known.
+        """
+        bind = listening.bind
+        resolved = resolve(bind) if bind.transport == "tcp" and bind.scope is Scope.NAME else []
+        check_listener(listening, resolved, has_keys=self._keys is not None, trusts_all=trusts_all)
+        # Where it listens is where the name leads here, whatever others take it for.
+        plain = Address("tcp", resolved[0], bind.port) if resolved else bind
+        with self._lock:
+            socket = new_socket(self._context, zmq.ROUTER, plain, self._heartbeat_s)
+            try:
+                socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+                socket.setsockopt(zmq.BACKLOG, 1024)
+                if self._keys is not None:
+                    self._gate = self._gate or Gate(self._context, self._keys.allowed, self._audit)
+                    socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN.encode())
+                    socket.setsockopt(zmq.CURVE_SERVER, 1)
+                    show_keys(socket, self._keys)
+                socket.bind(str(plain))
+            except zmq.ZMQError as error:
+                socket.close(0)
+                raise OSError(error.errno, f"cannot listen at {bind}: {error.strerror}") from None
+            except BaseException:
+                socket.close(0)
+                raise
+            self._listener = socket
+            self._listener_monitor = watch(self._context, socket, "listener", FAILURES)
+            self._poll(socket, self._listener_monitor)
+            if bind.transport == "ipc":
+                return bind
+            last = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+            return bind.with_port(int(last.rpartition(":")[2]))
+
+    def dial(
+        self, peer: str, address: Address, *, bounds: Bounds | None = None, anybody: bool = False
+    ) -> None:
+        """Have a link to that node, which listens there; anew if there was one that has ended.
+
+        `bounds`: for this link, if others than usual. With `anybody` whoever answers is meant, and
+        has the name that it says from then on; `PeerNamed` is told of that.
+
+        Raises:
+            ValueError: there is one already.
+        """
+        with self._lock:
+            before = self._dialled.get(peer)
+            if before is not None and not before.link.is_final:
+                raise ValueError(f"there is a link to {peer} already")
+            self._leave_ended()
+            end = self._dialled[peer] = End(self._new_link(peer, bounds), "", None)
+            end.address = str(address)
+            end.is_anybody = anybody
+            end.socket = new_socket(self._context, zmq.DEALER, address, self._heartbeat_s)
+            # Only into connections that stand: what is queued for one to come would come twice.
+            end.socket.setsockopt(zmq.IMMEDIATE, 1)
+            end.socket.setsockopt(zmq.RECONNECT_IVL, 50)
+            end.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+            end.socket.setsockopt(zmq.CONNECT_TIMEOUT, 2000)
+            if self._keys is not None:
+                server = self._keys.allowed.of(Role.WORKER)
+                end.socket.setsockopt(zmq.CURVE_SERVERKEY, server[0].encode())
+                show_keys(end.socket, self._keys)
+            end.monitor = watch(self._context, end.socket, f"dialled-{id(end)}", OF_DIALLED)
+            end.socket.connect(str(address))
+            self._poll(end.socket, end.monitor)
+            self._look_at = 0.0
+        self._wake()
+
+    def _new_link(self, peer: str, bounds: Bounds | None = None) -> Link:
+        number = new_incarnation(time.time_ns(), int.from_bytes(os.urandom(3), "big"))
+        number = self._last_incarnation = max(number, self._last_incarnation + (1 << 20))
+        bounds = bounds or self._bounds
+        return Link(self.node, number, self._versions, peer, bounds, time.monotonic())
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def send(self, peer: str, frames: Sequence[Buffer]) -> None:
+        """Send a message of at least one frame. Never blocks.
+
+        Raises:
+            NoRoomError: too much waits to be sent there; `Room` will be told.
+            ConnectionError: there is no link to that node, or it has ended.
+        """
+        with self._lock:
+            end = self._end_to(peer)
+            self._do(end, end.link.send(frames, time.monotonic()))
+            self.sent += 1
+        self._wake()
+
+    def has_room(self, peer: str) -> bool:
+        """Whether less waits to be sent there than may; if not, `Room` will be told."""
+        with self._lock:
+            end = self._dialled.get(peer) or self._accepted.get(peer)
+            return end is None or end.link.is_final or end.link.asked_for_room()
+
+    def bound(self, peer: str, bounds: Bounds) -> None:
+        """Have other times for the link to that node, if there is one; sizes stay."""
+        with self._lock:
+            for end in self._ends_of(peer):
+                end.link.bound(bounds)
+            self._look_at = 0.0
+        self._wake()
+
+    def handled(self, peer: str, size: int) -> None:
+        """So many bytes of what that node has sent need no room any more."""
+        with self._lock:
+            for end in self._ends_of(peer):
+                if not end.link.is_final:
+                    self._do(end, end.link.handled(size))
+                    break
+        self._wake()
+
+    def probe(self, peer: str) -> None:
+        """Ask that node now what it has got; `link_to` has the time that the answer took."""
+        with self._lock:
+            end = self._end_to(peer)
+            self._do(end, end.link.probe(time.monotonic()))
+        self._wake()
+
+    def hang_up(self, peer: str, why: str) -> None:
+        """End the link to that node. Idempotent."""
+        with self._lock:
+            for end in self._ends_of(peer):
+                self._do(end, end.link.close(why, time.monotonic()))
+            self._leave_ended()
+
+    def link_to(self, peer: str) -> Link:
+        """The link by which messages to that node go. ConnectionError if there is none."""
+        with self._lock:
+            return self._end_to(peer).link
+
+    def role_of(self, peer: str) -> Role | None:
+        """In which role that node has dialled this one; None if it has not."""
+        with self._lock:
+            return self._accepted[peer].role if peer in self._accepted else None
+
+    def _ends_of(self, peer: str) -> list[End]:
+        return [ends[peer] for ends in (self._dialled, self._accepted) if peer in ends]
+
+    def _end_to(self, peer: str) -> End:
+        end = self._dialled.get(peer) or self._accepted.get(peer)
+        if end is None:
+            raise ConnectionError(f"there is no link to {peer}")
+        return end
+
+    def _do(self, end: End, actions: list[Action]) -> None:
+        sent = True
+        for action in actions:
+            if isinstance(action, Transmit):
+                sent &= self._transmit(end, [encode_link(action.message), *action.frames])
+            elif isinstance(action, Deliver):
+                self._deliver(end.link.peer, action.frames, action.size)
+            else:
+                self._tell(end, action)
+        if not sent:
+            self._do(end, end.link.disconnected(time.monotonic()))
+
+    def _transmit(self, end: End, frames: Sequence[Buffer]) -> bool:
+        socket = self._listener if end.socket is None else end.socket
+        if end.socket is None and end.route is None:
+            return False
+        if not sent_off(socket, end.route if end.socket is None else None, frames):
+            return False
+        self.missed = self.missed or bool(socket.get(_EVENTS) & _POLLIN)
+        return True
+
+    def _tell(self, end: End, notice: Notice) -> None:
+        peer = end.link.peer
+        self._ended |= end.link.is_final
+        if isinstance(notice, PeerLost):
+            if end.failed_handshakes and not end.link.session:
+                job = self._keys.allowed.job if self._keys else ""
+                why = (
+                    f"{notice.why}; somebody accepts connections at {end.address}, but the "
+                    f"handshake fails: is it a worker, with the keys of job {job}?"
+                )
+                notice = PeerLost(why, notice.unsaid)
+            log.warning("the link to %s is lost: %s", peer, notice.why)
+        elif isinstance(notice, PeerRefused):
+            log.warning("the link to %s was refused: %s", peer, notice.why)
+            if end.socket is None:
+                self._audit.note("refused", why=notice.why, key=end.mark, node=peer)
+        elif isinstance(notice, LinkUp) and end.socket is None and not notice.again:
+            role = end.role.value if end.role else ""
+            self._audit.note("linked", role=role, key=end.mark, node=peer, address=end.address)
+        self._told(peer, notice)
+
+    # --- receiving --------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Handle what has come, and the time. Returns when there is nothing more now."""
+        with self._lock:
+            more = not self._closed
+            while more:
+                more = self.missed = False
+                self._listener_events()
+                for end in list(self._dialled.values()):
+                    self._dialled_events(end)
+                    more |= self._receive_from(end.socket, end)
+                more |= self._receive_from(self._listener, None)
+                now = time.monotonic()
+                if now >= self._look_at:
+                    self._look(now)
+                more |= self.missed
+            if self._ended:
+                self._ended = False
+                self._leave_ended()
+
+    def _look(self, now: float) -> None:
+        # What happens meanwhile sets no deadline that is nearer than half a ping.
+        self._look_at = now + self._bounds.ping_s / 2
+        for ends in (self._dialled, self._accepted):
+            for end in list(ends.values()):
+                deadline = end.link.next_deadline()
+                if deadline is not None and deadline <= now:
+                    self._do(end, end.link.time_passed(now))
+                    deadline = end.link.next_deadline()
+                if deadline is not None:
+                    self._look_at = min(self._look_at, deadline)
+
+    def wait(self, timeout_s: float) -> None:
+        """Block until something may have come, or time is due, and then `work`."""
+        with self._lock:
+            ready = self._closed or any(
+                socket.get(_EVENTS) & _POLLIN for socket in self._polled.values()
+            )
+            self._waiting = True
+            timeout_s = min(timeout_s, max(0.0, self._look_at - time.monotonic()))
+        if not ready and self._selector.select(timeout_s):
+            with suppress(BlockingIOError):
+                os.read(self._wake_r, 4096)
+        self._waiting = False
+        self.work()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when there may be something to work at."""
+        return self._selector.fileno()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def next_deadline(self) -> float:
+        """When `work` is to be called though nothing comes; seconds of `time.monotonic`."""
+        return self._look_at
+
+    def _poll(self, *sockets: Any) -> None:
+        for socket in sockets:
+            fd = socket.getsockopt(zmq.FD)
+            self._polled[fd] = socket
+            self._selector.register(fd, selectors.EVENT_READ)
+
+    def _leave(self, linger_ms: int, *sockets: Any) -> None:
+        for socket in sockets:
+            fd = next(fd for fd, found in self._polled.items() if found is socket)
+            del self._polled[fd]
+            self._selector.unregister(fd)
+            socket.close(linger_ms)
+
+    def _wake(self) -> None:
+        if self._waiting:
+            with suppress(OSError):  # a wake-up is pending, or we are closing
+                os.write(self._wake_w, b".")
+        elif self.missed and self.on_missed is not None:
+            self.on_missed()
+
+    def _receive_from(self, socket: Any, end: End | None) -> bool:
+        """Handle messages of one socket; True if it may hold more."""
+        if socket is None:
+            return False
+        # A message may end the link that it comes by, and its socket with it: later, in `work`.
+        for _ in range(AT_ONCE):
+            if not socket.get(_EVENTS) & _POLLIN:
+                return False
+            parts = socket.recv_multipart(_NOBLOCK, copy=False)
+            if end is None:
+                self._accept(parts[0].bytes, parts[1:])
+            else:
+                self._arrived(end, [part.buffer for part in parts])
+        return True
+
+    def _arrived(self, end: End, frames: list[Buffer]) -> None:
+        try:
+            message = decode_link(frames)
+            if isinstance(message, Data) and end.role is Role.OBSERVER:
+                self._check_observer(frames[1:])
+        except (FrameError, PermissionError) as error:
+            self._drop(str(error), key=end.mark, node=end.link.peer)
+            return
+        if end.is_anybody and isinstance(message, LinkHello):
+            self._name(end, message.node)
+        if isinstance(message, LinkHello) and message.node != end.link.peer:
+            why = f"{message.node} answers at {end.address}, and not {end.link.peer}"
+            self._do(end, [*end.link.close(why, time.monotonic()), PeerRefused(why)])
+            return
+        self._do(end, end.link.received(message, frames[1:], time.monotonic()))
+
+    def _name(self, end: End, name: str) -> None:
+        """Who was dialled as anybody calls itself so."""
+        end.is_anybody = False
+        other = self._dialled.get(name)
+        if not is_name(name) or (other is not None and not other.link.is_final):
+            return  # it keeps the name that it was dialled by, and is refused
+        dialled_as, end.link.peer = end.link.peer, name
+        del self._dialled[dialled_as]
+        self._dialled[name] = end
+        self._told(name, PeerNamed(dialled_as))
+
+    def _check_observer(self, frames: list[Buffer]) -> None:
+        message, _ = decode(frames)
+        if not may_say(Role.OBSERVER, type(message)):
+            raise PermissionError(f"an observer may not say {type(message).__name__}")
+
+    def _drop(self, why: str, **facts: str) -> None:
+        self.dropped += 1
+        self._audit.note("refused", why=why, **facts)
+
+    # --- who was not dialled by us ----------------------------------------------------------------
+
+    def _accept(self, route: bytes, parts: list[Any]) -> None:
+        end = self._routes.get(route)
+        frames: list[Buffer] = [part.buffer for part in parts]
+        if end is None or bytes(frames[0][1:3]) == _HELLO:
+            try:
+                message = decode_link(frames)
+            except FrameError as error:
+                self._drop(str(error), **self._facts(parts))
+                return
+            if isinstance(message, LinkHello):
+                end = self._met(route, message, parts)
+            elif end is None:
+                self._drop("it has said no hello", **self._facts(parts))
+        if end is not None:
+            self._arrived(end, frames)
+
+    def _facts(self, parts: list[Any]) -> dict[str, str]:
+        if self._keys is None:
+            return {}
+        role, mark, address = who_sent(parts[0])
+        return {"role": role.value, "key": mark, "address": address}
+
+    def _met(self, route: bytes, hello: LinkHello, parts: list[Any]) -> End | None:
+        """The end of who says hello; None if it may not have that name."""
+        role, mark, address = (Role.OWNER, "", "")
+        if self._keys is not None:
+            role, mark, address = who_sent(parts[0])
+        name = hello.node
+        if why := self._names.refused(name, role, mark):
+            self._drop(why, role=role.value, key=mark, address=address, node=name[:LONGEST_NAME])
+            return None
+        self._names.give(name, mark)
+        end = self._accepted.get(name)
+        anew = end is not None and not hello.peer and hello.incarnation > end.link.peer_incarnation
+        if end is None or (end.link.is_final and anew):
+            end = self._accepted[name] = End(self._new_link(name), mark, role)
+            self._bury()
+        end.address = address
+        if end.route != route:
+            if end.route is not None:
+                self._routes.pop(end.route, None)
+            end.route = route
+            self._routes[route] = end
+        return end
+
+    def _bury(self) -> None:
+        over = [end for end in self._accepted.values() if end.link.is_final]
+        for end in over[: max(0, len(over) - GRAVES)]:
+            del self._accepted[end.link.peer]
+            if end.route is not None:
+                self._routes.pop(end.route, None)
+
+    # --- what the transport tells -----------------------------------------------------------------
+
+    def _listener_events(self) -> None:
+        for event in events_of(self._listener_monitor):
+            kind = event["event"]
+            if kind == zmq.Event.HANDSHAKE_FAILED_PROTOCOL:
+                self._audit.note("refused", why="it speaks no CURVE, or without the secret key")
+            elif kind == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
+                # Of two that don't fit, either may be the first to see it.
+                why = "it left before the handshake: it speaks no CURVE, or only looked"
+                self._audit.note("broke off", why=why)
+
+    def _dialled_events(self, end: End) -> None:
+        now = time.monotonic()
+        for event in events_of(end.monitor):
+            kind = event["event"]
+            if kind == zmq.Event.HANDSHAKE_SUCCEEDED:
+                self._do(end, end.link.connected(now))
+            elif kind == zmq.Event.DISCONNECTED:
+                self._do(end, end.link.disconnected(now))
+            elif kind == zmq.Event.HANDSHAKE_FAILED_AUTH and not end.link.is_final:
+                mark = fingerprint(self._keys.public) if self._keys else "none"
+                why = (
+                    f"the node at {end.address} lets in no such key ({mark}, {event['value']}): is "
+                    "it listed in the job.public that the worker has?"
+                )
+                self._do(end, [*end.link.close(why, now), PeerRefused(why)])
+            else:
+                end.failed_handshakes += 1
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def _leave_ended(self) -> None:
+        """Close the sockets of dialled ends that are final, when their last word has left."""
+        for end in self._dialled.values():
+            if end.link.is_final and end.socket is not None:
+                end.socket.disable_monitor()  # or ZeroMQ's thread waits for who reads it, for ever
+                self._leave(0, end.monitor)
+                self._leave(int(1000 * FAREWELL_S), end.socket)
+                end.monitor = end.socket = None
+
+    def close(self, why: str = "it was closed") -> None:
+        """Say goodbye on every link, and give everything back. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            ends = [*self._dialled.values(), *self._accepted.values()]
+            up = [end for end in ends if end.link.state is LinkState.UP]
+            for end in ends:
+                self._do(end, end.link.close(why, time.monotonic()))
+            self._hear_goodbyes(up)
+            for socket in (self._listener, *(end.socket for end in self._dialled.values())):
+                if socket is not None:
+                    socket.disable_monitor()
+            linger = int(1000 * FAREWELL_S)
+            self._leave(linger, *self._polled.values())
+            self._dialled.clear()
+            self._listener = self._listener_monitor = None
+            self._selector.close()
+            for fd in (self._wake_r, self._wake_w):
+                os.close(fd)
+        self._context.term()
+        if self._gate is not None:
+            self._gate.join()
+
+    def _hear_goodbyes(self, ends: Sequence[End]) -> None:
+        """Wait, for a moment, until the others have answered.
+
+        Whoever closes a connection to which the other still writes takes back what he said last.
+        """
+        until = time.monotonic() + FAREWELL_S
+        while not all(end.link.parted for end in ends):
+            for end in ends:
+                self._receive_from(end.socket, end)
+            self._receive_from(self._listener, None)
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            if not all(end.link.parted for end in ends):
+                self._selector.select(min(left, GLANCE_S))

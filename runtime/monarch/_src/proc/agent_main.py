@@ -1,0 +1,108 @@
+"""The host agent as a program: what it loads, its zygote, its end.
+
+Runs in: a process that was executed for it, on its only thread, before and after the `Agent`.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from monarch._src.core.host import Host
+from monarch._src.net import directory as sessions
+from monarch._src.net.node import Node
+from monarch._src.proc import record
+from monarch._src.proc.agent import ENTRY, Agent
+from monarch._src.proc.keeping import Keeping
+from monarch._src.proc.system import die_with_parent, raise_fd_limit
+from monarch._src.proc.tenure import Driver
+from monarch._src.proc.zygote import Zygote, seqpacket_pair
+
+# What a proc loads before it can say hello: once, before the fork, and not in each.
+BEFORE_FORK = (ENTRY.partition(":")[0],)
+# What many procs load as they unpickle their first actor: 10 ms of CPU in each.
+SPARE_TIME = (
+    "monarch._src.actor.async_life",
+    "monarch._src.mesh.host_mesh",
+    "monarch._src.mesh.client",
+    "monarch._src.actor.here",
+    "monarch._src.data.buffer",
+    "monarch._src.data.borrower",
+    "monarch._src.data.tidying",
+    "monarch.actor",
+)
+
+
+def main() -> None:
+    """`python -c ... DIRECTORY CLIENT_NODE CLIENT_PID`: serve the session of that client."""
+    directory, client, client_pid = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+
+    def keeping(node: Node, host: Host, driver: Driver) -> Keeping:
+        return Keeping(directory, client, client_pid, node, host, driver)
+
+    def agent(zygote: socket.socket) -> Agent:
+        return Agent(directory, zygote, keeping)
+
+    raise SystemExit(serve(directory, record.of_this_agent(client, client_pid), agent))
+
+
+def serve(
+    directory: Path,
+    said: bytes,
+    make: Callable[[socket.socket], Agent],
+    own: Sequence[int] = (),
+) -> int:
+    """Be the agent of that session directory until its end; the status to exit with.
+
+    `said` is the record that stands in its lock; `make` is given the socket to the zygote, which
+    has been forked by then and so knows nothing of what that loads; nor has it the
+    descriptors that are the agent's `own`.
+    """
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end_quietly)
+    raise_fd_limit()
+    lock = sessions.hold(directory, said)
+    # Everything that procs need is imported before the fork, once for all of them.
+    for name in BEFORE_FORK:
+        importlib.import_module(name)
+    # Without a collection, now or while it is imported: imports leave little, and it costs 5 ms.
+    gc.freeze()
+    gc.enable()
+    ours, theirs = seqpacket_pair()
+    lifeline_r, lifeline_w = os.pipe()
+    agent_pid = os.getpid()
+    zygote_pid = os.fork()
+    if zygote_pid == 0:
+        os.close(lock)
+        os.close(lifeline_w)
+        for fd in own:
+            os.close(fd)
+        ours.close()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        die_with_parent(agent_pid)
+        Zygote(theirs, lifeline_r, SPARE_TIME).run()
+    theirs.close()
+    os.close(lifeline_r)
+    try:
+        agent = make(ours)
+        signal.signal(signal.SIGTERM, agent.terminate)
+        agent.run()
+        return agent.status
+    finally:
+        os.kill(zygote_pid, signal.SIGKILL)  # a child of ours until it is waited for
+        os.waitpid(zygote_pid, 0)
+        if not (directory / sessions.AWAY).exists():
+            sessions.remove(directory)
+
+
+def _end_quietly(_signum: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)

@@ -1,0 +1,1 @@
+"""What programs measure of themselves: `get_meter`, `span`, `traced`."""

@@ -1,0 +1,143 @@
+"""`get_meter`: counters and histograms of programs.
+
+Runs in: any process, any thread. What they are given is kept in the process (`core.telemetry`),
+where `monarch.observe.metrics` reads it, and handed on to OpenTelemetry where that is installed.
+Invariant: an instrument that travels, as a global of a class of a notebook does, counts where it
+arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from monarch._src.core.telemetry import TELEMETRY, Measure, attributes_of
+from monarch._src.telemetry.otel import otel_meter
+from monarch._src.telemetry.whose import Whose, whose
+from monarch._src.wire.figures import MeasureKey, MeasureKind
+
+Attributes: TypeAlias = "Mapping[str, Any] | None"
+
+
+class Instrument:
+    """What all kinds have in common."""
+
+    KIND: MeasureKind
+
+    def __init__(self, name: str, unit: str = "", description: str = "", **advice: Any) -> None:
+        if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"the name of a {self.KIND} is a text that is not empty, not {name!r}")
+        self.name = name
+        self.unit = unit
+        self.description = description
+        self._advice = advice
+        meter = otel_meter()
+        self._elsewhere: Any = None
+        if meter is not None:
+            make: Callable[..., Any] = getattr(meter, f"create_{self.KIND}")
+            self._elsewhere = make(name, unit=unit, description=description, **advice)
+
+    def _measure(self, attributes: Attributes) -> Measure:
+        me: Whose = whose()
+        return TELEMETRY.measure(
+            MeasureKey(
+                me.mesh, me.mesh_name, me.actor_class, me.actor, self.KIND, self.name, self.unit,
+                self.description, attributes_of(attributes),
+            )
+        )  # fmt: skip
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.name, self.unit, self.description, self._advice)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+
+def _again(
+    kind: type[Instrument], name: str, unit: str, description: str, advice: dict[str, Any]
+) -> Instrument:
+    return kind(name, unit, description, **advice)
+
+
+class Counter(Instrument):
+    """A sum that only grows."""
+
+    KIND = "counter"
+
+    def add(self, amount: float, attributes: Attributes = None, context: Any = None) -> None:
+        """Add to the sum of these attributes. `context` is OpenTelemetry's.
+
+        Raises:
+            ValueError: a negative amount.
+        """
+        if amount < 0:
+            raise ValueError(
+                f"counter {self.name!r} only grows, so {amount} cannot be added; "
+                "take create_up_down_counter for what goes both ways"
+            )
+        self._measure(attributes).add(float(amount))
+        if self._elsewhere is not None:
+            self._elsewhere.add(amount, attributes, context)
+
+
+class UpDownCounter(Instrument):
+    """A sum that grows and shrinks."""
+
+    KIND = "up_down_counter"
+
+    def add(self, amount: float, attributes: Attributes = None, context: Any = None) -> None:
+        """Add to the sum of these attributes, or take away. `context` is OpenTelemetry's."""
+        self._measure(attributes).add(float(amount))
+        if self._elsewhere is not None:
+            self._elsewhere.add(amount, attributes, context)
+
+
+class Histogram(Instrument):
+    """Values of which the distribution matters."""
+
+    KIND = "histogram"
+
+    def record(self, amount: float, attributes: Attributes = None, context: Any = None) -> None:
+        """Add a value to those of these attributes. `context` is OpenTelemetry's."""
+        self._measure(attributes).record(float(amount))
+        if self._elsewhere is not None:
+            self._elsewhere.record(amount, attributes, context)
+
+
+class Meter:
+    """Makes instruments, with the signatures of OpenTelemetry.
+
+    Those of one kind, name, unit and description are one, wherever they are made.
+    """
+
+    def create_counter(self, name: str, unit: str = "", description: str = "") -> Counter:
+        """A sum that only grows."""
+        return Counter(name, unit, description)
+
+    def create_up_down_counter(
+        self, name: str, unit: str = "", description: str = ""
+    ) -> UpDownCounter:
+        """A sum that grows and shrinks."""
+        return UpDownCounter(name, unit, description)
+
+    def create_histogram(
+        self,
+        name: str,
+        unit: str = "",
+        description: str = "",
+        *,
+        explicit_bucket_boundaries_advisory: Sequence[float] | None = None,
+    ) -> Histogram:
+        """Values of which the distribution matters. The advice is for OpenTelemetry alone."""
+        if explicit_bucket_boundaries_advisory is None:
+            return Histogram(name, unit, description)
+        advice = list(explicit_bucket_boundaries_advisory)
+        return Histogram(name, unit, description, explicit_bucket_boundaries_advisory=advice)
+
+
+_METER = Meter()
+
+
+def get_meter() -> Meter:
+    """The meter of this process."""
+    return _METER

@@ -1,0 +1,155 @@
+"""`span` and `traced`: how long parts of a program take, and within which others.
+
+Runs in: any process, any thread or task. What was counted is kept in the process
+(`core.telemetry`), where `monarch.observe.metrics` reads it; where OpenTelemetry is installed, each
+span is one of its own too.
+Invariant: what encloses a span is found by the task or thread, so spans of overlapping calls do not
+mix.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from time import monotonic_ns
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from monarch._src.actor.endpoint import EndpointMethod
+from monarch._src.core.metrics import EndpointCounts
+from monarch._src.core.telemetry import TELEMETRY
+from monarch._src.telemetry.otel import otel_tracer
+from monarch._src.telemetry.whose import Whose, whose
+from monarch._src.wire.figures import Key
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_enclosing: ContextVar[str] = ContextVar("monarch_span", default="")
+
+
+class Span:
+    """Measures what runs within it. May be entered again when it was left."""
+
+    __slots__ = ("_before", "_began_ns", "_counts", "_elsewhere", "name")
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"the name of a span is a text that is not empty, not {name!r}")
+        self.name = name
+        self._counts: EndpointCounts | None = None
+        self._before = ""
+        self._began_ns = 0
+        self._elsewhere: Any = None
+
+    def __enter__(self) -> Span:
+        if self._counts is not None:
+            raise RuntimeError(
+                f"span {self.name!r} is measuring already; make another one: span({self.name!r})"
+            )
+        me = whose()
+        before = self._before = _enclosing.get()
+        key = Key(
+            me.mesh, me.mesh_name, me.actor_class, me.actor, me.endpoint,
+            span=self.name, parent=before or me.endpoint,
+        )  # fmt: skip
+        tracer = otel_tracer()
+        if tracer is not None:
+            self._elsewhere = _started(tracer, self.name, me)
+        _enclosing.set(self.name)
+        began_ns = self._began_ns = monotonic_ns()
+        counts = self._counts = TELEMETRY.span(key, began_ns)
+        counts.taken(0, 0)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> bool:
+        counts, elsewhere = self._counts, self._elsewhere
+        if counts is None:
+            raise RuntimeError(f"span {self.name!r} has not begun; use it as `with span(...):`")
+        counts.ended(monotonic_ns() - self._began_ns)
+        if kind is not None:
+            counts.errors += 1
+        self._counts = self._elsewhere = None
+        _enclosing.set(self._before)  # no token: a generator may be closed by another task
+        if elsewhere is not None:
+            elsewhere.__exit__(kind, error, traceback)
+        return False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Span, (self.name,)
+
+    def __repr__(self) -> str:
+        return f"<Span {self.name}>"
+
+
+def _started(tracer: Any, name: str, me: Whose) -> Any:
+    attributes = {
+        "monarch.mesh": me.mesh_name,
+        "monarch.actor": me.actor,
+        "monarch.actor_class": me.actor_class,
+        "monarch.endpoint": me.endpoint,
+    }
+    started = tracer.start_as_current_span(name, attributes=attributes)
+    started.__enter__()
+    return started
+
+
+def span(name: str) -> Span:
+    """Measure a part of a program: `with span("load"): ...`.
+
+    In a client, a sync or an async actor, on any thread. It is part of the span that encloses it,
+    or else of the endpoint that runs.
+    """
+    return Span(name)
+
+
+@overload
+def traced(fn: Callable[P, R]) -> Callable[P, R]: ...
+
+
+@overload
+def traced(*, name: str) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def traced(fn: Any = None, *, name: str | None = None) -> Any:
+    """Measure each call of a function, sync or async, as a span of its name or of that one.
+
+    With `@endpoint`, this one stands below.
+
+    Raises:
+        TypeError: what is decorated is no function.
+    """
+    if fn is None:
+        return functools.partial(_traced, name=name)
+    return _traced(fn, name)
+
+
+def _traced(fn: Callable[..., Any], name: str | None) -> Callable[..., Any]:
+    if not callable(fn) or isinstance(fn, (staticmethod, EndpointMethod)):
+        raise TypeError(
+            f"@traced measures functions, and {fn!r} is none; it stands below @endpoint, "
+            "@staticmethod and the like, next to the function"
+        )
+    name = name or fn.__name__
+    if inspect.iscoroutinefunction(fn):
+
+        @functools.wraps(fn)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with span(name):
+                return await fn(*args, **kwargs)
+
+        return cast("Callable[..., Any]", awaited)
+
+    @functools.wraps(fn)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with span(name):
+            return fn(*args, **kwargs)
+
+    return called

@@ -1,0 +1,114 @@
+"""Large parts of a payload that lie in a segment, memory that both sides map. No I/O.
+
+What stands in `Payload.buffers` then is one object for all of them: at the sender a `Placed`, on
+the wire an `InSegment`, at the receiver a `Borrowed`. Who only passes a message on has an
+`InSegment` and does nothing about it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from monarch._src.wire.frames import Payload
+    from monarch._src.wire.messages import Message
+
+APART = 1 << 16
+"""From this many bytes on the large parts of a payload lie in a segment. Less goes faster with the
+message: to open, take and give back costs some 30 us."""
+
+Span: TypeAlias = tuple[int, int]  # offset in the segment, bytes
+
+
+class InSegment(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Where the large parts of a payload are, and how its receiver may use them.
+
+    host: stands for the host that it is on; on another one nothing is opened: there the gateway
+        asks for the parts, and puts them into a segment of its own.
+    pid, fd, file: the sender's process, its descriptor of the segment, the inode of that.
+    key: stands at the beginning of the segment, so that it is known for the one that is meant.
+    number: what the sender calls it.
+    capacity: bytes of the whole segment.
+    word: in which word of it the receiver says that it needs it no more; of a cast, the first's.
+        For another host, by what number it asks.
+    sole: nobody else gets the message, so the receiver may write to the segment itself.
+    readonly: nobody writes to any of it.
+    body: the first part is the body; the others are the buffers of it.
+    """
+
+    host: int
+    pid: int
+    fd: int
+    file: int
+    key: int
+    number: int
+    capacity: int
+    word: int
+    sole: bool
+    readonly: bool
+    body: bool
+    spans: tuple[Span, ...]
+
+    def __len__(self) -> int:
+        return sum(length for _, length in self.spans)
+
+    def is_sound(self, header: int) -> bool:
+        """Whether it may be true: every part lies in the segment, behind its header."""
+        return (
+            self.pid > 0 <= self.fd and 0 <= self.key < 1 << 62 and 0 < self.capacity < 1 << 48
+            and all(
+                header <= at and length >= 0 and at + length <= self.capacity
+                for at, length in self.spans
+            )
+        )  # fmt: skip
+
+
+class Placed(ABC):
+    """The large parts of a payload in a segment of this process. A base for the driver's own."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Bytes of all of them."""
+
+    @abstractmethod
+    def lend(self, node: str, message: Message) -> InSegment | None:
+        """Whoever gets the message that is sent to that node may use it; None: they cannot."""
+
+    @abstractmethod
+    def unsent(self, lent: InSegment, node: str, message: Message) -> None:
+        """That message, for which it was lent, could not be sent to that node."""
+
+    @abstractmethod
+    def serve(self, node: str, site: str) -> InSegment:
+        """That node of another host gets the message; the gateway there will ask for them."""
+
+    @abstractmethod
+    def unserve(self, lent: InSegment) -> None:
+        """It could not be sent."""
+
+    @abstractmethod
+    def carried(self, payload: Payload) -> Payload:
+        """The same as a payload that carries its large parts itself."""
+
+
+class Borrowed(ABC):
+    """The large parts of a payload that came, for as long as anything refers to them."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Bytes of all of them."""
+
+    @abstractmethod
+    def carried(self, payload: Payload) -> Payload:
+        """The payload with views of them."""
+
+
+Apart: TypeAlias = "Placed | InSegment | Borrowed"
+KINDS = (Placed, InSegment, Borrowed)

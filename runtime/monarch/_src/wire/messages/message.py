@@ -1,0 +1,35 @@
+"""What all messages have in common, and the two that begin a link."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+PROTOCOL = 1
+
+
+class Message(msgspec.Struct, array_like=True, gc=False, tag=0):
+    """Base of all messages."""
+
+    # Whether a payload (pickled user data) travels with it.
+    carries_payload: ClassVar[bool] = False
+
+
+class Hello(Message, tag=1):
+    """The first message on every link: who speaks, and in which versions."""
+
+    protocol: int
+    node: str
+    kind: str  # "client", "agent", "proc" or "observer"
+    pid: int
+    address: str
+    versions: dict[str, str]
+    mesh: int = 0
+    rank: int = -1
+
+
+class Refused(Message, tag=2):
+    """The answer to a Hello that can't be worked with; `why` is a table of both sides."""
+
+    why: str

@@ -1,0 +1,64 @@
+"""Breakpoints on any rank. `breakpoint()` in an endpoint pauses its actor; then, where you are:
+
+from monarch.debug import attach, cast, resume, waiting
+
+print(waiting())                       # who stands where
+with attach("workers[gpus=3]") as console:
+    print(console.send("p self.loss"))
+    console.send("continue")
+print(cast("p self.step", "workers"))  # one command to all that are paused
+resume()
+"""
+
+import monarch.actor
+from monarch._src.debug.api import (
+    attach,
+    break_in,
+    cast,
+    open_bridge,
+    post,
+    post_mortem,
+    resume,
+    waiting,
+)
+from monarch._src.debug.bridge import Bridge
+from monarch._src.debug.controller import DebugController, DebugSessionInfo, debug_controller
+from monarch._src.debug.desk import Console, Desk, Replies, Reply, moved
+from monarch._src.debug.frames import Source
+from monarch._src.debug.selection import Selection, parse_named, parse_ranks
+from monarch._src.debug.waiting import WaitingRank, WaitingRanks
+from monarch._src.errors import DebugError
+from monarch._src.wire.messages.debugging import COMMAND, COMPLETE, IN_EDITOR, SOURCE
+
+__all__ = [
+    "COMMAND",
+    "COMPLETE",
+    "IN_EDITOR",
+    "SOURCE",
+    "Bridge",
+    "Console",
+    "DebugController",
+    "DebugError",
+    "DebugSessionInfo",
+    "Desk",
+    "Replies",
+    "Reply",
+    "Selection",
+    "Source",
+    "WaitingRank",
+    "WaitingRanks",
+    "attach",
+    "break_in",
+    "cast",
+    "debug_controller",
+    "moved",
+    "open_bridge",
+    "parse_named",
+    "parse_ranks",
+    "post",
+    "post_mortem",
+    "resume",
+    "waiting",
+]
+
+monarch.actor._prepare()  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,36 @@
+"""Jobs: hosts that are reserved once and run many programs, one after another.
+
+from monarch.job import ProcessJob
+
+job = ProcessJob({"trainers": 4})          # or SSHJob({"trainers": ["h1", "h2"]})
+trainers = job.state().trainers            # a HostMesh; the next program finds the same hosts
+procs = trainers.spawn_procs({"gpus": 8})  # {hosts: 4, gpus: 8}
+job.kill()
+"""
+
+from __future__ import annotations
+
+import monarch.actor
+from monarch._src.errors import JobError
+from monarch._src.job.directory import job_names, job_path
+from monarch._src.job.local import LocalJob
+from monarch._src.job.process import ProcessJob
+from monarch._src.job.ssh import SSHHost, SSHJob
+from monarch._src.job.trait import DEFAULT_JOB_PATH, JobState, JobTrait, job_load
+
+__all__ = [
+    "DEFAULT_JOB_PATH",
+    "JobError",
+    "JobState",
+    "JobTrait",
+    "LocalJob",
+    "ProcessJob",
+    "SSHHost",
+    "SSHJob",
+    "job_load",
+    "job_names",
+    "job_path",
+]
+
+# Whoever asks for hosts is a client: what fails and what ranks print is told as to any other.
+monarch.actor._prepare()  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,63 @@
+"""Memory that other processes read and write, one-sided: see `RDMABuffer` and docs/bulk_data.md."""
+
+from monarch._src.data.buffer import RDMAAction, RDMABuffer
+from monarch._src.data.layout import TensorSlice
+from monarch._src.data.publishing import StateDictHandle, StateDictSource, put_state_dict
+from monarch._src.data.pulling import (
+    PulledStateDict,
+    PullProgress,
+    StateDictReader,
+    get_state_dict,
+)
+from monarch._src.data.report import (
+    TransportUse,
+    get_rdma_backend,
+    is_ibverbs_available,
+    is_rdma_available,
+    transports,
+)
+from monarch._src.data.segments import shared_empty
+from monarch._src.errors import (
+    RDMAError,
+    RDMAHandleError,
+    RDMAOwnerLostError,
+    RDMAReadTransferWarning,
+    RDMATcpFallbackWarning,
+    RDMATimeoutError,
+    RDMAUnavailableError,
+    RDMAWriteTransferWarning,
+    StateDictMismatchError,
+    StateDictVersionError,
+)
+from monarch.actor import context as _context  # a client that begins with a buffer is one, too
+
+del _context
+
+__all__ = [
+    "PullProgress",
+    "PulledStateDict",
+    "RDMAAction",
+    "RDMABuffer",
+    "RDMAError",
+    "RDMAHandleError",
+    "RDMAOwnerLostError",
+    "RDMAReadTransferWarning",
+    "RDMATcpFallbackWarning",
+    "RDMATimeoutError",
+    "RDMAUnavailableError",
+    "RDMAWriteTransferWarning",
+    "StateDictHandle",
+    "StateDictMismatchError",
+    "StateDictReader",
+    "StateDictSource",
+    "StateDictVersionError",
+    "TensorSlice",
+    "TransportUse",
+    "get_rdma_backend",
+    "get_state_dict",
+    "is_ibverbs_available",
+    "is_rdma_available",
+    "put_state_dict",
+    "shared_empty",
+    "transports",
+]

@@ -1,0 +1,180 @@
+"""What a call and a large argument cost between two hosts, against bare sockets there.
+
+    python -m tests.benchmarks.between_hosts [--rounds 5] [--profile]
+
+As root: the hosts are network namespaces. A call to one rank of a worker is compared with a round
+trip of bare ZeroMQ over TCP with CURVE, and an argument of 256 MiB with one TCP stream; all in one
+run, in turn, the best of each. `--profile` says where the client's time goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import os
+import pstats
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from monarch._src.core.access import Role
+from monarch._src.net import keys
+from monarch.actor import Actor, attach_to_workers, endpoint
+from tests.netns import hosts_up, v4
+from tests.workers import worker
+
+CALLS, SIZE = 500, 256 << 20
+PORT, BARE, STREAM = 26600, 26601, 26602
+
+
+class Rank(Actor):
+    """Answers."""
+
+    @endpoint
+    def add(self, x: int) -> int:
+        return x + 1
+
+    @endpoint
+    def weigh(self, data: bytes) -> int:
+        return len(data)
+
+
+# --- the other side of bare sockets ---------------------------------------------------------------
+
+
+def serve(directory: str) -> None:
+    """Echo what comes by ZeroMQ, swallow what comes by TCP, until the input ends."""
+    own = keys.load(Path(directory), None, Role.WORKER)
+    bare = zmq.Context.instance().socket(zmq.DEALER)
+    bare.setsockopt(zmq.CURVE_SERVER, 1)
+    bare.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
+    bare.setsockopt(zmq.CURVE_SECRETKEY, own.secret.reveal())
+    bare.bind(f"tcp://*:{BARE}")
+    listener = socket.create_server(("", STREAM))
+
+    def echo() -> None:
+        while True:
+            bare.send(bare.recv())
+
+    def swallow() -> None:
+        room = bytearray(1 << 20)
+        while True:
+            connection, _ = listener.accept()
+            left = SIZE
+            while left:
+                left -= connection.recv_into(room)
+            connection.sendall(b"!")
+            connection.close()
+
+    for target in (echo, swallow):
+        threading.Thread(target=target, daemon=True).start()
+    print(json.dumps({"serving": True}), flush=True)
+    sys.stdin.read()
+
+
+# --- the client -----------------------------------------------------------------------------------
+
+
+def trips(step: Any) -> float:
+    """Microseconds of one, the median of many."""
+    times: list[float] = []
+    for _ in range(CALLS):
+        began = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - began)
+    return 1e6 * statistics.median(times)
+
+
+def stream(host: str) -> float:
+    """MiB a second of one TCP stream."""
+    data = b"x" * SIZE  # zeros that were never written have no memory of their own
+    with socket.create_connection((host, STREAM)) as connection:
+        began = time.perf_counter()
+        connection.sendall(data)
+        assert connection.recv(1) == b"!"
+        return SIZE / (time.perf_counter() - began) / (1 << 20)
+
+
+def client(directory: str, host: str, rounds: int, profile: bool) -> None:
+    own = keys.load(Path(directory), None, Role.OWNER)
+    bare = zmq.Context.instance().socket(zmq.DEALER)
+    bare.setsockopt(zmq.CURVE_SERVERKEY, own.allowed.of(Role.WORKER)[0].encode())
+    bare.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
+    bare.setsockopt(zmq.CURVE_SECRETKEY, own.secret.reveal())
+    bare.connect(f"tcp://{host}:{BARE}")
+    hosts = attach_to_workers(ca=directory, workers=[f"tcp://{host}:{PORT}"])
+    rank = hosts.spawn_procs().spawn("rank", Rank)
+    rank.add.call_one(1).get()
+
+    def bare_trip() -> None:
+        bare.send(b"x" * 64)
+        bare.recv()
+
+    def argument() -> float:
+        data = b"x" * SIZE
+        began = time.perf_counter()
+        assert rank.weigh.call_one(data).get() == SIZE
+        return SIZE / (time.perf_counter() - began) / (1 << 20)
+
+    profiler = cProfile.Profile()
+    found: dict[str, list[float]] = {"bare": [], "call": [], "tcp": [], "argument": []}
+    for _ in range(rounds):
+        found["bare"].append(trips(bare_trip))
+        found["call"].append(trips(lambda: rank.add.call_one(1).get()))
+        found["tcp"].append(stream(host))
+        if profile:
+            profiler.enable()
+        found["argument"].append(argument())
+        profiler.disable()
+    if profile:
+        pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(12)
+    print(json.dumps(found), flush=True)
+    hosts.stop().get()
+    bare.close(0)
+
+
+def main() -> None:
+    """Measure and print."""
+    if sys.argv[1:2] == ["serve"]:
+        serve(sys.argv[2])
+        return
+    if sys.argv[1:2] == ["client"]:
+        client(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5] == "True")
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--profile", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, hosts_up(2) as hosts:
+        job = os.path.join(folder, "job")
+        keys.make(Path(job))
+        address = ("--address", f"tcp://*:{PORT}", "--keys", job)
+        module = ("-m", "tests.benchmarks.between_hosts")
+        with (
+            worker(*address, before=hosts.command(1)),
+            hosts.program(1, *module, "serve", job) as server,
+        ):
+            server.wait_for(lambda line: "serving" in line)
+            status, out, err = hosts.run(
+                2, *module, "client", job, v4(1), str(given.rounds), str(given.profile)
+            )
+    assert status == 0, err
+    if given.profile:
+        print(err)
+    found = json.loads(out)
+    bare, call = min(found["bare"]), min(found["call"])
+    tcp, argument = max(found["tcp"]), max(found["argument"])
+    print(f"call_one {call:8.0f} us     bare CURVE {bare:8.0f} us     {call / bare:.2f}")
+    print(f"256 MiB  {argument:8.0f} MiB/s  one TCP    {tcp:8.0f} MiB/s  {argument / tcp:.2f}")
+
+
+if __name__ == "__main__":
+    main()

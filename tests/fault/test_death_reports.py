@@ -1,0 +1,198 @@
+"""Five deaths, five causes: what the host agent knows of each is told, as text and as data."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from monarch._src.proc.memory import Group, group_of
+from monarch.actor import Actor, BootstrapCommand, ProcMesh, RankFailure, SupervisionError, endpoint
+from monarch.actor import default_bootstrap_cmd as default
+from tests.conftest import Faults
+from tests.fault.test_respawning import agent_of_this_process
+from tests.integration.mortals import Mortal
+
+Spawn = Callable[..., ProcMesh]
+MIB = 1 << 20
+
+
+class Hungry(Actor):
+    """Takes memory until there is none."""
+
+    @endpoint
+    def eat(self, mib: int) -> int:
+        eaten = [bytearray(os.urandom(1)) * MIB for _ in range(mib)]
+        return len(eaten)
+
+    @endpoint
+    def starve(self, limit: int) -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        bytearray(2 * limit)
+
+    @endpoint
+    def raise_as_cuda_does(self) -> None:
+        class OutOfMemoryError(RuntimeError):
+            """What torch raises is called so, and is a RuntimeError."""
+
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    @endpoint
+    def fine(self) -> str:
+        return "fine"
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Group]:
+    """A control group of our own that may hold 64 MiB."""
+    own = group_of(Path("/proc/self/cgroup").read_text())
+    if own is None:
+        pytest.skip("this process is in no memory control group that it can see")
+    folder = own._folder / f"monarch-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    limits = (folder / "memory.max", folder / "memory.limit_in_bytes")
+    limit = next((path for path in limits if path.exists()), None)
+    try:
+        if limit is None:
+            pytest.skip("the memory controller is not enabled for control groups made here")
+        limit.write_text(str(64 * MIB))
+        yield Group(own.path, folder, v2=limit.name == "memory.max")
+    finally:
+        folder.rmdir()
+
+
+def failure_of(error: BaseException | None) -> RankFailure:
+    """The only one."""
+    assert isinstance(error, SupervisionError), error
+    (failure,) = error.failures
+    return failure
+
+
+def test_exit_segmentation_fault_and_kill_each_have_their_cause(
+    spawn_procs: Spawn, faults: Faults
+) -> None:
+    mortal = spawn_procs({"gpus": 3}, name="mesh").spawn("mortal", Mortal)
+    pids = mortal.pid.call().get().values()
+    ends = [
+        mortal.slice(gpus=0).exit_hard.call_one(3),
+        mortal.slice(gpus=1).crash.call_one(),
+        mortal.slice(gpus=2).kill_self.call_one(signal.SIGKILL),
+    ]
+    failures = [failure_of(end.exception(timeout=60)) for end in ends]
+    assert [failure.kind for failure in failures] == ["proc died"] * 3
+    assert [failure.pid for failure in failures] == pids
+    exited, crashed, killed = [failure.death for failure in failures]
+    assert exited is not None
+    assert crashed is not None
+    assert killed is not None
+    assert (exited.reason, exited.exit_code, exited.signal_name) == (
+        "exited with status 3",
+        3,
+        None,
+    )
+    dumped = " (core dumped)" if crashed.core_dumped else ""
+    assert crashed.reason == f"killed by SIGSEGV{dumped}"
+    assert (crashed.exit_code, crashed.signal_name) == (None, "SIGSEGV")
+    assert (killed.reason, killed.memory) == ("killed by SIGKILL", None)
+    names = ["exit_hard", "crash", "kill_self"]
+    for death, name in zip((exited, crashed, killed), names, strict=True):
+        assert death.endpoint == f"Mortal.{name}"
+        assert death.endpoint_s is not None
+        assert 0 <= death.endpoint_s <= death.ran_s
+
+
+def test_one_that_was_idle_ran_nothing(spawn_procs: Spawn, faults: Faults) -> None:
+    mortal = spawn_procs(name="mesh").spawn("mortal", Mortal)
+    os.kill(mortal.pid.call_one().get(), signal.SIGKILL)
+    death = faults.take().failures[0].death
+    assert death is not None
+    assert (death.endpoint, death.endpoint_s) == (None, None)
+
+
+def test_a_process_that_the_kernel_kills_for_memory_is_told_as_such(
+    spawn_procs: Spawn, faults: Faults, cgroup: Group
+) -> None:
+    shell = shutil.which("sh")
+    assert shell is not None
+    own = default()
+    enter = f'echo $$ > {cgroup._folder}/cgroup.procs; exec "$0" "$@"'
+    command = BootstrapCommand(shell, None, ["-c", enter, own.program, *own.args])
+    procs = spawn_procs(name="mesh", bootstrap_command=command)
+    hungry = procs.spawn("hungry", Hungry)
+    assert hungry.eat.call_one(1).get(timeout=60) == 1
+    failure = failure_of(hungry.eat.call_one(1000).exception(timeout=60))
+    faults.take()
+    death = failure.death
+    assert death is not None
+    assert death.signal_name == "SIGKILL"
+    memory = death.memory
+    assert memory is not None
+    assert (memory.where, memory.limit, memory.kills, memory.shared) == (
+        "cgroup", 64 * MIB, 1, False,
+    )  # fmt: skip
+    assert memory.cgroup.endswith(cgroup._folder.name)
+    assert memory.held is not None
+    assert 32 * MIB < memory.held < 80 * MIB
+    assert failure.message.startswith(
+        "killed by SIGKILL, out of memory: the kernel's count of kills for memory in its cgroup "
+    )
+    assert "which may hold 64.0 MiB, rose by 1; it held " in failure.message
+
+
+def test_one_that_is_killed_in_a_group_with_a_limit_was_not_out_of_memory(
+    spawn_procs: Spawn, faults: Faults, cgroup: Group
+) -> None:
+    mortal = spawn_procs(name="mesh").spawn("mortal", Mortal)
+    pid = mortal.pid.call_one().get(timeout=60)
+    (cgroup._folder / "cgroup.procs").write_text(str(pid))
+    failure = failure_of(mortal.kill_self.call_one(signal.SIGKILL).exception(timeout=60))
+    assert failure.message == "killed by SIGKILL"
+    faults.take()
+
+
+def test_an_actor_that_dies_of_a_memory_error_says_what_it_held_and_may_have(
+    spawn_procs: Spawn, faults: Faults
+) -> None:
+    hungry = spawn_procs(name="mesh").spawn("hungry", Hungry)
+    hungry.starve.broadcast(2048 * MIB)
+    (failure,) = faults.take().failures
+    assert (failure.kind, failure.exception_type) == ("nobody waited", "MemoryError")
+    assert failure.memory is not None
+    assert (failure.memory.where, failure.memory.limit) == ("python", 2048 * MIB)
+    assert failure.memory.held is not None
+    assert failure.what.startswith("Hungry.starve on mesh died of MemoryError (out of memory: it ")
+    assert " and may have 2.0 GiB) (nobody waited" in failure.what
+
+
+def test_an_actor_that_dies_for_want_of_gpu_memory_says_so(
+    spawn_procs: Spawn, faults: Faults
+) -> None:
+    hungry = spawn_procs(name="mesh").spawn("hungry", Hungry)
+    hungry.raise_as_cuda_does.broadcast()
+    (failure,) = faults.take().failures
+    assert failure.memory is not None
+    assert failure.memory.where == "cuda"
+    assert failure.what == (
+        "Hungry.raise_as_cuda_does on mesh died of OutOfMemoryError: CUDA out of memory. Tried to "
+        "allocate 20.00 GiB. (out of GPU memory) (nobody waited for its answer)"
+    )
+
+
+def test_the_end_of_the_host_agent_is_another_cause_than_that_of_a_process(
+    spawn_procs: Spawn, faults: Faults
+) -> None:
+    mortal = spawn_procs({"gpus": 2}, name="mesh").spawn("mortal", Mortal)
+    mortal.pid.call().get(timeout=60)
+    agent_of_this_process().kill()
+    fault = faults.take()
+    assert {failure.kind for failure in fault.failures} == {"host lost"}
+    assert "the host agent of mesh[gpus=0] is gone: its process (pid " in str(fault)
+    assert failure_of(mortal.slice(gpus=1).pid.call_one().exception(timeout=60)).kind == "host lost"

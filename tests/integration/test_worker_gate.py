@@ -1,0 +1,75 @@
+"""What a worker does with what others say to it: strangers, other clients, observers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monarch._src.core.access import Role
+from monarch._src.core.ids import AGENT
+from monarch._src.net import keys
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import Call, HoldSite, LetSiteGo, Shutdown
+from monarch.actor import attach_to_workers, shutdown_context
+from tests.integration.residents import Resident
+from tests.strangers import Bomb, linked
+from tests.workers import PATIENCE_S, Worker, worker
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    keys.make(tmp_path / "job")
+    return str(tmp_path / "job")
+
+
+@pytest.fixture
+def one(job: str, tmp_path: Path) -> Iterator[Worker]:
+    audit = str(tmp_path / "audit")
+    with worker("--address", "tcp://127.0.0.1:0", "--keys", job, "--audit", audit) as found:
+        yield found
+        shutdown_context(reason="the worker is about to end")
+
+
+def refusals(tmp_path: Path) -> list[str]:
+    lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    return [line["why"] for line in lines if line["what"] == "refused"]
+
+
+@pytest.mark.parametrize("role", [Role.OWNER, Role.WORKER])
+def test_who_has_a_key_and_not_the_host_can_ask_for_it_and_nothing_else(
+    job: str, one: Worker, tmp_path: Path, role: Role
+) -> None:
+    mesh = attach_to_workers(ca=job, workers=[one.address])
+    resident = mesh.spawn_procs(name="mine").spawn("resident", Resident)
+    node = f"{int(resident._actors.procs.uid):x}.0"  # pyright: ignore[reportPrivateUsage]
+    bomb = Payload(pickle.dumps(Bomb(tmp_path / "bang")))
+    with linked(keys.load(job, None, role), "client-somebody", one.address) as caller:
+        caller.say(node, Call(1, 1, "pid", 0, [], []), bomb)
+        caller.say(AGENT, Shutdown("it is mine"))
+        caller.say(AGENT, LetSiteGo(1))
+        caller.say(AGENT, HoldSite(1, 7, "intruder", "h9", 30.0))
+        caller.all_was_heard()
+    assert resident.add.call_one(1).get(timeout=PATIENCE_S) == 1
+    mesh.stop().get(timeout=PATIENCE_S)
+    assert not (tmp_path / "bang").exists()
+    found = refusals(tmp_path)
+    assert found[0] == "this host is not its own"
+    assert found[1] == "a Shutdown of who has not this host"
+    assert found[2] == "a LetSiteGo of who has not this host"
+    assert ("has it; it is free" in found[3]) == (role is Role.OWNER)
+    assert ("owners have hosts" in found[3]) == (role is Role.WORKER)
+
+
+def test_an_observer_has_no_host_and_ends_nothing(job: str, one: Worker, tmp_path: Path) -> None:
+    with linked(keys.load(job, None, Role.OBSERVER), "observer-1", one.address) as caller:
+        caller.say(AGENT, HoldSite(1, 7, "observer", "h9", 30.0))
+        caller.say(AGENT, Shutdown("it is mine"))
+        while not refusals(tmp_path):  # what is dropped is not acknowledged
+            caller.links.wait(0.1)
+    assert set(refusals(tmp_path)) == {"an observer may not say Relay"}
+    mesh = attach_to_workers(ca=job, workers=[one.address])
+    mesh.stop().get(timeout=PATIENCE_S)

@@ -1,0 +1,145 @@
+"""Who has a worker: taken, given back, taken over by the next; and how it is served."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from monarch._src.core.access import Role
+from monarch._src.net import keys
+from monarch.actor import (
+    HostMesh,
+    MeshStoppedError,
+    attach_to_workers,
+    run_worker_loop_forever,
+    shutdown_context,
+    start_worker_loop_forever,
+)
+from tests.integration.commands import Commands, monarch
+from tests.integration.residents import CLIENT, Resident
+from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
+
+
+def attached(found: list[Worker], ca: str = TRUST_ALL) -> HostMesh:
+    return attach_to_workers(ca=ca, workers=[one.address for one in found])
+
+
+# --- taken and given back -------------------------------------------------------------------------
+
+
+@contextmanager
+def alone(*arguments: str) -> Iterator[Worker]:
+    with workers(1, *arguments) as (one,):
+        yield one
+        shutdown_context(reason="the worker is about to end")
+
+
+def test_a_worker_that_was_given_back_serves_the_next_one_and_shutdown_ends_it() -> None:
+    with alone() as one:
+        pids: list[int] = []
+        for _ in range(2):
+            mesh = attached([one])
+            ranks = mesh.spawn_procs({"gpus": 2}).spawn("ranks", Resident)
+            pids += ranks.pid.call().get(timeout=PATIENCE_S).values()
+            assert ranks.slice(gpus=0).add.call_one(1).get(timeout=PATIENCE_S) == 1
+            mesh.stop().get(timeout=PATIENCE_S)
+            assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+            with pytest.raises(MeshStoppedError, match="given back"):
+                mesh.spawn_procs()
+        assert len(set(pids)) == 4
+        attached([one]).shutdown().get(timeout=PATIENCE_S)
+        assert one.ended() == 0
+
+
+def test_a_client_that_is_killed_is_followed_by_the_next_one(tmp_path: Path) -> None:
+    env = {"MONARCH_LIVENESS": "6"}
+    with worker("--address", "tcp://127.0.0.1:0", "--keys", TRUST_ALL, env=env) as one:
+        path = os.pathsep.join(p for p in sys.path if p)
+        with subprocess.Popen(
+            [sys.executable, "-c", CLIENT, one.address],
+            env={**os.environ, "PYTHONPATH": path, **env},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as first:  # fmt: skip
+            assert first.stdout is not None
+            assert first.stdout.readline() == "has it\n"
+            first.kill()
+        mesh = attached([one])  # waits until that is noticed
+        procs = mesh.spawn_procs()
+        assert procs.spawn("a", Resident).add.call_one(2).get(timeout=PATIENCE_S) == 2
+        mesh.stop().get(timeout=PATIENCE_S)
+        shutdown_context(reason="the worker is about to end")
+
+
+# --- keys, addresses ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = tmp_path_factory.mktemp("keys") / "job"
+    keys.make(directory, "training")
+    return str(directory)
+
+
+def test_with_keys_it_works_alike_and_none_is_in_an_environment_or_an_argument(
+    job: str, tmp_path: Path, own_base_directory: Path
+) -> None:
+    audit = tmp_path / "audit"
+    with alone("--keys", job, "--audit", str(audit)) as one:
+        mesh = attached([one], job)
+        ranks = mesh.spawn_procs({"gpus": 2}).spawn("ranks", Resident)
+        pids = [one.process.pid, *ranks.pid.call().get(timeout=PATIENCE_S).values()]
+        secrets = [keys.load(job, None, role).secret.reveal() for role in (Role.WORKER, Role.OWNER)]
+        below = [child.pid for child in psutil.Process(one.process.pid).children(recursive=True)]
+        assert set(pids) <= {one.process.pid, *below}
+        shown = [Path(f"/proc/{p}/{f}") for p in (*pids, *below) for f in ("environ", "cmdline")]
+        logs = [audit, *own_base_directory.glob("monarch-*/agent.log")]
+        assert len(logs) > 1
+        for path in (*shown, *logs):
+            assert not any(secret in path.read_bytes() for secret in secrets), path
+        mesh.stop().get(timeout=PATIENCE_S)
+
+
+def test_beyond_loopback_a_worker_without_keys_is_refused_with_the_command() -> None:
+    for arguments in ([], ["--keys", TRUST_ALL]):
+        status, out, err = monarch("worker", "--address", "tcp://*:0", *arguments)
+        assert (status, out) == (1, "")
+        assert "monarch keys make" in err
+    with pytest.raises(PermissionError, match="monarch keys make"):
+        run_worker_loop_forever(address="tcp://*:0", ca=TRUST_ALL)
+
+
+def test_without_keys_nobody_beyond_loopback_is_dialled() -> None:
+    with pytest.raises(PermissionError, match=r"refused to dial tcp://192\.0\.2\.1:26600"):
+        attach_to_workers(ca=TRUST_ALL, workers=["tcp://192.0.2.1:26600"])
+
+
+def test_keys_are_given_as_paths() -> None:
+    with pytest.raises(TypeError, match="keys are read from files"):
+        start_worker_loop_forever(address="tcp://127.0.0.1:0", ca=b"key")  # type: ignore[arg-type]
+
+
+def test_a_program_serves_its_host_as_long_as_it_runs(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/w"
+    ended = start_worker_loop_forever(address=address, ca=TRUST_ALL)
+    mesh = attach_to_workers(ca=TRUST_ALL, workers=[address], name="mine")
+    assert mesh.name == "mine"
+    assert mesh.spawn_procs().spawn("a", Resident).add.call_one(3).get(timeout=PATIENCE_S) == 3
+    mesh.shutdown().get(timeout=PATIENCE_S)
+    ended.get(timeout=PATIENCE_S)
+
+
+def test_monarch_ps_shows_a_worker_and_reap_leaves_it_alone(own_base_directory: Path) -> None:
+    with alone() as one:
+        commands = Commands(own_base_directory)
+        assert "worker at tcp://127.0.0.1:0" in commands.ps()
+        (found,) = [s for s in commands.sessions() if s["agent_pid"] == one.process.pid]
+        assert (found["state"], found["problem"], found["client"]) == ("live", None, None)
+        commands.reap()
+        assert one.process.poll() is None

@@ -1,0 +1,160 @@
+"""Meshes that outlive their kernel: killed, restarted or let go of, and bound again in the next."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.fault.keepers import info
+from tests.integration.gates import gate_in
+from tests.integration.programs import watched
+from tests.notebook.kernel import PATIENCE, Kernel, running_kernel
+
+TRAINER = """
+from monarch.actor import Actor, endpoint
+class Trainer(Actor):
+    def __init__(self):
+        self.steps = 0
+    @endpoint
+    def step(self, gate=None):
+        if gate is not None:
+            gate.pass_through()
+        self.steps += 1
+        return self.steps
+trainers = {name}.spawn("trainers", Trainer)
+print(trainers.step.call().get().values())
+"""
+PIDS = """
+from tests.integration.actors import Teller
+print(*{name}.spawn("tellers", Teller).pid.call().get().values())
+"""
+
+
+@pytest.fixture
+def name() -> str:
+    """A name for a mesh, and so for the session that keeps it: no other user of it may be near."""
+    return f"w{secrets.token_hex(4)}"
+
+
+@contextmanager
+def a_kernel() -> Iterator[Kernel]:
+    with tempfile.TemporaryDirectory() as folder, running_kernel(Path(folder)) as kernel:
+        yield kernel
+
+
+@contextmanager
+def ending(kernel: Kernel) -> Iterator[None]:
+    """What is kept ends with the test, also if that fails."""
+    try:
+        yield
+    finally:
+        kernel.run("%monarch stop --all")
+
+
+def begin(kernel: Kernel, name: str) -> None:
+    """A kept mesh of two ranks, with actors of a class of a cell that have made one step."""
+    kernel.ok(f"%monarch spawn {name} gpus=2 --keep")
+    assert kernel.ok(TRAINER.replace("{name}", name)).stdout == "[1, 1]\n"
+
+
+def test_a_kernel_killed_in_the_middle_of_a_call_is_followed_by_one_that_finds_the_state(
+    name: str, tmp_path: Path
+) -> None:
+    with gate_in(tmp_path) as gate:
+        with a_kernel() as first:
+            begin(first, name)
+            first.ok(f"%%monarch on {name}\nfound = rank * 10")
+            first.ok("from tests.integration.gates import Gate")
+            first.ok(f"gate = Gate({gate.gate.entered!r}, {gate.gate.leave!r})")
+            pid = int(first.value("__import__('os').getpid()"))
+            first.client.execute("trainers.step.call(gate).get()")
+            gate.wait_entered(2)
+            os.kill(pid, signal.SIGKILL)
+            first.manager.provisioner.process.wait()
+        with a_kernel() as second, ending(second):
+            shown = second.ok(f"%monarch attach {name}").stdout.splitlines()
+            assert shown == [
+                f"attached to {name}",
+                f"  {name}: processes, 2 ranks",
+                f"  trainers: Trainer on {name}, 2 ranks",
+            ]
+            gate.open(2)
+            assert second.value("trainers.step.call().get().values()") == "[3, 3]"
+            assert second.value(f"trainers.slice(gpus=0).step.call_one().get(), {name}.sizes") == (
+                "(4, {'gpus': 2})"
+            )
+            # What cells on ranks have bound is there too, and a new class can be spawned.
+            second.ok(f"%%monarch on {name}\nfound")
+            assert second.value("_.values()") == "[0, 10]"
+            assert f"{name} " in second.ok("%monarch ls").result["text/plain"]
+            assert second.ok(TRAINER.replace("{name}", name)).stdout == "[1, 1]\n"
+
+
+def test_a_restart_ends_what_is_tied_and_lets_what_is_kept_live(
+    name: str, own_base_directory: Path
+) -> None:
+    with a_kernel() as kernel, ending(kernel):
+        begin(kernel, name)
+        kernel.ok("%monarch spawn tied gpus=2")
+        tied = [int(pid) for pid in kernel.ok(PIDS.format(name="tied")).stdout.split()]
+        kept = kernel.ok(PIDS.format(name=name)).stdout
+        with watched(tied) as processes:
+            kernel.manager.restart_kernel(now=False)
+            processes.wait_all_ended()
+        kernel.client.wait_for_ready(timeout=PATIENCE)
+        assert info(own_base_directory, name).state == "detached"
+        kernel.ok("%load_ext monarch_jupyter")
+        kernel.hold_output(PATIENCE)
+        assert name in kernel.complete("%monarch attach ")
+        kernel.ok("trainers = 5")
+        shown = kernel.ok(f"%monarch attach {name}").stdout
+        assert f"attached to {name}\n" in shown
+        assert "not bound, since trainers is a int here; `del trainers` first" in shown
+        assert kernel.value("'tied' in globals()") == "False"
+        assert kernel.ok("print(*tellers.pid.call().get().values())").stdout == kept
+
+
+def test_detach_lets_go_and_attach_takes_up_in_the_same_kernel(name: str) -> None:
+    with a_kernel() as kernel, ending(kernel):
+        assert "nothing of this kernel is kept" in kernel.refused("%monarch detach")
+        begin(kernel, name)
+        said = kernel.ok("%monarch detach").stdout
+        assert said == f"let go of {name}; it lives on, `%monarch attach {name}` takes it up\n"
+        shown = kernel.run("trainers.step.call().get()")
+        assert f"this process has let go of the session '{name}'" in shown.traceback
+        kernel.ok(f"%monarch attach {name}")
+        assert kernel.value("trainers.step.call().get().values()") == "[2, 2]"
+
+
+def test_two_kernels_have_one_session_in_turn(name: str) -> None:
+    with a_kernel() as first, a_kernel() as second, ending(second):
+        begin(first, name)
+        said = second.refused(f"%monarch attach {name}")
+        assert "holds it; take=True (--take) takes it over" in said
+        said = second.refused(f"%monarch spawn {name} gpus=1 --keep")
+        assert f"{name} is a kept session already" in said
+        second.ok(f"%monarch attach {name} --take")
+        assert second.value("trainers.step.call().get().values()") == "[2, 2]"
+        assert "has taken it over" in first.run("trainers.step.call().get()").traceback
+        first.ok("%monarch spawn own gpus=1")  # the kernel lives on
+
+
+def test_what_cannot_be_attached_to_is_told_in_one_line(name: str) -> None:
+    with a_kernel() as kernel, ending(kernel):
+        said = kernel.refused(f"%monarch attach {name}")
+        assert said.startswith(f"there is no kept session '{name}' on this machine")
+        assert kernel.refused("%monarch attach a b") == "attach takes the name of one session"
+        begin(kernel, name)
+        assert "detach() lets go of it" in kernel.refused(f"%monarch attach {name}")
+
+
+def test_reap_says_what_it_would_do(kernel: Kernel) -> None:
+    assert kernel.ok("%monarch reap --dry-run").stdout
+    assert "reap takes no names" in kernel.refused("%monarch reap workers")

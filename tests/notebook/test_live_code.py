@@ -1,0 +1,139 @@
+"""Code that is changed while its actors live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from monarch.actor import Actor, endpoint
+from monarch_jupyter.stale_code import same_code
+from tests.notebook.kernel import Kernel
+
+COUNTER = """
+from monarch.actor import Actor, endpoint
+
+class Counter(Actor):
+    def __init__(self):
+        self.value = 0
+
+    @endpoint
+    def add(self, amount=1):
+        self.value += amount
+        return self.value
+"""
+PIDS = "[row.pid for row in __import__('monarch.observe').observe.snapshot()[0].rows]"
+TENFOLD = COUNTER.replace("self.value += amount", "self.value += 10 * amount")
+
+
+def counters(kernel: Kernel, ranks: int, source: str = COUNTER) -> None:
+    kernel.ok(f"%monarch spawn workers gpus={ranks}")
+    kernel.ok(f"{source}\ncounters = workers.spawn('counters', Counter)")
+    kernel.ok("counters.add.call().get();")
+
+
+def test_a_changed_body_is_used_at_the_next_call_on_eight_ranks_and_state_is_kept(
+    kernel: Kernel,
+) -> None:
+    counters(kernel, 8)
+    pids = kernel.value(PIDS)
+    shown = kernel.ok(TENFOLD)
+    assert shown.stderr == (
+        "monarch: Counter has changed, and counters on workers still runs the old code; "
+        "`%monarch update Counter` puts the new one there, state kept\n"
+    )
+    assert kernel.value("counters.add.call().get().values()") == str([2] * 8)
+    shown = kernel.ok("%monarch update Counter")
+    assert shown.stdout == "counters on workers: 8 ranks run the new Counter, state kept\n"
+    assert kernel.value("counters.add.call().get().values()") == str([12] * 8)
+    assert kernel.value(PIDS) == pids
+
+
+def test_endpoints_and_arguments_that_are_new_can_be_used(kernel: Kernel) -> None:
+    counters(kernel, 2)
+    kernel.ok("part = counters.slice(gpus=0)\npart.add.call().get();")
+    more = COUNTER.replace("amount=1", "amount=1, twice=False") + (
+        "\n    @endpoint\n    def double(self):\n        self.value *= 2\n        return self.value"
+    )
+    kernel.ok(more)
+    kernel.ok("%monarch update Counter")
+    assert kernel.value("counters.double.call().get().values()") == "[4, 2]"
+    assert kernel.value("part.add.call(1, twice=True).get().values()") == "[5]"
+
+
+def test_an_async_actor_takes_a_new_class_too(kernel: Kernel) -> None:
+    source = COUNTER.replace("    def add", "    async def add")
+    counters(kernel, 2, source)
+    kernel.ok(source.replace("+= amount", "+= 5 * amount"))
+    kernel.ok("%monarch update Counter")
+    assert kernel.value("counters.add.call().get().values()") == "[6, 6]"
+
+
+def test_a_cell_that_is_run_again_unchanged_says_nothing(kernel: Kernel) -> None:
+    counters(kernel, 1)
+    assert kernel.ok(f"# moved down by a line\n\n{COUNTER}").stderr == ""
+
+
+def test_a_change_is_said_once(kernel: Kernel) -> None:
+    counters(kernel, 1)
+    assert "has changed" in kernel.ok(TENFOLD).stderr
+    assert kernel.ok("1 + 1").stderr == ""
+
+
+def test_what_cannot_be_put_on_says_why_and_the_old_code_runs_on(kernel: Kernel) -> None:
+    counters(kernel, 1)
+    kernel.ok(COUNTER.replace("    def add", "    async def add"))
+    told = kernel.refused("%monarch update Counter")
+    assert told.startswith("counters on workers keeps the old code: the actors of 'counters' are")
+    assert "sync and Counter is async now" in told
+    kernel.ok(COUNTER.replace("class Counter(Actor):", "class Counter(Actor, int):"))
+    assert "does not fit the new class" in kernel.refused("%monarch update Counter")
+    assert kernel.value("counters.add.call().get().values()") == "[2]"
+
+
+def test_update_refuses_in_one_line(kernel: Kernel) -> None:
+    counters(kernel, 1)
+    assert "takes the name of one actor class" in kernel.refused("%monarch update")
+    assert "did you mean 'Counter'?" in kernel.refused("%monarch update Countr")
+    kernel.ok("class Other(Actor):\n    pass")
+    assert kernel.refused("%monarch update Other") == (
+        "no actor of a class Other lives; there are Counter"
+    )
+    assert "Counter" in kernel.complete("%monarch update ")
+
+
+def made(body: Callable[[int], int]) -> type:
+    class Sample(Actor):
+        limit = 3
+
+        @endpoint
+        def run(self, x: int) -> int:
+            return x + 1
+
+    if body.__name__ == "other":
+        del Sample.run
+    return Sample
+
+
+def test_classes_are_compared_by_what_they_do() -> None:
+    def one(x: int) -> int:
+        return x
+
+    def other(x: int) -> int:
+        return x
+
+    assert same_code(made(one), made(one))
+    assert not same_code(made(one), made(other))
+
+
+@pytest.mark.parametrize(
+    "change", ["return x + 2", "return x + 1.0", "return (lambda: x + 1)()", "limit = 4"]
+)
+def test_a_change_of_a_constant_counts(change: str) -> None:
+    source = "class Sample:\n    limit = 3\n    def run(self, x):\n        return x + 1\n"
+    changed = source.replace("limit = 3" if "limit" in change else "return x + 1", change)
+    old: dict[str, type] = {}
+    new: dict[str, type] = {}
+    exec(source, old)
+    exec(changed, new)
+    assert not same_code(old["Sample"], new["Sample"])

@@ -1,0 +1,149 @@
+"""Slow work shows how far it is, in its cell, and nothing when it has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from monarch.observe import OpenCall, OpenPull, StartingMesh
+from monarch_jupyter.bars import AFTER, MOST, Bar, BarTable, bars_html, bars_of
+from tests.notebook.kernel import PATIENCE, Kernel
+from tests.notebook.test_pages import PageComm
+
+WAITER = """
+import fcntl
+from monarch.actor import Actor, endpoint
+
+class Trainer(Actor):
+    @endpoint
+    def step(self, gate, late):
+        from monarch.actor import current_rank
+        if current_rank().rank in late:
+            with open(gate) as file:
+                fcntl.flock(file, fcntl.LOCK_SH)
+
+trainers = workers.spawn("trainers", Trainer)
+"""
+
+
+def call(number: int, owing: int, ranks: int = 8) -> OpenCall:
+    points = tuple({"gpus": rank} for rank in range(owing))
+    return OpenCall(number, "workers", "1", "trainers", "Trainer", "step", ranks, points)
+
+
+def test_only_work_that_is_under_way_for_long_has_a_bar() -> None:
+    began = {"call 1": 0.0, "call 2": 10.0 - AFTER / 2, "mesh a": 1.0, "pull 7": 0.0, "pull 8": 0.0}
+    starting = [StartingMesh("a", "readers", 300, 1024), StartingMesh("b", "new", 0, 2)]
+    pulls = [OpenPull(7, "trainers[gpus=0]", 3 << 30, 4 << 30), OpenPull(8, "waits", 0, 0)]
+    calls = [call(1, 3), call(2, 8), call(3, 8)]
+    spawning, pulling, step = bars_of(calls, starting, began, 10.0, pulls)
+    assert pulling.said(10.0) == "pulling from trainers[gpus=0]: 3,072 of 4,096 MiB, 10 s"
+    assert step.said(10.0) == "Trainer.step: 5 of 8 ranks, 10 s; waiting for gpus=0..2"
+    assert spawning.said(10.0) == "spawning readers: 300 of 1,024 processes, 9.0 s"
+
+
+def test_much_slow_work_has_few_bars() -> None:
+    calls = [call(number, 1) for number in range(100)]
+    began = {f"call {number}": 0.0 for number in range(100)}
+    assert len(bars_of(calls, [], began, 10.0)) == MOST
+
+
+def test_a_bar_has_a_name_and_its_figures() -> None:
+    markup = bars_html(bars_of([call(1, 8)], [], {"call 1": 0.0}, 10.0), 10.0)
+    assert '<progress max="8" value="0" aria-label="Trainer.step"></progress>' in markup
+    assert "waiting for" not in markup
+
+
+def bar(key: str, done: int) -> Bar:
+    return Bar(key, "step", done, 8, ("rank", "ranks"), "", 0.0)
+
+
+def test_a_page_hears_all_bars_first_and_then_those_that_are_others() -> None:
+    table = BarTable([bar("a", 1), bar("b", 1)], lambda: 5.0)
+    assert table.news() is None
+    first: Any = table.snapshot()
+    assert (first["seq"], [one["key"] for one in first["bars"]]) == (0, ["a", "b"])
+    assert first["bars"][0]["for_s"] == 5.0
+    table.put([bar("b", 2), bar("c", 0)])
+    delta: Any = table.news()
+    assert (delta["seq"], delta["gone"]) == (1, ["a"])
+    assert [(one["key"], one["done"]) for one in delta["bars"]] == [("b", 2), ("c", 0)]
+    table.put([bar("b", 2), bar("c", 0)])
+    assert table.news() is None
+    assert table.snapshot()["seq"] == 1
+
+
+def slow_call(kernel: Kernel, gate: Path) -> str:
+    """A cell whose call two of four ranks answer only when the gate is open."""
+    kernel.ok("%monarch spawn workers gpus=4")
+    kernel.ok(WAITER)
+    kernel.ok("monarch_jupyter.bars.AFTER = 0.1")
+    kernel.ok(f"import fcntl; gate = open({str(gate)!r}, 'w'); fcntl.flock(gate, fcntl.LOCK_EX)")
+    return f"trainers.step.call({str(gate)!r}, (1, 3)).get();"
+
+
+def test_a_slow_call_is_shown_in_its_cell_until_it_has_ended_where_no_page_shows_widgets(
+    fresh_kernel: Kernel, tmp_path: Path
+) -> None:
+    kernel = fresh_kernel
+    cell = slow_call(kernel, tmp_path / "gate")
+    # The HTML itself opens the gate, when it is shown without the widget that nobody shows.
+    kernel.ok(
+        "import monarch_jupyter.progress as progress\n"
+        "said, looks = progress.bars_html, []\n"
+        "def opens(bars, now):\n"
+        "    looks.append(bars[0].done)\n"
+        "    if looks.count(2) == 3: fcntl.flock(gate, fcntl.LOCK_UN)\n"
+        "    return said(bars, now)\n"
+        "progress.bars_html = opens"
+    )
+    shown = kernel.ok(cell)
+    (first,) = shown.displays
+    assert "application/vnd.jupyter.widget-view+json" in first
+    updates = [
+        m["content"]["data"] for m in shown.messages if m["msg_type"] == "update_display_data"
+    ]
+    told = [first, *updates]
+    assert any("2 of 4 ranks" in t["text/plain"] and "gpus=1,3" in t["text/plain"] for t in told)
+    assert "<progress" in first["text/html"]
+    assert any("<progress" in t.get("text/html", "") and len(t) == 2 for t in updates)
+    assert kernel.ok("pass").displays == []
+
+
+def test_a_page_that_shows_the_bars_is_told_what_changes_and_that_they_are_gone(
+    fresh_kernel: Kernel, tmp_path: Path
+) -> None:
+    kernel = fresh_kernel
+    cell = slow_call(kernel, tmp_path / "gate")
+    # What a page gets opens the gate, once all that is left to wait for is behind it.
+    kernel.ok(
+        "import monarch_jupyter.bars as bars\n"
+        "made = bars.BarTable._bar\n"
+        "def opens(self, bar):\n"
+        "    if bar.done == 2 and heard: fcntl.flock(gate, fcntl.LOCK_UN)\n"
+        "    return made(self, bar)\n"
+        "bars.BarTable._bar, heard = opens, []\n"
+        "import monarch_jupyter.widgets.progress as shown\n"
+        "asks = shown.ProgressBars.view_asks_all\n"
+        "shown.ProgressBars.view_asks_all = lambda self: (heard.append(1), asks(self))"
+    )
+    kernel.ok("monarch_jupyter.progress.UNHEARD = 1e9")  # however slow this machine is
+    subshell = kernel.new_subshell()
+    kernel.client.execute(cell)
+    while "first" not in (opened := _next(kernel, "comm_open"))["data"].get("state", {}):
+        pass
+    assert opened["data"]["state"]["first"]["type"] == "bars"
+    page = PageComm(kernel, opened["comm_id"])
+    page.say_on(subshell, method="custom", content={"type": "sync", "view": "v"})
+    while (message := page.hear())["type"] != "bars" or message["bars"][0]["done"] < 2:
+        pass
+    assert message["bars"][0]["late"] == "gpus=1,3"
+    while _next(kernel, "comm_close")["comm_id"] != opened["comm_id"]:
+        pass
+    kernel.ok("pass")
+
+
+def _next(kernel: Kernel, kind: str) -> dict[str, Any]:
+    while (message := kernel.client.get_iopub_msg(timeout=PATIENCE))["msg_type"] != kind:
+        pass
+    return message["content"]

@@ -1,0 +1,94 @@
+"""Which addresses this host has, what names stand for, and whether somebody listens."""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from monarch._src.core.addresses import Address, parse_address
+from monarch._src.errors import HostUnreachableError
+from monarch._src.net.interfaces import first_that_answers, interface_addresses, resolve
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """Somebody who listens on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+def port_of(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])
+
+
+def test_the_addresses_are_those_of_the_interfaces_that_are_up() -> None:
+    up = {name for name, found in psutil.net_if_stats().items() if found.isup}
+    expected = {
+        entry.address.partition("%")[0]
+        for name, entries in psutil.net_if_addrs().items()
+        for entry in entries
+        if name in up and entry.family in (socket.AF_INET, socket.AF_INET6)
+    }
+    found = interface_addresses()
+    assert set(found) == expected
+    assert len(set(found)) == len(found)
+    assert "127.0.0.1" in found
+
+
+def test_an_address_stands_for_itself_and_a_name_for_what_the_system_says() -> None:
+    for host in ("10.1.2.3", "fd00::7", "*", "0.0.0.0"):
+        assert resolve(Address("tcp", host, 5)) == [host]
+    assert "127.0.0.1" in [*resolve(parse_address("tcp://localhost:5")), "127.0.0.1"]
+    with pytest.raises(OSError, match=r"."):
+        resolve(parse_address("tcp://no-such-host.invalid:5"))
+
+
+def test_the_first_that_answers_is_found_behind_those_that_do_not(listener: socket.socket) -> None:
+    port = port_of(listener)
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        closed = port_of(gone)
+    tried = [parse_address(f"tcp://127.0.0.1:{closed}"), parse_address(f"tcp://127.0.0.1:{port}")]
+    assert first_that_answers("worker 0", tried, 30.0) == tried[1]
+
+
+def test_where_nobody_answers_every_address_is_listed_with_its_errno() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        closed = port_of(gone)
+    tried = [
+        parse_address(f"tcp://127.0.0.1:{closed}"),
+        parse_address("tcp://no-such-host.invalid:5"),
+    ]
+    with pytest.raises(HostUnreachableError) as caught:
+        first_that_answers("worker 0", tried, 30.0)
+    said = str(caught.value)
+    assert said.startswith("none of the addresses of worker 0 could be reached:\n")
+    refused = rf"tcp://127\.0\.0\.1:{closed} +Connection refused \(ECONNREFUSED, "
+    assert re.search(refused + str(errno.ECONNREFUSED), said)
+    assert "tcp://no-such-host.invalid:5" in said
+    assert "the name is not known here" in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how a full backlog behaves is Linux's")
+def test_one_that_never_answers_leaves_time_for_the_next(listener: socket.socket) -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        try:
+            for one in waiting:
+                one.setblocking(False)
+                one.connect_ex(full.getsockname())
+            silent = parse_address(f"tcp://127.0.0.1:{port_of(full)}")
+            answers = parse_address(f"tcp://127.0.0.1:{port_of(listener)}")
+            assert first_that_answers("worker 0", [silent, answers], 1.0) == answers
+            with pytest.raises(HostUnreachableError, match="ETIMEDOUT"):
+                first_that_answers("worker 0", [silent], 0.2)
+        finally:
+            for one in waiting:
+                one.close()
