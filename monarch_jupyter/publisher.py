@@ -160,10 +160,11 @@ class Publisher:
         for stream in streams.values():
             try:
                 news = stream.news()
-            except Exception:
-                # The runtime is ending, or its agent is slow; the next look may find it well again.
+            except Exception as error:
+                # Its agent is slow, say; the next look may find it well again.
                 if not self._blind:
-                    logger.warning("views stand still: the meshes can't be seen", exc_info=True)
+                    logger.warning("views stand still: the meshes can't be seen: %r", error)
+                    logger.debug("where the look failed", exc_info=True)
                 self._blind = True
                 continue
             self._blind = False

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from monarch.actor import this_host
+from monarch.actor import shutdown_context, this_host
+from monarch.observe import snapshot
 from monarch.session import SessionError, attach, detach, keep, sessions
 from tests.fault.keepers import ATTACHES, KEEPS, info, keeper, kept_name
 from tests.integration.actors import Counter, Recorder
@@ -243,3 +247,47 @@ def test_a_call_in_flight_of_an_ousted_client_ends(
         assert "is out of reach" in line
         gate.open(2)
         assert session["mine"].add.call(0).get(timeout=60).values() == [2, 2]
+
+
+# --- who looks meanwhile --------------------------------------------------------------------------
+
+
+@contextmanager
+def looked_at() -> Iterator[None]:
+    """Another thread looks at all meshes without a pause, from before the block until after it."""
+    looking, over = threading.Event(), threading.Event()
+
+    def look() -> set[str]:
+        names = set[str]()
+        while not over.is_set():
+            names.update(mesh.name for mesh in snapshot())
+            looking.set()
+        return names
+
+    with ThreadPoolExecutor() as threads:
+        names = threads.submit(look)
+        try:
+            while not looking.wait(1.0):
+                assert not names.done(), names.result()
+            yield
+        finally:
+            over.set()
+        assert names.result() == {"workers"}
+
+
+def test_who_looks_while_it_is_let_go_of_sees_meshes_or_nothing(name: str) -> None:
+    this_host().spawn_procs(name="workers").initialized.get(timeout=60)
+    keep(name)
+    for _ in range(5):
+        with looked_at():
+            detach()
+            assert snapshot() == []
+        attach(name)
+
+
+def test_who_looks_while_the_session_ends_sees_meshes_or_nothing(own_base_directory: Path) -> None:
+    for _ in range(5):
+        this_host().spawn_procs(name="workers").initialized.get(timeout=60)
+        with looked_at():
+            shutdown_context()
+            assert snapshot() == []

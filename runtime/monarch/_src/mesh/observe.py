@@ -30,6 +30,7 @@ from monarch._src.events import (
 )
 from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
 from monarch._src.mesh.session import current_session
+from monarch._src.net.waitable import RuntimeEnded
 from monarch._src.shape import Extent
 from monarch._src.wire.messages import MeshState, RankState
 
@@ -115,6 +116,9 @@ def starting() -> list[StartingMesh]:
 def snapshot(timeout: float = 5.0) -> list[MeshSnapshot]:
     """What every rank of every such mesh does now.
 
+    From any thread, also while another ends the session or lets go of it: there is nothing to see
+    then.
+
     Raises:
         TimeoutError: the host agent did not answer in `timeout` seconds.
     """
@@ -125,7 +129,10 @@ def snapshot(timeout: float = 5.0) -> list[MeshSnapshot]:
     if running.lost is not None:
         return [_lost(mesh) for mesh in found]
     uids = [int(mesh.uid, 16) for mesh in found]
-    states = {s.mesh: s for s in running.runtime.agent.snapshot(uids).get(timeout)}
+    try:
+        states = {s.mesh: s for s in running.runtime.agent.snapshot(uids).get(timeout)}
+    except (AgentGoneError, RuntimeEnded):
+        return [] if running.is_ending else [_lost(mesh) for mesh in found]
     return [_snapshot(m, states[int(m.uid, 16)]) for m in found if int(m.uid, 16) in states]
 
 
@@ -241,7 +248,8 @@ def flush_output(timeout: float = 5.0) -> None:
     running = current_session()
     if running is None or running.lost is not None:
         return
-    with contextlib.suppress(AgentGoneError):  # there is nothing that it could still tell
+    # There is nothing that it could still tell.
+    with contextlib.suppress(AgentGoneError, RuntimeEnded):
         running.runtime.agent.flush_output().get(timeout)
 
 

@@ -153,6 +153,11 @@ class Session:
         """The process of the host agent."""
         return self.agent.pid
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether this process ends it, or lets go of it, or has done so."""
+        return self._closed
+
     def check(self) -> None:
         """Notice an agent that has ended, before something is asked of it."""
         if self.lost is not None or self._let_go:
