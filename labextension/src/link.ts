@@ -13,15 +13,9 @@ import type { Kernel, KernelMessage } from '@jupyterlab/services';
 import type { JSONObject } from '@lumino/coreutils';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import {
-  EMPTY,
-  parse,
-  Questions,
-  reduce,
-  TARGET,
-  type Request,
-  type View
-} from '../../monarch_jupyter/widgets/wire.js';
+import { Questions } from '../../monarch_jupyter/widgets/questions.js';
+import { EMPTY, reduce, type View } from '../../monarch_jupyter/widgets/views.js';
+import { parse, TARGET, type Request } from '../../monarch_jupyter/widgets/wire.js';
 
 /** What of a kernel connection is used here. */
 export type CommKernel = Pick<

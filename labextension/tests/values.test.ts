@@ -5,7 +5,8 @@ import { getAllByRole, getByRole } from '@testing-library/dom';
 
 import { pointOf } from '../../monarch_jupyter/widgets/grid.js';
 import widget from '../../monarch_jupyter/widgets/value_grid.js';
-import { parse, reduceValues, type Values, type ValuesView } from '../../monarch_jupyter/widgets/wire.js';
+import { reduceValues, type ValuesView } from '../../monarch_jupyter/widgets/views.js';
+import { parse, type Values } from '../../monarch_jupyter/widgets/wire.js';
 import { WidgetPage } from './page.js';
 
 const SIZES = { hosts: 2, gpus: 2 };

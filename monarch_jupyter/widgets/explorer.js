@@ -9,7 +9,7 @@ import { element, setAttribute, setText } from "./dom.js";
 import { MeshView } from "./mesh.js";
 import { anotherSource } from "./resuming.js";
 import { talk } from "./talk.js";
-import { EMPTY, reduce } from "./wire.js";
+import { EMPTY, reduce } from "./views.js";
 
 /** @typedef {import("./wire.js").Mesh} Mesh */
 

@@ -7,7 +7,7 @@
 
 import { count, duration, element, setAttribute, setText } from "./dom.js";
 import { talk } from "./talk.js";
-import { reduceBars } from "./wire.js";
+import { reduceBars } from "./views.js";
 
 /** @typedef {import("./wire.js").Bar} Bar */
 
@@ -85,7 +85,7 @@ export class BarsView {
 
 /** @param {import("./talk.js").RenderProps} props */
 function render({ model, el }) {
-  /** @type {import("./wire.js").BarsShown | null} */
+  /** @type {import("./views.js").BarsShown | null} */
   let known = null;
   const shown = new BarsView();
   const take = (/** @type {import("./wire.js").Streamed} */ message) => {

@@ -4,7 +4,8 @@
  */
 
 import { element, setText } from "./dom.js";
-import { Questions, parse } from "./wire.js";
+import { Questions } from "./questions.js";
+import { parse } from "./wire.js";
 
 /**
  * What anywidget gives a view; of its model only what is used.

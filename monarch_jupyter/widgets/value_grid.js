@@ -9,9 +9,9 @@
 import { count, element, extentText, pointText, setAttribute, setText } from "./dom.js";
 import { RankGrid, densityOf, pointOf, rankOf } from "./grid.js";
 import { talk } from "./talk.js";
-import { reduceValues } from "./wire.js";
+import { reduceValues } from "./views.js";
 
-/** @typedef {import("./wire.js").ValuesView} ValuesView */
+/** @typedef {import("./views.js").ValuesView} ValuesView */
 /** A cell, and what it says. @typedef {{node: HTMLElement, text: HTMLElement | null}} ValueCell */
 
 const FAINTEST = 8; // per cent of the theme's colour in the cell of the lowest number
