@@ -16,10 +16,9 @@ it to the ranks there, and is who those that it passes the cast on to fetch it f
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -28,12 +27,13 @@ import msgspec
 
 from monarch._src.actor.payloads import Payloads
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, out_of_reach
+from monarch._src.actor.trees import Grown, Trees
 from monarch._src.config import settings
 from monarch._src.core.calls import CallTable
 from monarch._src.core.ids import AGENT, is_agent, parse_proc_node
 from monarch._src.core.order import Incoming, Outgoing
 from monarch._src.core.room import QUEUE
-from monarch._src.core.tree import Forest, ToHead, Where, sites_of
+from monarch._src.core.tree import Forest, Where
 from monarch._src.net.directory import address_of, at_site
 from monarch._src.net.node import Node
 from monarch._src.shape import NDSlice, Region
@@ -45,7 +45,6 @@ from monarch._src.wire.messages import (
     Bootstrap,
     Call,
     Cast,
-    CastTree,
     Message,
     Reply,
     SpawnActor,
@@ -57,7 +56,6 @@ from monarch._src.wire.messages import (
 )
 
 CAST_FROM = 32  # ranks
-TELL_EVERY = 32  # casts over a tree: hosts are told which of them are done
 CAST_LIMIT = 64 * 1024  # bytes of payload
 GATHERED_LIMIT = 4096  # bytes of one answer
 
@@ -72,22 +70,12 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class _Grown:
-    """A cast that goes over a tree of hosts. `sites`: of the mesh; `without`: those left out."""
-
-    cast: Cast
-    payload: Payload
-    sites: tuple[str, ...]
-    without: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Lane:
     """What goes from here to the procs of one mesh. `lock`: of the numbers, and of sending."""
 
     lock: threading.Lock
     outgoing: Outgoing
-    forest: Forest[_Grown] | None  # if it has more hosts than are sent to from here
+    forest: Forest[Grown] | None  # if it has more hosts than are sent to from here
 
 
 Lost: TypeAlias = "list[tuple[int, int]]"  # number of a call, position in it
@@ -109,7 +97,7 @@ class Routes:
         self.client = ""  # the node of the client, if there is one and it is known
         # By mesh. Two threads that number and send by turns would send out of order.
         self._lanes: dict[int, Lane] = {}
-        self._lost: set[str] = set()  # sites
+        self._trees = Trees(node, self.tell_agent_at)
         self._incoming: dict[str, Incoming[Taken]] = {}
         # What every new process of a rank is to be sent first, by mesh whose procs are restarted.
         self._kept: dict[int, list[Kept]] = {}
@@ -264,7 +252,7 @@ class Routes:
         lane = self._lanes.get(ref.uid)
         if lane is None:
             fanout = settings().cast_fanout if len(ref.sites) > 1 else 1
-            forest: Forest[_Grown] | None = Forest(fanout) if len(ref.sites) > fanout else None
+            forest: Forest[Grown] | None = Forest(fanout) if len(ref.sites) > fanout else None
             lane = self._lanes.setdefault(ref.uid, Lane(threading.Lock(), Outgoing(), forest))
         return lane
 
@@ -344,14 +332,14 @@ class Routes:
             if site != here:
                 rooms.wait(site)
             return
-        there, lanes = self._sites_of(ref, _where(region)), self._lanes
+        there, lanes = self._trees.sites_of(ref, _where(region)), self._lanes
         lane = lanes.get(ref.uid)
         if lane is not None and lane.forest is not None:
             forest = lane.forest
             rooms.wait_until(
                 f"{ref.uid}", lambda: forest.held < QUEUE or lanes.get(ref.uid) is not lane
             )
-            there = forest.heads(there, self._own(ref))
+            there = forest.heads(there, self._trees.own(ref))
         for at in there:
             if places[at] != here:
                 rooms.wait(places[at])
@@ -367,7 +355,7 @@ class Routes:
         here, sites = self._node.site, ref.sites
         if len(region) < 2 or ref.places == (here,):
             return False
-        there = len(self._sites_of(ref, _where(region)))
+        there = len(self._trees.sites_of(ref, _where(region)))
         by_tree = lane.forest is not None and there > lane.forest.fanout
         if sites and here not in sites:
             return by_tree or len(region) > there
@@ -424,7 +412,7 @@ class Routes:
             lives = self._known.lives(ref.uid).items()
             cast.lives = [(rank, life) for rank, life in lives if life and rank in region]
         if lane.forest is not None:
-            return self._grow(lane.forest, ref, cast, payload)
+            return self._trees.grow(lane.forest, ref, cast, payload)
         if len(ref.sites) < 2:
             return self.tell_agent_at(ref.site(0), cast, payload)
         there = {ref.site(rank) for rank in region.ranks()}
@@ -433,57 +421,14 @@ class Routes:
 
     # --- over a tree of hosts ---------------------------------------------------------------------
 
-    def _grow(self, forest: Forest[_Grown], ref: ProcsRef, cast: Cast, payload: Payload) -> bool:
-        """Under the lock of the lane."""
-        without = self._without(ref)
-        sites = self._sites_of(ref, cast.region)
-        grown = _Grown(
-            msgspec.structs.replace(cast, message=msgspec.structs.replace(cast.message)),
-            payload, ref.sites, without,
-        )  # fmt: skip
-        # A call stands until its ranks have answered, for which it may take another message.
-        size = 0 if cast.call else payload.nbytes
-        heads = forest.cast(cast.number, sites, grown, size, self._own(ref))
-        self._send_to(forest, heads)
-        return bool(sites)
-
-    def _own(self, ref: ProcsRef) -> int | None:
-        here = self._node.site
-        return ref.sites.index(here) if here in ref.sites else None
-
-    def _without(self, ref: ProcsRef) -> tuple[int, ...]:
-        """The numbers of the sites of a mesh that are lost."""
-        if not self._lost:
-            return ()
-        return tuple(at for at, site in enumerate(ref.sites) if self._is_lost(site))
-
-    def _sites_of(self, ref: ProcsRef, where: Where) -> tuple[int, ...]:
-        """The numbers of the sites with these ranks, but for those that are lost."""
-        return sites_of(where, math.prod(ref.sizes) // len(ref.places), self._without(ref))
-
-    def _is_lost(self, site: str) -> bool:
-        return site in self._lost and not self._node.knows(agent_of(site, self._node.site))
-
-    def _send_to(self, forest: Forest[_Grown], heads: Iterable[ToHead]) -> None:
-        for head in heads:
-            grown, stretch = forest.item(head.number), head.stretch
-            standing = forest.standing() if head.number % TELL_EVERY == 0 else None
-            message = CastTree(
-                stretch.first, stretch.count, forest.fanout, grown.without, head.before, standing,
-                grown.cast,
-            )  # fmt: skip
-            if not self.tell_agent_at(grown.sites[head.site], message, grown.payload):
-                self._send_to(forest, forest.stuck(head.number, stretch.first, alive=False))
-
     def tree_done(self, peer: str, message: TreeDone) -> None:
         """A stretch of hosts is done with a cast."""
         lane = self._lanes.get(message.mesh)
         if lane is None or lane.forest is None or not is_agent(peer):
             return
         with lane.lock:
-            forest = lane.forest
-            self._send_to(forest, forest.done(message.number, message.place, message.missing))
-        if forest.held < QUEUE:
+            self._trees.done(lane.forest, message)
+        if lane.forest.held < QUEUE:
             self._node.rooms.more(f"{message.mesh}")
 
     def stuck(self, _peer: str, message: TreeStuck, _payload: Payload) -> None:
@@ -491,17 +436,16 @@ class Routes:
         lane = self._lanes.get(message.mesh)
         if lane is not None and lane.forest is not None:
             with lane.lock:
-                forest = lane.forest
-                self._send_to(forest, forest.stuck(message.number, message.place, alive=True))
+                self._trees.stuck(lane.forest, message)
 
     def site_lost(self, site: str) -> None:
         """Nothing comes from that site any more, nor is passed on by it."""
-        self._lost.add(site)
+        self._trees.lost.add(site)
         for mesh, lane in list(self._lanes.items()):
             ref = self._known.ref(mesh)
             if lane.forest is not None and ref is not None and site in ref.sites:
                 with lane.lock:
-                    self._send_to(lane.forest, lane.forest.lost(ref.sites.index(site)))
+                    self._trees.without(lane.forest, ref.sites.index(site))
                 self._node.rooms.more(f"{mesh}")
 
     # --- answers ----------------------------------------------------------------------------------
