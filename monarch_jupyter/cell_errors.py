@@ -166,6 +166,8 @@ def error_lines(
         blocks.append("\n".join([f"{_BOLD}{title}{head}{_PLAIN}", *rest, ""]))
     if not blocks:
         blocks.append(f"{_BOLD}{type(error).__name__}: {error}{_PLAIN}")
+    if isinstance(error, SupervisionError) and error.failures and error.remedy:
+        blocks.append(f"{error.remedy}\n")
     caller = [] if _from_cell(error) else list(_calling_places(trace))
     if caller:
         lines = [line for place in caller for line in place_lines(place, cell_names)]

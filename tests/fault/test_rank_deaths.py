@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable
@@ -18,7 +19,13 @@ from tests.conftest import Faults
 from tests.integration.actors import Echo, Teller
 from tests.integration.callers import Ring
 from tests.integration.gates import GateKeeper
-from tests.integration.mortals import DiesInConstructor, HoldsInCleanup, HoldsInConstructor, Mortal
+from tests.integration.mortals import (
+    DiesInConstructor,
+    Failing,
+    HoldsInCleanup,
+    HoldsInConstructor,
+    Mortal,
+)
 from tests.integration.programs import watched
 
 Spawn = Callable[..., ProcMesh]
@@ -361,10 +368,30 @@ def test_a_mesh_with_a_dead_rank_refuses_new_actors_but_not_on_what_is_left(
 ) -> None:
     mesh.spawn("mortal", Mortal).slice(gpus=2).exit_hard.call_one(4).exception(timeout=60)
     faults.take()
-    with pytest.raises(SupervisionError, match="exited with status 4"):
+    remedy = r"'echo' is not spawned: stop\(\) these procs and spawn others, or .* slice without"
+    with pytest.raises(SupervisionError, match=rf"(?s)exited with status 4.*\n{remedy}"):
         mesh.spawn("echo", Echo)
+    with pytest.raises(SupervisionError, match=r"stop\(\) these procs and spawn others$"):
+        mesh.slice(gpus=2).spawn("echo", Echo)
     echo = mesh.slice(gpus=slice(0, 2)).spawn("echo", Echo)
     assert echo.rank.call().get().values() == [0, 1]
+
+
+def test_a_mesh_with_a_failed_actor_refuses_new_ones_but_not_on_what_is_left(
+    mesh: ProcMesh, faults: Faults
+) -> None:
+    failing = mesh.spawn("failing", Failing)
+    failing.slice(gpus=2).raise_value_error.broadcast()
+    faults.take()
+    remedy = r"'echo' is not spawned: stop\(\) 'failing', or spawn it on a slice without"
+    said = rf"(?s)Failing.raise_value_error on .*\n{remedy}"
+    with pytest.raises(SupervisionError, match=said) as refused:
+        mesh.spawn("echo", Echo)
+    assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
+    echo = mesh.slice(gpus=slice(0, 2)).spawn("echo", Echo)
+    assert echo.rank.call().get().values() == [0, 1]
+    failing.stop().get(timeout=60)
+    assert mesh.spawn("echo", Echo).rank.call().get().values() == [0, 1, 2]
 
 
 def test_what_a_rank_has_started_ends_with_it(mesh: ProcMesh, faults: Faults) -> None:

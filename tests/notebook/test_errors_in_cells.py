@@ -205,3 +205,11 @@ def test_a_host_agent_that_dies_shows_nothing_of_the_runtime_in_the_cell(
     )
     assert "flush" not in shown.traceback
     assert "RuntimeError" not in shown.traceback + shown.stderr
+
+
+def test_a_refused_spawn_says_what_failed_and_what_to_do(kernel: Kernel) -> None:
+    frail(kernel)
+    kernel.run("frail.slice(gpus=1).die.call_one().get()")
+    text = kernel.run("workers.spawn('more', Frail)").traceback
+    assert re.search(r"workers\[gpus=1\] \(pid \d+\) died while it ran Frail\.die", text)
+    assert "'more' is not spawned: stop() these procs and spawn others, or spawn it on a" in text

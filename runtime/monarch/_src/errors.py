@@ -83,16 +83,26 @@ class ActorError(_FailureReport, Exception):
 
 
 class SupervisionError(_FailureReport, RuntimeError):
-    """What was called has died (a process, an actor, a host), or its constructor raised."""
+    """What was called has died (a process, an actor, a host), or its constructor raised.
+
+    `remedy`: what can be done about it, in a line that `str()` ends with; may be empty.
+    """
 
     def __init__(
         self,
         message: str = "a mesh that was called has failed",
         failures: Sequence[RankFailure] = (),
+        remedy: str = "",
     ) -> None:
         super().__init__(message)
         self._message = message
         self._failures = failures
+        self.remedy = remedy
+
+    @property
+    def message(self) -> str:
+        """The text that `str()` shows."""
+        return "\n".join(filter(None, (super().message, self.remedy)))
 
     @property
     def exception(self) -> BaseException | None:
@@ -100,7 +110,7 @@ class SupervisionError(_FailureReport, RuntimeError):
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._message, self.failures)
+        return type(self), (self._message, self.failures, self.remedy)
 
 
 class RestartedError(SupervisionError):

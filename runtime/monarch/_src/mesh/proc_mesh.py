@@ -137,7 +137,8 @@ class ProcMesh(MeshTrait):
                 text.
             ValueError: `Class` breaks a rule of actor classes.
             SupervisionError: a proc of this mesh, or an actor on it that is not stopped, has died,
-                or the bootstrap function of a proc has raised.
+                or the bootstrap function of a proc has raised. A slice without it can be spawned
+                on.
             RuntimeError: called by the bootstrap function of a proc of this mesh, or by an actor
                 that is ending.
         """
@@ -151,19 +152,7 @@ class ProcMesh(MeshTrait):
                 f"no actor of {self.name!r} begins before the bootstrap function, which spawns "
                 f"{name!r} here, has returned; spawn it from the client"
             )
-        dead = {**run.known.dead(procs.ref.uid), **procs.failures}
-        failed = [dead[rank] for rank in sorted(dead) if rank in self._region]
-        # One that never lived, or that its owner has stopped, is nobody's trouble any more: in a
-        # notebook the next spawn is the corrected class.
-        failed += [
-            failure
-            for actors in procs.actors.values()
-            if actors.stopped is None
-            for failure in actors.failures.values()
-            if failure.kind != "constructor"
-        ]
-        if failed:
-            raise SupervisionError(failures=failed)
+        self._check_sound(name)
         uid = run.uids()
         context = current.get()
         actors = Actors(uid, name, cls, procs.ref, self._region, owned=True)
@@ -219,6 +208,31 @@ class ProcMesh(MeshTrait):
         await run.agent.flush_output()  # what was written until now is treated as it was until now
         sieve_of(run).set(ref.uid, list(self._region.ranks()), rule)
         await ask(run, ref, self._region, level)
+
+    def _check_sound(self, name: str) -> None:
+        """Nothing is spawned where something has failed that nobody has dealt with."""
+        procs, run = self._procs, self._runtime
+        dead = {**run.known.dead(procs.ref.uid), **procs.failures}
+        if gone := {rank: dead[rank] for rank in sorted(dead) if rank in self._region}:
+            raise self._refused(name, gone, "stop() these procs and spawn others")
+        # One that never lived, or that its owner has stopped, is nobody's trouble any more: in a
+        # notebook the next spawn is the corrected class.
+        for actors in procs.actors.values():
+            if actors.stopped is None and (
+                ill := {
+                    rank: failure
+                    for rank, failure in actors.failures.items()
+                    if failure.kind != "constructor" and rank in self._region
+                }
+            ):
+                raise self._refused(name, ill, f"stop() {actors.name!r}")
+
+    def _refused(self, name: str, failed: dict[int, RankFailure], remedy: str) -> SupervisionError:
+        if len(failed) < len(self._region):
+            remedy += ", or spawn it on a slice without what has failed"
+        return SupervisionError(
+            failures=list(failed.values()), remedy=f"{name!r} is not spawned: {remedy}"
+        )
 
     def stop(self, reason: str | None = None) -> Future[None]:
         """End its processes: what they have is finished, actors clean up, every pid is gone.
