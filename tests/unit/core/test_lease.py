@@ -121,7 +121,7 @@ def test_only_the_holder_keeps_or_lets_go(lease: Lease) -> None:
 def test_who_attaches_to_a_detached_session_holds_it(lease: Lease) -> None:
     keep(lease, 5)
     lease.client_lost(3.0)
-    assert attach(lease, SECOND) == [Welcome(SECOND), WriteRecord()]
+    assert attach(lease, SECOND) == [WriteRecord(), Welcome(SECOND)]
     assert (lease.state, lease.client, lease.number, lease.left) == (ATTACHED, "client-2", 1, "")
 
 
@@ -135,15 +135,15 @@ def test_a_second_one_is_refused_with_who_holds_it(lease: Lease) -> None:
 def test_a_holder_that_lives_is_ousted_if_asked_for(lease: Lease) -> None:
     keep(lease, 5)
     oust = Oust("client-1", "process 2 (train.py) on here has taken it over")
-    assert attach(lease, SECOND, take=True) == [oust, Welcome(SECOND), WriteRecord()]
+    assert attach(lease, SECOND, take=True) == [oust, WriteRecord(), Welcome(SECOND)]
     assert lease.client_lost(4.0)[0] == Leave("client-2", "process 2 (train.py) on here has ended")
 
 
 def test_a_holder_that_is_dead_and_not_yet_missed_is_in_nobodys_way(lease: Lease) -> None:
     keep(lease, 5)
-    leave, record, welcome, again = attach(lease, SECOND, lives=False)
+    leave, record, again, welcome = attach(lease, SECOND, lives=False)
     assert leave == Leave("client-1", "process 1 (train.py) on here has ended")
-    assert (record, welcome, again) == (WriteRecord(), Welcome(SECOND), WriteRecord())
+    assert (record, again, welcome) == (WriteRecord(), WriteRecord(), Welcome(SECOND))
 
 
 def test_one_that_comes_when_nothing_is_left_is_refused(lease: Lease) -> None:

@@ -194,7 +194,8 @@ class Lease:
         self.number += 1
         self.left = ""
         self._move(LeaseState.ATTACHED, now)
-        return [*leave, Welcome(client), WriteRecord()]
+        # Who looks as soon as the client has its answer finds the record of it.
+        return [*leave, WriteRecord(), Welcome(client)]
 
     def told_to_end(self, why: str, now: float) -> list[Action]:
         """By its client, or by a signal."""
