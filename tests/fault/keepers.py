@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +68,22 @@ KEEPS = """
     mine.add.call(1).get()
     keep(name, [procs])
 """
+# An actor that has procs of its own, which ask something of the client.
+TREE = """
+    class Leaf(Actor):
+        @endpoint
+        def ask(self):
+            return get_or_spawn_controller("echo", Echo).get().same.call_one(7).get()
+
+    class Tree(Actor):
+        def __init__(self, leaves):
+            self.procs = this_host().spawn_procs({"leaves": leaves})
+            self.leaves = self.procs.spawn("leaves", Leaf)
+
+        @endpoint
+        def ask(self):
+            return list(self.leaves.ask.call().get().values())
+"""
 ATTACHES = """
     session = attach(name)
     procs, mine = session["workers"], session["mine"]
@@ -108,6 +126,16 @@ def keeper(
         found = Keeper(program)
         found.said()
         yield found
+
+
+@contextmanager
+def standing_still(pid: int) -> Iterator[None]:
+    """That process is stopped, and goes on afterwards."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from monarch._src.actor.future import Future
+from monarch._src.core.ids import AGENT
+from monarch._src.mesh.custody import Custody
+from monarch._src.wire.messages import AskKnown, Message
 from monarch.actor import (
     ActorError,
     SupervisionError,
@@ -20,7 +25,15 @@ from monarch.actor import (
 )
 from monarch.session import SessionError, attach, detach, reap
 from tests.conftest import Faults
-from tests.fault.keepers import ATTACHES, Keeper, info, keeper, kept_name
+from tests.fault.keepers import (
+    ATTACHES,
+    TREE,
+    Keeper,
+    info,
+    keeper,
+    kept_name,
+    standing_still,
+)
 from tests.integration.actors import Teller
 from tests.integration.commands import Commands
 from tests.integration.gates import GateKeeper
@@ -126,6 +139,59 @@ def test_each_of_a_chain_of_clients_finds_what_the_one_before_it_did(
     detach()
     session = attach(name)
     assert session["mine"].add.call(0).get(timeout=PATIENCE_S).values() == [111, 111]
+
+
+LEAVES, CLIENTS = 4, 12
+
+
+def test_procs_that_are_called_by_others_know_the_next_client_as_soon_as_it_has_attached(
+    name: str, tmp_path: Path, two: list[Worker]
+) -> None:
+    with keeper(tmp_path, name, KEEPS + TREE, *addresses(two)) as first:
+        first.do(f"tree = procs.spawn('tree', Tree, {LEAVES})")
+        first.do("tree.ask.call().get()")
+        assert first.do("detach()") == []
+    for _ in range(CLIENTS):
+        session = attach(name)
+        found = session["tree"].ask.call().get(timeout=PATIENCE_S).values()
+        assert found == [[7] * LEAVES] * 2
+        detach()
+
+
+def test_every_host_is_asked_whether_its_procs_know_the_next_client_and_says_so(
+    name: str, first: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: dict[str, Future[Any]] = {}
+    ask = Custody.ask
+
+    def noted(
+        custody: Custody, question: Callable[[int], Message], agent: str = AGENT
+    ) -> Future[Any]:
+        answer = ask(custody, question, agent)
+        if isinstance(question(0), AskKnown):
+            answers[agent] = answer
+        return answer
+
+    monkeypatch.setattr(Custody, "ask", noted)
+    killed(first)
+    attach(name)
+    assert len(answers) == 3, "that of the client's own host too"
+    for answer in answers.values():
+        answer.get(timeout=PATIENCE_S)
+
+
+def test_a_rank_that_stands_still_holds_up_neither_attaching_nor_the_others(
+    name: str, tmp_path: Path, two: list[Worker]
+) -> None:
+    with keeper(tmp_path, name, KEEPS + TREE, *addresses(two)) as first:
+        pids = json.loads(first.value("procs.spawn('t', Teller).pid.call().get().values()"))
+        first.do("tree = procs.slice(hosts=0).spawn('tree', Tree, 2)")
+        assert first.value("tree.ask.call_one().get()") == "[7, 7]"
+        assert first.do("detach()") == []
+    with standing_still(pids[1]):
+        session = attach(name)
+        assert session["tree"].ask.call_one().get(timeout=PATIENCE_S) == [7, 7]
+    assert session["mine"].add.call(1).get(timeout=PATIENCE_S).values() == [2, 2]
 
 
 def test_what_failed_meanwhile_is_told_to_the_next_client_once(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import monarch.actor
 from monarch.actor import SupervisionError, get_or_spawn_controller, this_host
 from monarch.session import SessionError, attach, detach, keep, sessions
 from tests.conftest import Faults
-from tests.fault.keepers import KEEPS, info, keeper, kept_name
+from tests.fault.keepers import KEEPS, TREE, info, keeper, kept_name, standing_still
 from tests.integration.actors import Counter, Echo, Teller
 from tests.integration.gates import PATIENCE_S, GateKeeper
 from tests.integration.programs import Watched, running, watched
@@ -342,14 +341,37 @@ def test_procs_that_begin_while_nobody_is_attached_know_the_next_client(
     gate.wait_entered()  # the child is there, and nobody is attached
     session = attach(name)
     gate.open()
-    # The agent tells the child; a call by way of its parent may overtake that.
-    deadline = time.monotonic() + PATIENCE_S
-    answer = session["parent"].ask.call_one()
-    while (error := answer.exception(timeout=PATIENCE_S)) is not None:
-        assert "client is out of reach" in str(error)
-        assert time.monotonic() < deadline, str(error)
-        answer = session["parent"].ask.call_one()
-    assert answer.get() == 7
+    assert session["parent"].ask.call_one().get(timeout=PATIENCE_S) == 7
+
+
+LEAVES, CLIENTS = 8, 30
+
+
+def test_procs_that_are_called_by_others_know_the_next_client_as_soon_as_it_has_attached(
+    name: str, tmp_path: Path
+) -> None:
+    with keeper(tmp_path, name, KEEPS + TREE) as first:
+        first.do(f"tree = procs.slice(gpus=0).spawn('tree', Tree, {LEAVES})")
+        assert first.value("tree.ask.call_one().get()") == str([7] * LEAVES)
+        first.do("detach()")
+    for _ in range(CLIENTS):
+        session = attach(name)
+        assert session["tree"].ask.call_one().get(timeout=PATIENCE_S) == [7] * LEAVES
+        detach()
+
+
+def test_a_rank_that_stands_still_holds_up_neither_attaching_nor_the_others(
+    name: str, tmp_path: Path
+) -> None:
+    with keeper(tmp_path, name, KEEPS + TREE) as first:
+        pid = int(first.value("procs.spawn('t', Teller).slice(gpus=1).pid.call_one().get()"))
+        first.do("tree = procs.slice(gpus=0).spawn('tree', Tree, 2)")
+        assert first.value("tree.ask.call_one().get()") == "[7, 7]"
+        first.do("detach()")
+    with standing_still(pid):
+        session = attach(name)
+        assert session["tree"].ask.call_one().get(timeout=PATIENCE_S) == [7, 7]
+    assert session["mine"].add.call(1).get(timeout=PATIENCE_S).values() == [2, 2]
 
 
 # --- the end of it --------------------------------------------------------------------------------

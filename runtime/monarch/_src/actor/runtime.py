@@ -62,6 +62,7 @@ from monarch._src.wire.messages import (
     CancelCall,
     Cast,
     ClientIs,
+    ClientKnown,
     DebugCommand,
     Hello,
     KeepFailures,
@@ -443,6 +444,7 @@ class Runtime:
                 self.node.gateway, self.node.gateway_pipe = message.node, message.address
                 self.node.rooms.begun_anew()
             self.node.reach(message.node, message.address)
+            self.node.send(AGENT, ClientKnown(message.number))
 
     def _cut_off(self, why: str) -> None:
         """What went between the client's host and others went through the client that is gone.

@@ -14,22 +14,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from monarch._src.actor.endpoint import ActorClass, actor_class
 from monarch._src.actor.future import Future
-from monarch._src.actor.refs import ProcsRef, client_ref
-from monarch._src.actor.remote import unship
+from monarch._src.actor.refs import ProcsRef, agent_of, client_ref
 from monarch._src.actor.runtime import runtime_or_none
 from monarch._src.config import settings
 from monarch._src.core.ids import AGENT, host_of_site
+from monarch._src.core.rollcall import PATIENCE_S
 from monarch._src.core.versions import mismatch
 from monarch._src.errors import SessionError
 from monarch._src.failures import RankFailure
 from monarch._src.mesh import proc_mesh
 from monarch._src.mesh import session as own
-from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors
+from monarch._src.mesh.actor_mesh import ActorMesh, OwnedActors
 from monarch._src.mesh.agent_process import AgentProcess
 from monarch._src.mesh.away import Away
 from monarch._src.mesh.host_mesh import hosts_of, this_host
+from monarch._src.mesh.inherited import InheritedActors
 from monarch._src.mesh.proc_mesh import (
     OwnedProcs,
     ProcMesh,
@@ -51,6 +51,7 @@ from monarch._src.shape import NDSlice, Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import (
     PROTOCOL,
+    AskKnown,
     Attach,
     Attached,
     Detach,
@@ -64,6 +65,7 @@ from monarch._src.wire.messages import (
 )
 
 NO_ANSWER_S = 1.0
+KNOWN_S = 1.5 * PATIENCE_S  # how long agents are waited for that answer within PATIENCE_S
 
 
 class AttachedSession:
@@ -99,34 +101,6 @@ class AttachedSession:
         procs = ", ".join(map(repr, self.proc_meshes))
         actors = ", ".join(map(repr, self.actor_meshes))
         return f"<AttachedSession {self.name!r}: {procs or 'no procs'}; {actors or 'no actors'}>"
-
-
-class _InheritedActors(Actors):
-    """An actor mesh that another client has made. Its class is rebuilt when it is first needed."""
-
-    def __init__(self, kept: KeptActors, payload: Payload, procs: ProcsRef, region: Region) -> None:
-        self.uid, self.name, self.class_name = kept.actor, kept.name, kept.class_name
-        self.procs, self.region = procs, region
-        self.owned, self.noted = True, True
-        self.stopped = None
-        self.failures = {f.rank: f for f in kept.failures}
-        self._payload = payload.own()
-        self._cls: ActorClass | None = None
-
-    @property
-    def cls(self) -> ActorClass:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The actor class."""
-        if self._cls is None:
-            try:
-                self._cls = actor_class(unship(self._payload))
-            except Exception as error:
-                # The lookup of an endpoint ends here, so this is what it may raise.
-                raise AttributeError(
-                    f"{self.class_name}, the class of the actor mesh {self.name!r}, cannot be "
-                    f"rebuilt in this process ({type(error).__name__}: {error}); make it "
-                    "importable here as it was where the mesh was made, and try again"
-                ) from error
-        return self._cls
 
 
 class Custody:
@@ -170,6 +144,19 @@ class Custody:
                 "does"
             )
         return future.get()
+
+    def wait_known(self) -> None:
+        """Wait until the procs of the session, on all its hosts, know that this is the client.
+
+        An agent that does not say so has ended, or will answer when it can: what becomes of its
+        procs is told as at any other time, and is no reason to do without the others.
+        """
+        sites, run = self._session.sites, self._run
+        away = [] if sites is None else [agent_of(site, run.site) for site in sites.held()]
+        answers = [self.ask(AskKnown, agent) for agent in (AGENT, *away)]
+        until = time.monotonic() + KNOWN_S
+        for answer in answers:
+            run.node.wait(answer, max(0.0, until - time.monotonic()))
 
     def has_away(self, attached: Attached | None = None) -> Away:
         """What of the session is on workers, from now on."""
@@ -264,7 +251,7 @@ class Custody:
         offset, sizes, strides = kept.region
         view = NDSlice(offset=offset, sizes=sizes, strides=strides)
         region = Region(tuple(kept.labels), view)
-        actors = _InheritedActors(kept, payload, procs.ref, region)
+        actors = InheritedActors(kept, payload, procs.ref, region)
         procs.actors[kept.actor] = actors
         found = ActorMesh(self._run, actors, region)
         self._run.ownership.own(kept.actor, OwnedActors(found), procs.ref.uid)
@@ -366,7 +353,8 @@ def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
     """Take up a session that is kept: this process holds it from now on, and owns its meshes.
 
     It is told of what fails from now on, and of what has failed while nobody was attached. What is
-    spawned from now on ends with this process, unless it is kept too.
+    spawned from now on ends with this process, unless it is kept too. When this returns all procs
+    know of this process; one that does not react is waited for for a second.
 
     Args:
         name: under which it is kept, or that of one of its meshes; None if there is only one that
@@ -414,6 +402,7 @@ def _take_up(found: Found, name: str, agent: AgentProcess, *, take: bool) -> Att
         session.note_away = partial(_note_away, session, custody)
         if custody.away is not None:
             custody.away.take_up()
+        custody.wait_known()
     except BaseException as error:
         # Interrupted, or without an answer, it may be ours: then it is let go of.
         ask = _nothing if custody.refused else partial(custody.ask, Detach)

@@ -194,10 +194,10 @@ class Hosting:
         return False
 
     def next_deadline(self) -> float | None:
-        """When links are to be looked at, or what is kept is given up."""
-        given_up = self._shelter.next_deadline()
+        """When links are to be looked at, or what is kept is."""
+        shelter = self._shelter.next_deadline()
         links = self._gateway.links.next_deadline()
-        return links if given_up is None else min(links, given_up)
+        return links if shelter is None else min(links, shelter)
 
     def obeys(self, peer: str) -> bool:
         """Whether messages of that node count, whoever has passed them on."""
@@ -205,6 +205,7 @@ class Hosting:
 
     def looked(self) -> None:
         """Let the next client have the host once nothing is left of what the last one had."""
+        self._shelter.looked()
         for node, request in self._shelter.no_longer_awaited():
             self._gateway.say(node, Kept(request))
         if self._tenancy.state is TenancyState.DETACHED:

@@ -34,7 +34,6 @@ from monarch._src.core.lease import (
     WriteRecord,
 )
 from monarch._src.core.notices import Notices
-from monarch._src.core.procs import ProcState
 from monarch._src.net.directory import address_of
 from monarch._src.net.node import Node, versions
 from monarch._src.proc import record, table
@@ -42,6 +41,7 @@ from monarch._src.proc.happened import Happened
 from monarch._src.proc.record import AwayRecord, HolderRecord, KeptRecord, WorkerRecord
 from monarch._src.proc.release import Releaser
 from monarch._src.proc.system import pidfd
+from monarch._src.proc.telling import Telling
 from monarch._src.proc.tenure import Driver
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import (
@@ -88,6 +88,7 @@ class Keeping:
         self._record_fd: int | None = None
         self._actors: dict[int, tuple[KeptActors, Payload]] = {}
         self._happened = Happened()  # of the meshes above
+        self._telling = Telling(node, host)
         # What of the session is on workers, as its client has told it, and since when.
         self._away = KeptAway("", [], [], [])
         self._away_since = time.monotonic()
@@ -106,6 +107,7 @@ class Keeping:
             Detach: self._on_detach,
             Heard: self._on_heard,
             ActorFailed: self._on_actor_failed,
+            **self._telling.handlers,
         }
         self._watch_client()
 
@@ -179,7 +181,8 @@ class Keeping:
 
     def next_deadline(self) -> float | None:
         """When `looked` has something to do, or None."""
-        return min(self._farewells.values(), default=None)
+        known = self._telling.next_deadline()
+        return min([*self._farewells.values(), *([] if known is None else [known])], default=None)
 
     def obeys(self, peer: str) -> bool:
         """Whether messages of that node count: not those of one that is the client no more."""
@@ -215,7 +218,11 @@ class Keeping:
         self._do(self.lease.mesh_gone(mesh, time.time()))
 
     def looked(self) -> None:
-        """Answer clients that let go, once nothing is left of what was tied to them."""
+        """Answer clients that let go, once nothing is left of what was tied to them.
+
+        And those that wait until procs know them.
+        """
+        self._telling.looked()
         if self._farewells:
             now = time.monotonic()
             for node in [node for node, when in self._farewells.items() if when <= now]:
@@ -376,7 +383,7 @@ class Keeping:
                     self._driver.end(why)
                 case Leave(node, why):
                     self._leave(node, why)
-                    self._tell_procs(ClientIs("", "", self.lease.number, why))
+                    self._telling.tell(ClientIs("", "", self.lease.number, why))
                 case Oust(node, why):
                     self._node.send(node, TakenOver(why))
                     self._part_with(node)
@@ -444,16 +451,7 @@ class Keeping:
             self._node.send(holder.node, message)
         number = self.lease.number
         why = f"{holder.words} holds the session now"
-        self._tell_procs(ClientIs(holder.node, holder.address, number, why))
-
-    def _tell_procs(self, message: ClientIs) -> None:
-        nodes = [
-            proc.node
-            for mesh in self._host.meshes.values()
-            for proc in mesh.procs
-            if proc.state is not ProcState.ENDED
-        ]
-        self._node.forward(nodes, message, NO_PAYLOAD)
+        self._telling.tell(ClientIs(holder.node, holder.address, number, why))
 
     def _write_record(self) -> None:
         lease = self.lease

@@ -14,10 +14,10 @@ from typing import Any
 
 from monarch._src.core.host import Host
 from monarch._src.core.ids import parse_proc_node
-from monarch._src.core.procs import ProcState
 from monarch._src.core.tenancy import Tenancy, Tenant
 from monarch._src.net.node import Node
 from monarch._src.proc.happened import Happened
+from monarch._src.proc.telling import Telling
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import (
     ActorFailed,
@@ -42,6 +42,7 @@ class Sheltering:
         self._host = host
         self._tenancy = tenancy
         self._happened = Happened()
+        self._telling = Telling(node, host)
         self.meshes: set[int] = set()  # those that are kept and not gone
         self._limit_s = 0.0
         self._until: float | None = None  # when they are given up; None while that is not to be
@@ -53,6 +54,7 @@ class Sheltering:
             ForgetActors: self._on_forget,
             Heard: self._on_heard,
             ActorFailed: self._on_actor_failed,
+            **self._telling.handlers,
         }
 
     # --- what the agent tells ---------------------------------------------------------------------
@@ -93,8 +95,13 @@ class Sheltering:
         return ""
 
     def next_deadline(self) -> float | None:
-        """When `why_give_up` has another answer, or None."""
-        return self._until
+        """When `why_give_up` has another answer, or `looked` something to do; None: never."""
+        deadlines = (self._until, self._telling.next_deadline())
+        return min((found for found in deadlines if found is not None), default=None)
+
+    def looked(self) -> None:
+        """Answer a client that waits until procs know it."""
+        self._telling.looked()
 
     # --- clients ----------------------------------------------------------------------------------
 
@@ -140,13 +147,7 @@ class Sheltering:
 
     def tell_procs(self) -> None:
         """Tell them who the client is now."""
-        nodes = [
-            proc.node
-            for mesh in self._host.meshes.values()
-            for proc in mesh.procs
-            if proc.state is not ProcState.ENDED
-        ]
-        self._node.forward(nodes, self._client_is(), NO_PAYLOAD)
+        self._telling.tell(self._client_is())
 
     def _client_is(self) -> ClientIs:
         tenant = self._tenancy.tenant

@@ -104,9 +104,11 @@ from monarch._src.wire.messages.injected import (
     SignalProcs,
 )
 from monarch._src.wire.messages.kept import (
+    AskKnown,
     Attach,
     Attached,
     ClientIs,
+    ClientKnown,
     Detach,
     ForgetActors,
     Heard,
@@ -170,6 +172,7 @@ __all__ = [
     "AskBridge",
     "AskData",
     "AskDebugger",
+    "AskKnown",
     "AskPart",
     "AskPayload",
     "Attach",
@@ -187,6 +190,7 @@ __all__ = [
     "Cast",
     "CastTree",
     "ClientIs",
+    "ClientKnown",
     "Command",
     "Creator",
     "DebugCommand",
@@ -281,5 +285,5 @@ AnyMessage = (
     | Debugged | DebugCommand | KeepFailures | BreakIn | BrokeIn | ReadActors
     | ListPaused | PausedListed | AskDebugger | DebuggerAnswered | RankPaused
     | AskBridge | BridgeAnswered | BridgeBytes | SetBridge | BridgeSet | BridgeClosed
-    | KeepSite | KeptAway | SiteTaken
+    | KeepSite | KeptAway | SiteTaken | ClientKnown | AskKnown
 )  # fmt: skip

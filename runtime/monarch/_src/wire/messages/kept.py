@@ -17,7 +17,7 @@ class Keep(Message, tag=60):
 
 
 class Kept(Message, tag=61):
-    """The answer to Keep, Attach or Detach. `refusal` says why not; empty if it is done."""
+    """The answer to Keep, Attach, Detach or AskKnown. `refusal`: why not; empty if it is done."""
 
     request: int
     refusal: str = ""
@@ -112,12 +112,30 @@ class TakenOver(Message, tag=68):
 
 
 class ClientIs(Message, tag=69):
-    """To procs: the client has gone, for that reason. `node` is the new one, empty if none is."""
+    """To procs: the client has gone, for that reason. `node` is the new one, empty if none is.
+
+    Answered by ClientKnown if there is one.
+    """
 
     node: str
     address: str
     number: int
     why: str
+
+
+class ClientKnown(Message, tag=71):
+    """A proc to its agent: I know the client of that number, of which ClientIs has told me."""
+
+    number: int
+
+
+class AskKnown(Message, tag=72):
+    """Say when all procs of your host know that I am the client; answered by Kept.
+
+    Also if some of them have not said so in time.
+    """
+
+    request: int
 
 
 class Heard(Message, tag=70):
