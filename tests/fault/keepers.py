@@ -84,6 +84,35 @@ TREE = """
         def ask(self):
             return list(self.leaves.ask.call().get().values())
 """
+# One whose procs are started again, and ask that as they begin.
+RENEWED = """
+    from monarch.supervision import Restart
+
+    class Egg(Actor):
+        def __init__(self):
+            echo = get_or_spawn_controller("echo", Echo).get()
+            self.heard = echo.same.call_one(7).get()
+
+        @endpoint
+        def say(self):
+            return self.heard
+
+        @endpoint
+        def die(self):
+            os._exit(3)
+
+    class Nest(Actor):
+        def __init__(self, count):
+            often = Restart(at_most=1000, back_off=0)
+            procs = this_host().spawn_procs({"eggs": count}, restart=often)
+            self.each = [procs.slice(eggs=rank).spawn(f"egg {rank}", Egg) for rank in range(count)]
+
+        @endpoint
+        def renew(self):
+            for death in [egg.die.call_one() for egg in self.each]:
+                death.exception()
+            return [answer.get() for answer in [egg.say.call_one() for egg in self.each]]
+"""
 ATTACHES = """
     session = attach(name)
     procs, mine = session["workers"], session["mine"]

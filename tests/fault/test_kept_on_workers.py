@@ -27,6 +27,7 @@ from monarch.session import SessionError, attach, detach, reap
 from tests.conftest import Faults
 from tests.fault.keepers import (
     ATTACHES,
+    RENEWED,
     TREE,
     Keeper,
     info,
@@ -156,6 +157,19 @@ def test_procs_that_are_called_by_others_know_the_next_client_as_soon_as_it_has_
         found = session["tree"].ask.call().get(timeout=PATIENCE_S).values()
         assert found == [[7] * LEAVES] * 2
         detach()
+
+
+def test_what_is_started_again_later_knows_who_has_attached_since(
+    name: str, tmp_path: Path, two: list[Worker]
+) -> None:
+    with keeper(tmp_path, name, KEEPS + RENEWED, *addresses(two)) as first:
+        first.do(f"nest = procs.spawn('nest', Nest, {LEAVES})")
+        first.do("nest.renew.call().get()")
+        assert first.do("detach()") == []
+    session = attach(name)
+    for _ in range(5):
+        found = session["nest"].renew.call().get(timeout=PATIENCE_S).values()
+        assert found == [[7] * LEAVES] * 2
 
 
 def test_every_host_is_asked_whether_its_procs_know_the_next_client_and_says_so(

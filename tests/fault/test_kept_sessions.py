@@ -15,7 +15,15 @@ import monarch.actor
 from monarch.actor import SupervisionError, get_or_spawn_controller, this_host
 from monarch.session import SessionError, attach, detach, keep, sessions
 from tests.conftest import Faults
-from tests.fault.keepers import KEEPS, TREE, info, keeper, kept_name, standing_still
+from tests.fault.keepers import (
+    KEEPS,
+    RENEWED,
+    TREE,
+    info,
+    keeper,
+    kept_name,
+    standing_still,
+)
 from tests.integration.actors import Counter, Echo, Teller
 from tests.integration.gates import PATIENCE_S, GateKeeper
 from tests.integration.programs import Watched, running, watched
@@ -358,6 +366,18 @@ def test_procs_that_are_called_by_others_know_the_next_client_as_soon_as_it_has_
         session = attach(name)
         assert session["tree"].ask.call_one().get(timeout=PATIENCE_S) == [7] * LEAVES
         detach()
+
+
+def test_what_is_started_again_later_knows_who_has_attached_since(
+    name: str, tmp_path: Path
+) -> None:
+    with keeper(tmp_path, name, KEEPS + RENEWED) as first:
+        first.do(f"nest = procs.slice(gpus=0).spawn('nest', Nest, {LEAVES})")
+        assert first.value("nest.renew.call_one().get()") == str([7] * LEAVES)
+        first.do("detach()")
+    session = attach(name)
+    for _ in range(10):
+        assert session["nest"].renew.call_one().get(timeout=PATIENCE_S) == [7] * LEAVES
 
 
 def test_a_rank_that_stands_still_holds_up_neither_attaching_nor_the_others(

@@ -43,7 +43,7 @@ class Program:
     """The actors of this proc and the thread that each runs on."""
 
     def __init__(self, boot: Boot, lifeline: int) -> None:
-        spec = boot.spec
+        spec, ties = boot.spec, boot.ties
         name = proc_node(spec.mesh, boot.rank, boot.life)
         runtime = Runtime(
             name, "proc", spec.directory, mesh=spec.mesh, rank=boot.rank, site=spec.site
@@ -52,14 +52,14 @@ class Program:
         runtime.serves_at = spec.serves_at
         runtime.proc_ref = ProcsRef(
             spec.mesh, spec.name, tuple(spec.labels), tuple(spec.sizes), spec.directory,
-            spec.owner, runtime.host, (), spec.while_restarting, tuple(spec.sites),
+            ties.owner, runtime.host, (), spec.while_restarting, tuple(spec.sites),
         )  # fmt: skip
         self._life = boot.life
         if spec.while_restarting:
             runtime.known.lives_on(spec.mesh, boot.rank, boot.life)
             runtime.is_fatal, runtime.give_up = self._is_fatal, self._give_up
         runtime.client_ref = client_ref(
-            spec.client, spec.directory, runtime.host, spec.client_number
+            ties.client, spec.directory, runtime.host, ties.client_number
         )
         runtime.on_stop_proc = self._stop
         runtime.ownership.at_top = self._pass_on
@@ -79,14 +79,14 @@ class Program:
         TELEMETRY.clear()  # of what was preloaded, each fork has what its template has counted
         node = runtime.node
         # The agent of a worker host passes on what goes to other hosts, at its own a client does.
-        node.gateway = AGENT if spec.site else spec.client
+        node.gateway = AGENT if spec.site else ties.client
         node.gateway_pipe = address_of(spec.directory, node.gateway)
         node.start()
         if lifeline != NO_LIFELINE:
             node.baton.watch(lifeline, _host_is_gone)
         runtime.slot.idle()  # before anybody can know of us and send something
         node.link(AGENT, address_of(spec.directory, AGENT))
-        node.reach(spec.owner, spec.owner_address)
+        node.reach(ties.owner, ties.owner_address)
 
     def run(self) -> int:
         """Run actors until told to end; the exit status."""

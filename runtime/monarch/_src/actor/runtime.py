@@ -432,6 +432,8 @@ class Runtime:
         old, own = self._client_ref, self._proc_ref
         if peer != AGENT or old is None or own is None:
             return
+        if message.number < old.uid:  # it was said before this process began
+            return
         if old.owner != message.node:
             self._cut_off(message.why)
             self.ends.client_gone(old, message.why)

@@ -299,11 +299,10 @@ class Agent:
         self._tell_zygote(
             MeshSpec(
                 message.mesh, message.name, message.labels, message.sizes, str(self._directory),
-                self._tenure.client, message.owner, message.owner_address,
                 self._cwd or message.cwd, message.path, message.preload, ENTRY, str(board.path),
                 message.bootstrap,
                 not message.commands or None in message.commands, message.while_restarting,
-                self._tenure.client_number, self._node.site, message.sites, self._tenure.serves_at,
+                self._node.site, message.sites, self._tenure.serves_at,
             )
         )  # fmt: skip
         for proc in self._host.meshes[message.mesh].procs:
@@ -333,7 +332,8 @@ class Agent:
                 self._not_started(start.node, fd_reason(error))
                 continue
             try:
-                self._tell_zygote(start_rank(start), [out_w, err_w])
+                ties = self._tenure.client, self._tenure.client_number
+                self._tell_zygote(start_rank(start, *ties), [out_w, err_w])
                 self._in_flight += 1
             except OSError as error:
                 self._not_started(start.node, fd_reason(error))

@@ -19,9 +19,6 @@ class MeshSpec(msgspec.Struct, tag="mesh"):
     labels: list[str]
     sizes: list[int]
     directory: str
-    client: str
-    owner: str
-    owner_address: str
     cwd: str
     path: list[str]
     preload: list[str]
@@ -30,12 +27,20 @@ class MeshSpec(msgspec.Struct, tag="mesh"):
     bootstrap: bool
     forks: bool  # whether any rank is forked and not executed
     while_restarting: str = ""  # how calls wait for a proc that is started again; "": none is
-    client_number: int = 0  # how many clients held the session before that one
     site: str = ""  # of this host, which may be another than that of the client
     sites: list[str] = []  # those of the mesh, if it is not all of it where the client runs
     # Where procs listen for bulk data of other hosts, and under which addresses those may dial
     # them; none: they do not.
     serves_at: tuple[str, list[str]] = ("", [])
+
+
+class Ties(msgspec.Struct):
+    """Whose a proc is as it begins. Since its mesh was asked for, another client may have come."""
+
+    client: str
+    client_number: int  # how many clients held the session before that one
+    owner: str
+    owner_address: str
 
 
 class StartRank(msgspec.Struct, tag="start"):
@@ -46,6 +51,7 @@ class StartRank(msgspec.Struct, tag="start"):
     env: dict[str, str]
     affinity: list[int]
     command: Command | None
+    ties: Ties
     life: int = 0
 
 
@@ -93,6 +99,7 @@ class Boot(msgspec.Struct):
     spec: MeshSpec
     rank: int
     affinity: list[int]
+    ties: Ties
     # Of one that is executed: where it imports from, and what PYTHONPATH is to be afterwards.
     path: list[str] = []
     python_path: str | None = None

@@ -17,14 +17,14 @@ from typing import TypeVar
 from monarch._src.core.host import StartProc
 from monarch._src.core.ids import life_of
 from monarch._src.proc.hardware import CUDA, nvidia_devices
-from monarch._src.proc.spec import StartRank
+from monarch._src.proc.spec import StartRank, Ties
 
 T = TypeVar("T")
 FDS_A_PROC = 3
 
 
-def start_rank(start: StartProc) -> StartRank:
-    """What the zygote is told to make the process of a rank."""
+def start_rank(start: StartProc, client: str, number: int) -> StartRank:
+    """What the zygote is told to make the process of a rank; the client, and its number."""
     spec, here = start.spec, start.rank - start.spec.first
     env, command = _of_rank(spec.env, here) or {}, _of_rank(spec.commands, here)
     if spec.devices and CUDA not in os.environ and nvidia_devices() >= spec.count:
@@ -33,7 +33,7 @@ def start_rank(start: StartProc) -> StartRank:
         command = replace(command, program=sys.executable)
     return StartRank(
         spec.mesh, start.rank, env, _of_rank(spec.affinity, here) or [], command,
-        life_of(start.node),
+        Ties(client, number, spec.owner, spec.owner_address), life_of(start.node),
     )  # fmt: skip
 
 

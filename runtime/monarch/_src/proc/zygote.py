@@ -165,7 +165,7 @@ class Zygote:
                 os.close(fd)
             # These stay open on the pipes for life; a line is written when it is whole.
             sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
-            boot = Boot(spec, start.rank, start.affinity, life=start.life)
+            boot = Boot(spec, start.rank, start.affinity, start.ties, life=start.life)
             if start.command is not None:
                 execute(start.command, start.env, boot, self._lifeline)
             os.environ.update(start.env)
