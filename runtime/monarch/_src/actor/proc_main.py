@@ -19,10 +19,11 @@ from typing import Any
 from monarch._src.actor import living
 from monarch._src.actor.bootstrap import BootstrapRun
 from monarch._src.actor.context import origin_of_output
+from monarch._src.actor.enquiries import DEBUGGER
 from monarch._src.actor.keeping import UNTIL_OVERDUE, Process, passed_on
 from monarch._src.actor.local import LocalActors
 from monarch._src.actor.refs import ProcsRef, client_ref
-from monarch._src.actor.runtime import DEBUGGER, Runtime, set_runtime
+from monarch._src.actor.runtime import Runtime, set_runtime
 from monarch._src.actor.worker import Worker
 from monarch._src.config import settings
 from monarch._src.core.ids import AGENT, proc_node

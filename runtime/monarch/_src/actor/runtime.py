@@ -15,8 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Container
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -24,6 +23,7 @@ import msgspec
 from monarch._src.actor.context import ActorId, ActorInstance, Context
 from monarch._src.actor.cycles import Cycles
 from monarch._src.actor.ends import Ends
+from monarch._src.actor.enquiries import Enquiries
 from monarch._src.actor.future import PAUSES, Future
 from monarch._src.actor.keeping import Keeper, Ownership
 from monarch._src.actor.payloads import Payloads
@@ -35,15 +35,13 @@ from monarch._src.core.calls import CallTable, PendingCall
 from monarch._src.core.casts import unpacked
 from monarch._src.core.ids import AGENT, UidSource, parse_proc_node
 from monarch._src.core.metrics import MetricsTable
-from monarch._src.core.telemetry import TELEMETRY
 from monarch._src.core.waiting import Waiting
-from monarch._src.events import ProcReady, RankPaused, bus
+from monarch._src.events import ProcReady, bus
 from monarch._src.failures import RankFailure
 from monarch._src.net.directory import address_of
 from monarch._src.net.node import Node
 from monarch._src.proc.board import Slot
 from monarch._src.shape import Extent
-from monarch._src.wire.figures import Counted, packed
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import (
     OK,
@@ -56,16 +54,12 @@ from monarch._src.wire.messages import (
     AskPayload,
     Bootstrap,
     Bootstrapped,
-    BreakIn,
-    BridgeBytes,
     Call,
     CancelCall,
     Cast,
     ClientIs,
     ClientKnown,
-    DebugCommand,
     Hello,
-    KeepFailures,
     MeshStopped,
     OutputFlushed,
     OutputLines,
@@ -74,14 +68,9 @@ from monarch._src.wire.messages import (
     Probe,
     ProcEnded,
     ProcLife,
-    ReadActors,
-    ReadMetrics,
     Refused,
     Relay,
     Reply,
-    SetBridge,
-    SetLinks,
-    SetLogLevel,
     Signalled,
     SiteLost,
     SiteRoom,
@@ -94,16 +83,9 @@ from monarch._src.wire.messages import (
     TreeStuck,
     Undelivered,
 )
-from monarch._src.wire.messages import RankPaused as RankPausedMessage
-from monarch._src.wire.seen import ActorsSeen, SeenActor
-from monarch._src.wire.seen import packed as packed_actors
-
-if TYPE_CHECKING:
-    from monarch._src.actor.link_faults import LinkFaults
+from monarch._src.wire.seen import SeenActor
 
 log = logging.getLogger("monarch.actor")
-# Stands above this layer, and is loaded with the first breakpoint.
-DEBUGGER = "monarch._src.debug.pausing"
 
 
 class Worker(Protocol):
@@ -185,7 +167,6 @@ class Runtime:
         self.bootstrapping = False
         self.on_stop_proc: Callable[[StopProc], None] | None = None
         self.on_proc_ready: Callable[[int, int], None] | None = None
-        self._link_faults: LinkFaults | None = None
         # In a proc that is started again when it dies: ends it with an actor's failure, if that is
         # one to end with. Then who waits for an answer hears of the end of the process.
         self.is_fatal: Callable[[RankFailure], bool] | None = None
@@ -215,6 +196,7 @@ class Runtime:
         )
         self.returns = Returns(node, known, routes, self.workers, self.ownership, self.host)
         self.cycles = Cycles(node, routes, self.workers)
+        self.enquiries = Enquiries(self)
         self.ends.on_mesh_gone = self.metrics.drop
         self._baton, self._prober = node.baton, self.cycles.probe
         node.after_drain = self.ends.after_drain
@@ -239,15 +221,11 @@ class Runtime:
             Snapshotted: self.agent.on_answer,
             StacksRead: self.agent.on_answer,
             Signalled: self.agent.on_answer,
-            SetLinks: self._on_set_links,
             OutputLines: self.agent.on_output,
             OutputFlushed: self.agent.on_answer,
             Undelivered: self.returns.on_undelivered,
             Probe: self.cycles.on_probe,
             CancelCall: self._on_cancel_call,
-            ReadMetrics: self._on_read_metrics,
-            ReadActors: self._on_read_actors,
-            SetLogLevel: self._on_set_log_level,
             AskData: self._on_ask_data,
             AskPayload: payloads.on_ask,
             AskPart: payloads.on_ask_part,
@@ -257,12 +235,7 @@ class Runtime:
             Relay: node.relayed,
             SiteLost: self._on_site_lost,
             SiteRoom: self._on_site_room,
-            RankPausedMessage: self._on_rank_paused,
-            DebugCommand: self._on_debug,
-            KeepFailures: self._on_debug,
-            BreakIn: self._on_debug,
-            SetBridge: self._on_debug,
-            BridgeBytes: self._on_debug,
+            **self.enquiries.handlers,
         }
         self._takers: dict[type, Callable[[str, Any, Payload], None]] = {
             Call: self._on_call,
@@ -465,62 +438,10 @@ class Runtime:
         if peer == self.node.gateway:
             self.node.rooms.raised(message.site, message.limit)
 
-    def _on_read_metrics(self, peer: str, message: ReadMetrics, _payload: Payload) -> None:
-        self.node.send(peer, Reply(message.call, message.rank, OK), packed(self.counted()))
-
-    def counted(self) -> Counted:
-        """All that this process has counted. Any thread."""
-        now_ns = time.monotonic_ns()
-        figures = [*self.metrics.figures(now_ns), *TELEMETRY.spans(now_ns)]
-        return Counted(tuple(figures), tuple(TELEMETRY.measures()))
-
-    def _on_read_actors(self, peer: str, message: ReadActors, _payload: Payload) -> None:
-        seen = ActorsSeen(tuple(worker.seen() for worker in list(self.workers.values())))
-        self.node.send(peer, Reply(message.call, message.rank, OK), packed_actors(seen))
-
-    def _on_set_log_level(self, peer: str, message: SetLogLevel, _payload: Payload) -> None:
-        logging.getLogger().setLevel(message.level)
-        self.node.send(peer, Reply(message.call, message.rank, OK))
-
     def _on_cancel_call(self, peer: str, message: CancelCall, _payload: Payload) -> None:
         worker = self.workers.get(message.actor)
         if worker is not None:
             worker.cancel(peer, message.call)
-
-    def _on_set_links(self, peer: str, message: SetLinks, _payload: Payload) -> None:
-        if self._link_faults is None:
-            from monarch._src.actor.link_faults import LinkFaults  # for tests only
-
-            self._link_faults = LinkFaults(self)
-        self._link_faults.set(peer, message)
-
-    def _on_rank_paused(self, peer: str, message: RankPausedMessage, _payload: Payload) -> None:
-        if peer != AGENT and peer not in self.agent.others:
-            return
-        PAUSES.told(message.mesh, message.rank, message.paused, time.monotonic())
-        ref, at = self.known.ref(message.mesh), message.at
-        if ref is None or not bus.wanted(RankPaused):
-            return
-        point = dict(ref.extent.point_of_rank(message.rank))
-        event = RankPaused(
-            f"{ref.uid:x}", ref.name, message.rank, point, message.session, message.paused
-        )
-        if at is not None:
-            endpoint = f"{at.actor_class}.{at.endpoint}" if at.actor_class else at.endpoint
-            event = msgspec.structs.replace(
-                event, endpoint=endpoint, function=at.function, filename=at.filename, line=at.line,
-                why=at.why,
-            )  # fmt: skip
-        bus.emit(event)
-
-    def _on_debug(
-        self,
-        peer: str,
-        message: DebugCommand | KeepFailures | BreakIn | SetBridge | BridgeBytes,
-        _payload: Payload,
-    ) -> None:
-        if peer == AGENT and self._proc_ref is not None:  # a console talks to agents, see `debug`
-            import_module(DEBUGGER).pauses_of(self).on_message(message)
 
     def _on_ask_data(self, peer: str, message: AskData, _payload: Payload) -> None:
         if self.on_ask_data is not None:
