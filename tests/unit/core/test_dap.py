@@ -14,14 +14,11 @@ from monarch._src.core.dap import (
     GONE,
     Action,
     BreakIn,
-    DapError,
-    Message,
     Multiplexer,
     ToClient,
     ToRank,
-    Unpacker,
-    packed,
 )
+from monarch._src.wire.dap import DapError, Message, Unpacker, packed
 
 NAMES = ("workers[gpus=0]", "workers[gpus=1]")
 

@@ -15,14 +15,13 @@ Events are methods; each returns the actions that follow, in order.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
 import msgspec
 
-Message: TypeAlias = "dict[str, Any]"
-LARGEST = 1 << 28  # bytes of one message; what claims more is no such message
+from monarch._src.wire.dap import Message
+
 GONE = "what it is about has gone on, or its process has ended"
 # By which number in its arguments a request finds its rank.
 BY_THREAD = frozenset(
@@ -44,10 +43,6 @@ _BREAKPOINTS = frozenset(("setBreakpoints", "setFunctionBreakpoints"))
 _ARGUMENTS = ("justMyCode", "pathMappings", "showReturnValue", "variablePresentation")
 # Frames of the runtime are neither shown nor stepped into.
 _RULES = ({"path": "**/monarch/_src/**", "include": False},)
-
-
-class DapError(ValueError):
-    """What came is not of this protocol."""
 
 
 class ToClient(msgspec.Struct, frozen=True):
@@ -454,62 +449,3 @@ def _with(arguments: Message, name: str, numbers: _Numbers) -> tuple[Message, in
 
 def _without(body: Message, name: str) -> Message:
     return {key: value for key, value in body.items() if key != name}
-
-
-# --- bytes ----------------------------------------------------------------------------------------
-
-
-def packed(message: Message) -> bytes:
-    """A message as it stands in the stream."""
-    body = json.dumps(message, separators=(",", ":")).encode()
-    return b"Content-Length: %d\r\n\r\n" % len(body) + body
-
-
-class Unpacker:
-    """Makes messages of a stream, however it was cut."""
-
-    def __init__(self, largest: int = LARGEST) -> None:
-        self._data = bytearray()
-        self._largest = largest
-
-    def feed(self, data: bytes) -> list[Message]:
-        """The messages that are complete with this.
-
-        Raises:
-            DapError: it is no stream of messages.
-        """
-        self._data += data
-        found: list[Message] = []
-        while (one := self._one()) is not None:
-            found.append(one)
-        return found
-
-    def _one(self) -> Message | None:
-        end = self._data.find(b"\r\n\r\n")
-        if end < 0:
-            if len(self._data) > 8192:
-                raise DapError("a header without end")
-            return None
-        length = _length(bytes(self._data[:end]))
-        if length > self._largest:
-            raise DapError(f"a message of {length:,} bytes; {self._largest:,} are the most")
-        begin = end + 4
-        if len(self._data) < begin + length:
-            return None
-        body = bytes(self._data[begin : begin + length])
-        del self._data[: begin + length]
-        try:
-            message: Any = json.loads(body)
-        except ValueError as error:
-            raise DapError(f"a message that is no JSON: {error}") from None
-        if not isinstance(message, dict):
-            raise DapError("a message that is no object")
-        return cast(Message, message)
-
-
-def _length(header: bytes) -> int:
-    for line in header.split(b"\r\n"):
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-length" and value.strip().isdigit():
-            return int(value)
-    raise DapError(f"a header without length: {header[:80]!r}")

@@ -17,16 +17,13 @@ from typing import TypeAlias
 from monarch._src.core.dap import (
     Action,
     BreakIn,
-    DapError,
-    Message,
     Multiplexer,
     ToClient,
     ToRank,
-    Unpacker,
-    packed,
 )
 from monarch._src.debug.lines import Line
 from monarch._src.errors import DebugError
+from monarch._src.wire.dap import DapError, Message, Unpacker, packed
 from monarch._src.wire.messages import (
     AskBridge,
     AskDebugger,
