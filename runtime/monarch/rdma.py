@@ -2,13 +2,9 @@
 
 from monarch._src.data.buffer import RDMAAction, RDMABuffer
 from monarch._src.data.layout import TensorSlice
+from monarch._src.data.progress import PullProgress
 from monarch._src.data.publishing import StateDictHandle, StateDictSource, put_state_dict
-from monarch._src.data.pulling import (
-    PulledStateDict,
-    PullProgress,
-    StateDictReader,
-    get_state_dict,
-)
+from monarch._src.data.pulling import PulledStateDict, StateDictReader, get_state_dict
 from monarch._src.data.report import (
     TransportUse,
     get_rdma_backend,

@@ -24,6 +24,7 @@ from monarch._src.data.buffer import TIMEOUT_S, seconds_of
 from monarch._src.data.layout import Entry, Facts, TensorSlice
 from monarch._src.data.memory import Memory, memory_of
 from monarch._src.data.plane import DataPlane, plane_of
+from monarch._src.data.progress import PullProgress, Told
 from monarch._src.data.publishing import StateDictHandle
 from monarch._src.data.resharding import Box, Runs, covered, runs_of
 from monarch._src.data.snapshot import (
@@ -48,34 +49,6 @@ from monarch._src.errors import (
 SHORTEST_RUN = 2048  # bytes: more of shorter ones are read together with what lies between them
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.02
 FIRST_LOOK_S = 1.0
-PROGRESS_S = 0.05
-
-
-class PullProgress(msgspec.Struct, frozen=True):
-    """How far a pull is. It pickles, so it may be sent through a Port.
-
-    bytes_done: of `size`, of the version that is copied now. seconds: since the pull began.
-    torn: how many times a version was replaced while it was copied, so that the pull began anew.
-    """
-
-    version: int
-    bytes_done: int
-    size: int
-    seconds: float
-    torn: int = 0
-
-    @property
-    def fraction(self) -> float:
-        """From 0 to 1."""
-        return self.bytes_done / self.size if self.size else 1.0
-
-    def __str__(self) -> str:
-        mib = 1 << 20
-        again = f", attempt {self.torn + 1}" if self.torn else ""
-        return (
-            f"version {self.version}: {self.fraction:4.0%} of {self.size / mib:,.1f} MiB in "
-            f"{self.seconds:.2f} s{again}"
-        )
 
 
 class PulledStateDict(dict[str, Any]):
@@ -328,7 +301,7 @@ class _Pull:
         self._deadline = self._began + timeout_s
         self._names = [handle.buffer.handle().actor for handle in reader.sources]
         self._reading = Reading(wanted, self._names)
-        self._told = _Told(on_progress, self._began)
+        self._told = Told(on_progress, self._began)
         self._why = ""  # there was nothing to be had when it last looked
 
     def progress(self) -> tuple[str, PullProgress]:
@@ -409,47 +382,6 @@ class _Pull:
     def _about(self, source: int) -> tuple[str, str]:
         handle = self._reader.sources[source].buffer.handle()
         return handle.text, handle.actor_id
-
-
-class _Told:
-    """Tells who wants to know how far it is, not too often; called by several threads."""
-
-    def __init__(self, tell: Callable[[PullProgress], object] | None, began: float) -> None:
-        self._tell = tell
-        self._began = began
-        self._lock = threading.Lock()
-        self._next = 0.0
-        self._error: Exception | None = None
-        self._version = self._size = self._done = self._torn = 0
-
-    def begin(self, version: int, size: int, torn: int) -> None:
-        """A version is copied from here on."""
-        self._version, self._size, self._torn, self._done = version, size, torn, 0
-
-    def moved(self, size: int) -> None:
-        """So many more bytes are there."""
-        with self._lock:
-            self._done += size
-            if self._tell is None or self._error is not None:
-                return
-            now = time.monotonic()
-            if now < self._next and self._done < self._size:
-                return
-            self._next = now + PROGRESS_S
-            try:
-                self._tell(self.now())
-            except Exception as error:  # the user's; told when no thread moves bytes any more
-                self._error = error
-
-    def now(self) -> PullProgress:
-        """How far it is."""
-        seconds = time.monotonic() - self._began
-        return PullProgress(self._version, self._done, self._size, seconds, self._torn)
-
-    def check(self) -> None:
-        """Raise what telling has raised."""
-        if self._error is not None:
-            raise self._error
 
 
 _under_way: dict[int, _Pull] = {}
