@@ -7,6 +7,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -25,7 +26,7 @@ from monarch.actor import (
 from monarch.config import configured
 from monarch.observe import OpenCall
 from tests.conftest import Faults
-from tests.integration.gates import PATIENCE_S, Gate, GateKeeper, write_byte
+from tests.integration.gates import PATIENCE_S, Gate, GateKeeper, gate_in, write_byte
 
 FOR_EVER_S = 600.0
 
@@ -115,6 +116,13 @@ class Async(Actor):
     async def gather(self, other: Async, gate: Gate) -> None:
         self.begun += 1
         await asyncio.gather(other.sleep.call_one(gate), asyncio.sleep(0))
+
+    @endpoint
+    async def gather_at(self, other: Async, gate: Gate, own: Gate) -> None:
+        self.begun += 1
+        called = other.sleep.call_one(gate)
+        own.pass_through()
+        await asyncio.gather(called, asyncio.sleep(0))
 
     @endpoint
     async def wait_for(self, other: Async, gate: Gate) -> str:
@@ -246,6 +254,26 @@ def test_so_does_one_that_gathers(procs: ProcMesh, gate: GateKeeper) -> None:
     assert failed_as(call) == {"CancelledError"}
     assert outer.how_many.call_one().get(PATIENCE_S) == 1
     assert inner.how_many.call_one().get(PATIENCE_S) == 1
+
+
+def test_so_does_one_that_was_cancelled_just_before_it_gathered(
+    procs: ProcMesh, gate: GateKeeper, tmp_path: Path
+) -> None:
+    procs.spawn("first", Sync).how_many.call().get()  # on the main thread, which is raised in
+    inner = procs.slice(gpus=0).spawn("inner", Async)
+    outer = procs.slice(gpus=1).spawn("outer", Async)
+    folder = tmp_path / "own"
+    folder.mkdir()
+    with gate_in(folder) as own:
+        call = outer.gather_at.call_one(cast(Async, inner), gate.gate, own.gate)
+        gate.wait_entered()
+        own.wait_entered()
+        cancel("gather_at")
+        observe.live_actors(procs.slice(gpus=1))  # is answered behind that
+        own.open()
+        assert failed_as(call) == {"CancelledError"}
+        assert outer.how_many.call_one().get(PATIENCE_S) == 1
+        assert inner.how_many.call_one().get(PATIENCE_S) == 1
 
 
 def test_an_overlapping_call_takes_nothing_with_it_that_another_waits_for(

@@ -225,9 +225,8 @@ class _AsyncLife:
 
         def cancel() -> None:
             came.set()
-            for task, work in list(self.work.items()):
-                if work is call and task is not None:
-                    task.cancel()
+            # What the endpoint has just set going begins to wait first, to be found waiting.
+            self._loop.call_soon(self._cancel_work, call)
 
         def look() -> None:
             if not came.wait(BLOCKED_S) and self.shield is not None:
@@ -240,6 +239,13 @@ class _AsyncLife:
         if isinstance(self.shield, SignalShield):
             threading.Thread(target=look, name="cancel", daemon=True).start()
         return True
+
+    def _cancel_work(self, call: Call) -> None:
+        worker = self._worker
+        for task, work in list(self.work.items()):
+            if work is call and task is not None:
+                worker.in_hand.cancel_waits(call)
+                task.cancel()
 
     async def _call(self, peer: str, call: Call, payload: Payload, came_ns: int) -> None:
         worker = self._worker

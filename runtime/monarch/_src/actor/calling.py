@@ -22,7 +22,7 @@ from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.unpicklable import unpicklable
 from monarch._src.core.calls import PendingCall
 from monarch._src.core.metrics import EndpointCounts
-from monarch._src.errors import SupervisionError, death_error
+from monarch._src.errors import CallCancelled, SupervisionError, death_error
 from monarch._src.failures import RankFailure, at_text
 from monarch._src.net.interrupt import uninterrupted
 from monarch._src.net.waitable import Waitable
@@ -237,32 +237,45 @@ def send_call(
         raise death_error([target.told_of(f, ranks[p]) for p, f in failed.items()])
     extent = region.extent
     runtime.routes.await_room(target.procs, region)
-    with uninterrupted():  # all ranks or none, and cheaper than once a rank
-        number = 0
+    try:
+        with uninterrupted():  # all ranks or none, and cheaper than once a rank
+            number = 0
+            if pending is not None:
+                pending.endpoint = name
+                number = runtime.calls.open(pending)
+            call = Call(
+                target.uid,
+                number,
+                name,
+                0,
+                extent.labels,
+                extent.sizes,
+                by_port,
+                origin=origin_now(),
+            )
+            if pending is None and port is None:
+                context = current.get()
+                call.sent_by = 0 if context is None else context.actor_instance.actor_id.uid
+            elif port is not None:
+                call.call, call.reply_to, call.reply_address = port.number, port.node, port.address
+            missed = runtime.routes.post(
+                target.procs, region, call, payload, skip=failed,
+                gather=pending is not None and not by_port, each=isinstance(pending, StreamCall),
+            )  # fmt: skip
+            if pending is not None and (missed or failed):
+                # What was missed got lost on the way; if that is not known yet, the notice follows.
+                # A rank that was skipped has not been sent this, though it may be up again by now.
+                failed = {**failed, **target.failures_in(region)}
+                with runtime.answering:
+                    for position, failure in failed.items():
+                        runtime.calls.lost(number, position, failure)
+            elif missed and port is None:
+                runtime.returns.undelivered(_not_sent(runtime, target, region, call, missed))
+    except CallCancelled:
+        # The endpoint that calls was cancelled meanwhile, and will not wait for this.
         if pending is not None:
-            pending.endpoint = name
-            number = runtime.calls.open(pending)
-        call = Call(
-            target.uid, number, name, 0, extent.labels, extent.sizes, by_port, origin=origin_now()
-        )
-        if pending is None and port is None:
-            context = current.get()
-            call.sent_by = 0 if context is None else context.actor_instance.actor_id.uid
-        elif port is not None:
-            call.call, call.reply_to, call.reply_address = port.number, port.node, port.address
-        missed = runtime.routes.post(
-            target.procs, region, call, payload, skip=failed,
-            gather=pending is not None and not by_port, each=isinstance(pending, StreamCall),
-        )  # fmt: skip
-        if pending is not None and (missed or failed):
-            # What was missed got lost on the way; if that is not known yet, the notice follows.
-            # A rank that was skipped has not been sent this, though it may be up again by now.
-            failed = {**failed, **target.failures_in(region)}
-            with runtime.answering:
-                for position, failure in failed.items():
-                    runtime.calls.lost(number, position, failure)
-        elif missed and port is None:
-            runtime.returns.undelivered(_not_sent(runtime, target, region, call, missed))
+            runtime.cancel(pending)
+        raise
 
 
 def _not_sent(

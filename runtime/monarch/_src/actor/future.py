@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 from monarch._src.actor.context import ActorInstance, current
 from monarch._src.core.pauses import Pauses
 from monarch._src.core.waiting import Wait
-from monarch._src.errors import DeadlockError
+from monarch._src.errors import CallCancelled, DeadlockError
 from monarch._src.net.baton import Baton
 from monarch._src.net.waitable import Aside, RuntimeEnded, Waitable
 
@@ -195,6 +195,11 @@ class Future(Waitable, Generic[R]):
                     return False  # not in time, or the runtime was shut down
                 elif self._prober is not None:
                     self._prober(instance, wait)
+        except CallCancelled:
+            # With what it waits for: who cancelled may have looked for that just before it waited.
+            if self.pending is not None:
+                _cancel(self.pending)
+            raise
         finally:
             instance.blocked_on = None
             if wait is not None:
@@ -330,6 +335,14 @@ class Future(Waitable, Generic[R]):
     def __repr__(self) -> str:
         state = "pending" if not self.done else "failed" if self._error is not None else "done"
         return f"<Future {state}>"
+
+
+def _cancel(pending: Any) -> None:
+    from monarch._src.actor.runtime import runtime_or_none  # which makes futures, so not above
+
+    run = runtime_or_none()
+    if run is not None:
+        run.cancel(pending)
 
 
 class _Watched:

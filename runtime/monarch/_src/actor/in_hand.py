@@ -9,12 +9,14 @@ Invariant: whoever takes a call out of the table answers it, so that each is ans
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from monarch._src.actor.mailbox import caller_of
 from monarch._src.actor.remote import pack, ship
 from monarch._src.actor.served import Served
 from monarch._src.core.metrics import EndpointCounts
+from monarch._src.core.waiting import Wait
 from monarch._src.errors import CallCancelled
 from monarch._src.failures import FailureKind, RankFailure
 from monarch._src.logs.origin import cut_off as cut_off_output
@@ -75,15 +77,24 @@ class InHand:
         self.cancelled[id(call)] = call
         if runtime.unpause is not None and runtime.unpause(worker, call):
             return
-        overlaps = worker.endpoints is not None and worker.endpoints.is_concurrent(call.endpoint)
-        # Of calls that overlap nobody notes which of them waits for what.
-        waits = () if overlaps else tuple(worker.instance.waiting.waits.values())
+        waits = self._waits_of(call)
         if worker.raise_in is None or not worker.raise_in(call):
             self.cancelled.pop(id(call), None)  # it has ended by itself
             return
         runtime.node.baton.nudge()
         for wait in waits:
             runtime.cancel(wait.future.pending)
+
+    def cancel_waits(self, call: Call) -> None:
+        """Cancel what a call in hand waits for now. Any thread; again does no harm."""
+        for wait in self._waits_of(call):
+            self._worker.runtime.cancel(wait.future.pending)
+
+    def _waits_of(self, call: Call) -> Sequence[Wait]:
+        worker = self._worker
+        # Of calls that overlap nobody notes which of them waits for what.
+        overlaps = worker.endpoints is not None and worker.endpoints.is_concurrent(call.endpoint)
+        return () if overlaps else tuple(worker.instance.waiting.waits.values())
 
     def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
         """Whether that call is in hand and only its endpoint's end answers it. Any thread.

@@ -32,6 +32,7 @@ from monarch._src.failures import MeshFailure, RankFailure
 from monarch._src.logs.origin import mark_streams
 from monarch._src.net.directory import address_of
 from monarch._src.net.interrupt import keep_handler
+from monarch._src.net.noted import NotedSignals
 from monarch._src.net.waitable import Waitable
 from monarch._src.proc.board import Slot
 from monarch._src.proc.execute import NO_LIFELINE
@@ -82,6 +83,8 @@ class Program:
         # The agent of a worker host passes on what goes to other hosts, at its own a client does.
         node.gateway = AGENT if spec.site else ties.client
         node.gateway_pipe = address_of(spec.directory, node.gateway)
+        noted = NotedSignals(node.baton.nudge)
+        node.baton.watch(noted.fd, noted.look)
         node.start()
         if lifeline != NO_LIFELINE:
             node.baton.watch(lifeline, _host_is_gone)

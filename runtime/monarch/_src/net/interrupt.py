@@ -320,9 +320,12 @@ def call_on_main(call: Callable[[FrameType | None], None]) -> bool:
 
 
 _calls: deque[Callable[[FrameType | None], None]] = deque()
+on_handler: Callable[[], None] | None = None  # called as the handler that stays is; see `net.noted`
 
 
 def _that_stays(signum: int, frame: FrameType | None) -> None:
+    if on_handler is not None:
+        on_handler()
     if _calls:
         _calls.popleft()(frame)
     elif _active is not None:
