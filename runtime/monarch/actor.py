@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from monarch._src.mesh.session import shutdown_context
     from monarch._src.mesh.transport import ChannelTransport, enable_transport
     from monarch._src.mesh.workers import (
+        attach,
         attach_to_workers,
         run_worker_loop_forever,
         run_worker_loop_until_shutdown,
@@ -82,8 +83,8 @@ _RUNTIME = {
     "mesh.process_options": "BootstrapCommand default_bootstrap_cmd",
     "mesh.session": "shutdown_context",
     "mesh.transport": "ChannelTransport enable_transport",
-    "mesh.workers": "attach_to_workers run_worker_loop_forever run_worker_loop_until_shutdown "
-    "start_worker_loop_forever",
+    "mesh.workers": "attach attach_to_workers run_worker_loop_forever "
+    "run_worker_loop_until_shutdown start_worker_loop_forever",
 }
 _WHERE = {
     name: f"monarch._src.{module}"
@@ -163,6 +164,7 @@ __all__ = [
     "Undeliverable",
     "ValueMesh",
     "as_endpoint",
+    "attach",
     "attach_to_workers",
     "concurrent_endpoint",
     "config",

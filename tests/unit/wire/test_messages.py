@@ -81,6 +81,6 @@ def test_only_what_users_pass_travels_as_a_payload() -> None:
     assert carriers == {
         messages.SpawnActor, messages.Call, messages.Reply, messages.Bootstrap, messages.Cast,
         messages.CastTree, messages.TreeDone, messages.Answer, messages.Answers,
-        messages.KeptActors, messages.PayloadSent, messages.PayloadPart,
+        messages.KeptActors, messages.PayloadSent, messages.PayloadPart, messages.TunnelBytes,
         messages.Relay,  # the frames of one of these, or of a message without
     }  # fmt: skip

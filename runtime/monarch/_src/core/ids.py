@@ -14,6 +14,7 @@ AGENT = "agent"
 SITE_MARK = "@"
 OBSERVER = "observer-"  # how the name of one begins that only looks on
 DEBUGGER = "debugger-"  # the same of a console that is no client
+TUNNEL = "tunnel-"  # the same of one that wants streams through a gateway, and nothing else
 
 
 class UidSource:
@@ -36,6 +37,11 @@ def agent_at(site: str) -> str:
 def is_agent(node: str) -> bool:
     """Whether that is the name of a host agent, of this site or another."""
     return node == AGENT or node.startswith(AGENT + SITE_MARK)
+
+
+def is_tunnel(node: str) -> bool:
+    """Whether that is the name of the near end of a tunnel, which is no node of any site."""
+    return node.startswith(TUNNEL)
 
 
 def site_of_agent(node: str) -> str:

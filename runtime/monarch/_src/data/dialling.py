@@ -6,7 +6,8 @@ A client, and the processes of its host, nobody dials: they may be behind a fire
 and have no address that means the same elsewhere. But they reach the workers, which is how these
 came to take part. So an owner there is asked, over the control plane, to *come*: it connects to
 where the asker listens, and shows a *ticket* that says what it comes for. What is moved then, and
-who waits for what, is as if it had been dialled.
+who waits for what, is as if it had been dialled. Where the client reaches workers through a gateway
+only, it and the processes of its host connect to them through that (`net.gateway_door`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable
 import msgspec
 
 from monarch._src.data.regions import Regions
-from monarch._src.data.sockets import LOOPBACK, Connector, Place
+from monarch._src.data.sockets import LOOPBACK, Connector, Opener, Place, Through
 from monarch._src.data.tcp import TcpServer
 from monarch._src.data.transport import Broken
 from monarch._src.wire.text import UNREADABLE
@@ -54,17 +55,19 @@ class Dialling:
 
     def __init__(
         self, regions: Regions, host: str, serves_at: Callable[[], tuple[str, list[str]]],
-        is_near: Callable[[str], bool],
+        is_near: Callable[[str], bool], opener: Callable[[], Opener | None] = lambda: None,
     ) -> None:  # fmt: skip
         """Args:
         host: what this host is called, in errors.
         serves_at: where to listen for other hosts, and what they are to dial; see MeshSpec.
         is_near: whether a node is of this host.
+        opener: what connects to other hosts, if the client is behind a gateway.
         """
         self._regions = regions
         self._host = host
         self._serves_at = serves_at
         self._is_near = is_near
+        self._opener = opener
         self._lock = threading.Lock()
         self._server: TcpServer | None = None
         self._closed = False
@@ -110,22 +113,26 @@ class Dialling:
         why = ""
         try:
             self._served().call(
-                asked.place, asked.incarnation, asked.ticket, time.monotonic() + asked.within_s
-            )
+                asked.place, asked.incarnation, asked.ticket, time.monotonic() + asked.within_s,
+                self._opener(),
+            )  # fmt: skip
         except OSError as error:
             why = f"{self._host} could not connect to {asked.place.text}: {error or 'no answer'}"
         return msgspec.msgpack.encode(why)
 
     # --- as who wants bytes -----------------------------------------------------------------------
 
-    def connector(self, said: Place, ask_to_come: Callable[[bytes, float], bytes]) -> Connector:
-        """How an owner is reached that has answered `serve` so.
+    def connector(
+        self, said: Place, ask_to_come: Callable[[bytes, float], bytes], peer: str = ""
+    ) -> Connector:
+        """How an owner, which that node is, is reached that has answered `serve` so.
 
         Raises:
             Broken: neither can be dialled, or this process leaves its session.
         """
         if said.hosts:
-            return said
+            opener = None if self._is_near(peer) else self._opener()
+            return said if opener is None else Through(said, opener)
         bind, told = self._serves_at()
         if not told:
             raise Broken(f"{said.why}; nor is {self._host}", _REMEDY)

@@ -30,7 +30,7 @@ from monarch._src.data.memory import Memory
 from monarch._src.data.pair import NoWay, Pair
 from monarch._src.data.pool import Pool
 from monarch._src.data.regions import Regions
-from monarch._src.data.sockets import Connector, Place
+from monarch._src.data.sockets import Connector, Opener, Place
 from monarch._src.data.transfer import Lane, Op, Way
 from monarch._src.data.transport import Broken, Gone, Link, Piece, Stale, TooLate
 from monarch._src.errors import (
@@ -43,6 +43,7 @@ from monarch._src.errors import (
     RDMAUnavailableError,
     RDMAWriteTransferWarning,
 )
+from monarch._src.net.gateway_door import connect_through, door_of
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import COME, DROP, HANG_UP, OK, SERVE, AskData, Reply
 
@@ -82,6 +83,7 @@ class DataPlane:
         self.dialling = Dialling(
             self.regions, run.host, lambda: run.serves_at,
             lambda peer: run.node.site_of(peer) == run.node.site,
+            self._opener,
         )  # fmt: skip
         baton = run.node.baton
         self.cards = Cards(
@@ -282,13 +284,19 @@ class DataPlane:
 
     # --- what goes over the control plane ---------------------------------------------------------
 
+    def _opener(self) -> Opener | None:
+        """What connects to other hosts; None if we do that ourselves."""
+        door = None if self._run.site else door_of(self._run.directory)
+        return None if door is None else partial(connect_through, door)
+
     def _connector_to(self, owner: Owner, deadline: float) -> Connector:
         answer = self._ask(owner, SERVE, 0, b"", deadline)
 
         def ask_to_come(body: bytes, deadline: float) -> bytes:
             return self._ask(owner, COME, 0, b"", deadline, body)
 
-        return self.dialling.connector(msgspec.msgpack.decode(answer, type=Place), ask_to_come)
+        place = msgspec.msgpack.decode(answer, type=Place)
+        return self.dialling.connector(place, ask_to_come, owner.node)
 
     def _over_card(self, owner: Owner, gone: Callable[[], bool], deadline: float) -> Link:
         node = self._run.node

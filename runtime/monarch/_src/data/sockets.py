@@ -15,8 +15,9 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 from hashlib import blake2b
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -30,6 +31,8 @@ _PROOF = 32
 _GREETING = b"MRDM"
 _SOCKET_BYTES = 1 << 22
 _SILENT_MS = 20_000  # a host that acknowledges nothing for so long is lost
+# Connects to that host and port until then; raises OSError. For who cannot do so directly.
+Opener: TypeAlias = "Callable[[str, int, float], socket.socket]"
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -86,7 +89,23 @@ def listen(host: str) -> socket.socket:
     return socket.create_server(("", 0), backlog=64)
 
 
-def dial(place: Place, deadline: float) -> socket.socket:
+class Through:
+    """Who serves at that place, connected to in another way than directly."""
+
+    def __init__(self, place: Place, opener: Opener) -> None:
+        self._place = place
+        self._opener = opener
+
+    @property
+    def text(self) -> str:
+        return f"{self._place.text} through the gateway"
+
+    def connect(self, deadline: float) -> socket.socket:
+        """See `dial`."""
+        return dial(self._place, deadline, self._opener)
+
+
+def dial(place: Place, deadline: float, opener: Opener | None = None) -> socket.socket:
     """A connection to who serves there, proven to be that.
 
     Raises:
@@ -95,21 +114,21 @@ def dial(place: Place, deadline: float) -> socket.socket:
     """
     problem: OSError | None = None
     for at, host in enumerate(place.hosts):
-        connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        share = (deadline - time.monotonic()) / (len(place.hosts) - at)
+        connection: socket.socket | None = None
         try:
-            tune(connection)
-            left = deadline - time.monotonic()
-            until(connection, time.monotonic() + left / (len(place.hosts) - at))
-            connection.connect((host, place.port))
+            connection = _connected(host, place.port, time.monotonic() + share, opener)
             until(connection, deadline)
             _introduce(connection, place.secret)
         except OSError as error:
-            connection.close()
+            if connection is not None:
+                connection.close()
             if time.monotonic() >= deadline:
                 raise
             problem = error
         except BaseException:
-            connection.close()
+            if connection is not None:
+                connection.close()
             raise
         else:
             return connection
@@ -117,6 +136,20 @@ def dial(place: Place, deadline: float) -> socket.socket:
     if isinstance(problem, TimeoutError):  # of one address; it is not the whole that is late
         raise ConnectionError(f"no answer from {place.text}") from problem
     raise problem
+
+
+def _connected(host: str, port: int, deadline: float, opener: Opener | None) -> socket.socket:
+    if opener is not None:
+        return opener(host, port, deadline)
+    connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        tune(connection)
+        until(connection, deadline)
+        connection.connect((host, port))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _introduce(connection: socket.socket, secret: bytes) -> None:

@@ -39,6 +39,7 @@ from monarch._src.data.sockets import (
     CHUNK,
     SECRET_BYTES,
     Connector,
+    Opener,
     Place,
     admit,
     dial,
@@ -207,13 +208,20 @@ class TcpServer:
         _answer(connection, DONE, size)
         return True
 
-    def call(self, place: Place, incarnation: bytes, ticket: bytes, deadline: float) -> None:
-        """Connect to a process that cannot connect to us, and serve it.
+    def call(
+        self,
+        place: Place,
+        incarnation: bytes,
+        ticket: bytes,
+        deadline: float,
+        opener: Opener | None = None,
+    ) -> None:
+        """Connect to a process that cannot connect to us, and serve it. `opener`: see `dial`.
 
         Raises:
             OSError: it cannot be reached.
         """
-        connection = dial(place, deadline)
+        connection = dial(place, deadline, opener)
         try:
             connection.sendall(_REQUEST.pack(MAGIC, HERE, 0, incarnation, ticket, 0, 0, 0))
         except BaseException:

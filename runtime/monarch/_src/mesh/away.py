@@ -20,6 +20,7 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.refs import agent_of
 from monarch._src.config import settings
 from monarch._src.core.access import TRUST_ALL, Role
+from monarch._src.core.addresses import parse_address
 from monarch._src.core.ids import AGENT, host_of_site
 from monarch._src.errors import SessionError
 from monarch._src.failures import RankFailure
@@ -59,6 +60,7 @@ class Away:
         self._custody = custody
         self.token = "" if attached is None else attached.token
         self._keys = [] if attached is None else attached.keys
+        self._gateway = "" if attached is None else attached.gateway
         # By site: those that have something of this session, as far as is known.
         self._workers = {} if attached is None else {one.site: one for one in attached.workers}
         self._taken: dict[str, Future[SiteTaken]] = {}
@@ -99,11 +101,13 @@ class Away:
             self._workers.pop(site, None)
         if sites is not None:
             self._keys = sites.key_paths
+            self._gateway = "" if sites.via is None else str(sites.via.dialled)
             sites.when_given_back = self.tell
         self.token = self.token or secrets.token_hex(16)
         message = KeptAway(
             self.token, self._keys, list(self._workers.values()),
             [told for mesh in meshes.values() if (told := self._described(mesh)) is not None],
+            self._gateway,
         )  # fmt: skip
         self._run.node.send(AGENT, message)
 
@@ -149,8 +153,12 @@ class Away:
         own = None if ca == TRUST_ALL else keys.load(ca, private_key or None, Role.OWNER)
         session, run = self._session, self._run
         from monarch._src.mesh.sites import Sites  # zmq's part of it loads asyncio
+        from monarch._src.mesh.way import Via
 
-        sites = session.sites = Sites(run, own, self._keys)
+        if self._gateway:
+            gateway = parse_address(self._gateway)
+            session.via = Via(gateway, gateway)
+        sites = session.sites = Sites(run, own, self._keys, session.via)
         self._taken = {one.site: run.new_future() for one in wanted}
         lost = sites.take_up(wanted, self.token)
         patience = settings().liveness

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from monarch._src.mesh.away import Away
     from monarch._src.mesh.proc_mesh import ProcMesh
     from monarch._src.mesh.sites import Sites
+    from monarch._src.mesh.way import Via
 
 log = logging.getLogger("monarch.session")
 _ROOT = str(Path(monarch.__file__).parent.parent)
@@ -78,6 +79,7 @@ class Session:
         self.note_away: Callable[[ProcMesh | None], None] = lambda _: None
         self.when_agent_ends: list[Callable[[], None]] = []
         self.sites: Sites | None = None  # the worker hosts that this process has
+        self.via: Via | None = None  # the gateway through which they are reached
         self._let_go = False  # the agent and what it owns are somebody else's, or nobody's
         self._closed = False
         self._noticed = Waitable()  # done when `lost` is known

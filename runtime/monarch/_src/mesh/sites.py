@@ -25,6 +25,7 @@ from monarch._src.core.ids import AGENT, host_of_site
 from monarch._src.core.links import LinkDown, LinkUp, PeerRefused
 from monarch._src.data.fetcher import Fetcher
 from monarch._src.errors import HostUnreachableError, SessionError
+from monarch._src.mesh.way import Via, Way, waited
 from monarch._src.net.audit import Audit
 from monarch._src.net.directory import address_of
 from monarch._src.net.gateway import ENDS, Gateway
@@ -48,8 +49,6 @@ from monarch._src.wire.messages import (
 
 log = logging.getLogger("monarch.session")
 PATIENCE_PART = 3  # a worker that is about to begin is waited for: this part of liveness
-AGAIN_S = 0.1
-NOT_YET = "ECONNREFUSED"
 
 
 @dataclass
@@ -61,6 +60,7 @@ class _Asked:
     link: str
     future: Future[SiteIs]
     dialled: Address | None = None
+    way: Address | None = None  # what leads there on this host, through the gateway
     site: str = ""
     token: str = ""  # of the kept session of which it is to have something
     refused: bool = False  # the two cannot work together, whoever has it
@@ -77,6 +77,7 @@ class _Held:
     site: str
     dialled: Address
     told: list[str]
+    through: bool = False  # it is reached through the gateway
     again: bool = False  # it came with a session, and whoever asks for it here is given it
     leaving: Future[None] | None = None
     lost: str = ""
@@ -86,8 +87,13 @@ class _Held:
 class Sites:
     """See the module's text."""
 
-    def __init__(self, run: Runtime, keys: Keys | None, paths: Sequence[str]) -> None:
-        """`paths`: where these keys are, as `attach_to_workers` was told: ca, private_key."""
+    def __init__(
+        self, run: Runtime, keys: Keys | None, paths: Sequence[str], via: Via | None = None
+    ) -> None:
+        """Args:
+        paths: where these keys are, as `attach_to_workers` was told: ca, private_key.
+        via: the gateway through which all other workers are reached, if there is one.
+        """
         self._run = run
         self.key_paths = list(paths)
         self.given_back: set[str] = set()  # sites that were this client's until it let go of them
@@ -99,6 +105,7 @@ class Sites:
         self._closed = False
         self._lock = threading.Lock()  # of the two; what is under it does not block
         self._liveness_s = settings().liveness
+        self._way = None if via is None else Way(run, via, self.key_paths, self._liveness_s)
         node = run.node
         self._gateway = Gateway(
             node, run.name, keys, Audit(None), self._liveness_s, self._told,
@@ -124,6 +131,8 @@ class Sites:
         baton.unwatch(self._gateway.links.fileno())
         baton.look_often_s = None
         self._gateway.close("its client has ended")
+        if self._way is not None:
+            self._way.close()
 
     def _node_gone(self, node: str) -> None:
         site = self._run.node.site_of(node)
@@ -220,10 +229,19 @@ class Sites:
 
         def reach(one: _Asked) -> None:
             try:
-                one.dialled = _reached(one.said, until, wait=wait)
+                if way is None or way.via.is_at(one.said):
+                    one.dialled = _reached(one.said, until, wait=wait)
+                else:
+                    one.dialled, one.way = way.reach(one.said, until, wait=wait)
             except Exception as error:
                 problems[one.number] = error
 
+        way = self._way
+        if way is not None and not all(way.via.is_at(one.said) for one in asked):
+            try:
+                way.begin()
+            except HostUnreachableError as error:
+                return {one.number: error for one in asked}
         threads = [threading.Thread(target=reach, args=(one,)) for one in asked[1:]]
         for thread in threads:
             thread.start()
@@ -231,6 +249,10 @@ class Sites:
         for thread in threads:
             thread.join()
         return problems
+
+    def _by_way(self, through: bool) -> str:
+        """What is to be said of the gateway where a host is lost that is reached through it."""
+        return self._way.words if through and self._way is not None else ""
 
     def _check_each_once(self, asked: Sequence[_Asked]) -> None:
         known = {one.dialled: f"it is {one.site}" for one in self._held.values() if not one.lost}
@@ -254,7 +276,10 @@ class Sites:
         with self._lock:
             self._asked[one.link] = one
         bounds = self._gateway.prompt()
-        self._gateway.links.dial(one.link, one.dialled, bounds=bounds, anybody=True)
+        shown = "" if self._way is None or one.way is None else self._way.shown(one.dialled)
+        self._gateway.links.dial(
+            one.link, one.way or one.dialled, bounds=bounds, anybody=True, shown=shown
+        )
 
     def _answer(self, one: _Asked) -> str:
         # Links are given up in time, and a worker that is cleared for us takes its own.
@@ -328,8 +353,9 @@ class Sites:
             return
         run, agent = self._run, agent_of(message.site, "")
         self._held[message.site] = _Held(
-            message.site, one.dialled, message.addresses, again=bool(one.token)
-        )
+            message.site, one.dialled, message.addresses, through=one.way is not None,
+            again=bool(one.token),
+        )  # fmt: skip
         run.node.drop(agent)  # it may have been another client's, and ours before that
         run.node.link_far(agent, message.site)
         run.agent.agent_came(agent)
@@ -352,10 +378,12 @@ class Sites:
             one = self._asked.pop(link, None)
         if one is not None:
             one.refused = refused
-            one.future.fail(HostUnreachableError(f"the worker at {one.said}: {why}"))
+            by_way = self._by_way(one.way is not None)
+            one.future.fail(HostUnreachableError(f"the worker at {one.said}: {why}{by_way}"))
         held = self._held.get(link)
         if held is not None:
-            lost = f"the host {host_of_site(held.site)} is lost: {why}"
+            by_way = self._by_way(held.through)
+            lost = f"the host {host_of_site(held.site)} is lost: {why}{by_way}"
             self._gone(held, lost, let_go=held.leaving is not None)
 
     def _gone(self, held: _Held, why: str, *, let_go: bool, out_of_reach: bool = False) -> None:
@@ -369,9 +397,9 @@ class Sites:
             self._held.pop(held.site, None)
             if let_go and not out_of_reach:
                 self.given_back.add(held.site)
-        for waited in (held.leaving, *held.introduced.values()):
-            if waited is not None:
-                waited.settle(lambda: None)
+        for awaited in (held.leaving, *held.introduced.values()):
+            if awaited is not None:
+                awaited.settle(lambda: None)
         if held.site in self.given_back:
             self.when_given_back()
         for other in [] if let_go else self.held():  # what is lost for us is so for all of us
@@ -402,6 +430,17 @@ class Sites:
         """Where this client has dialled that host; empty if it has it not."""
         held = self._held.get(site)
         return "" if held is None else str(held.dialled)
+
+    @property
+    def via(self) -> Via | None:
+        """The gateway through which workers are reached, if there is one."""
+        return None if self._way is None else self._way.via
+
+    def try_gateway(self) -> None:
+        """Return when there is a link to the gateway. HostUnreachableError: there is none."""
+        assert self._way is not None
+        self._way.begin()
+        self._way.try_link()
 
     def is_held(self, site: str) -> bool:
         """Whether that host is this client's."""
@@ -450,11 +489,18 @@ def _reached(said: Address, until: float, *, wait: bool) -> Address:
     """Where somebody accepts connections, as an address in numbers; `wait`: for one that begins."""
     if said.transport == "ipc":
         return said
-    while True:
+
+    def dialled() -> Address:
         left = max(1.0, until - time.monotonic())
-        try:
-            return first_that_answers(f"the worker {said}", [said], left)
-        except HostUnreachableError as error:
-            if not wait or time.monotonic() >= until or NOT_YET not in str(error):
-                raise
-        time.sleep(AGAIN_S)  # nobody tells of a port at which somebody will listen
+        return first_that_answers(f"the worker {said}", [said], left)
+
+    return waited(dialled, until, wait=wait)
+
+
+def reached(said: Address, patience_s: float) -> Address:
+    """Where somebody accepts connections, waited for if it is about to begin.
+
+    Raises:
+        HostUnreachableError: nobody does.
+    """
+    return _reached(said, time.monotonic() + patience_s, wait=True)

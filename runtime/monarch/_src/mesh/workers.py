@@ -15,13 +15,15 @@ import msgspec
 
 from monarch._src.actor.future import Future
 from monarch._src.actor.texts import name_text
+from monarch._src.config import settings
 from monarch._src.core.access import MAKE_KEYS, TRUST_ALL, Role
 from monarch._src.core.addresses import Address, is_beyond_this_host, parse_listening
 from monarch._src.errors import SessionError
 from monarch._src.mesh.host_mesh import HostMesh
-from monarch._src.mesh.session import current_session, lock, session
-from monarch._src.mesh.sites import Sites
+from monarch._src.mesh.session import Session, current_session, lock, session
+from monarch._src.mesh.sites import PATIENCE_PART, Sites, reached
 from monarch._src.mesh.transport import check_transport
+from monarch._src.mesh.way import Via
 from monarch._src.net import directory as sessions
 from monarch._src.net import keys
 from monarch._src.net.interfaces import resolve
@@ -194,32 +196,101 @@ def attach_to_workers(
         raise ValueError("workers is empty: give the address of at least one")
     if name is not None:
         name_text("a host mesh", name)
-    trusts_all = _path("ca", ca) == TRUST_ALL
-    own = None if trusts_all else keys.load(
-        _path("ca", ca), None if private_key is None else _path("private_key", private_key),
-        Role.OWNER,
-    )  # fmt: skip
-    if trusts_all:
+    own = _loaded(ca, private_key)
+    if own is None:
         _check_near(addresses)
     with lock:
-        held = session()
-        if held.runtime.proc_ref is not None:
-            raise SessionError("only a client has workers, and this is a process of a mesh")
-        job = None if own is None else own.allowed.job
-        if held.sites is not None and held.sites.job != job and not held.sites.held():
-            held.sites.close()
-            held.sites = None
-        if held.sites is None:
-            private = "" if private_key is None else _path("private_key", private_key)
-            held.sites = Sites(held.runtime, own, [_path("ca", ca), private])
-        if held.sites.job != job:
-            raise ValueError(
-                f"this process has hosts of {_job_text(held.sites.job)}, and these are of "
-                f"{_job_text(job)}: one job at a time; attach in another process"
-            )
-        sites = held.sites.attach(addresses)
+        sites = _sites(own, ca, private_key).attach(addresses)
     extent = Extent(("hosts",), (len(sites),))
     return HostMesh(Region.of_extent(extent), sites=tuple(sites), name=name or "")
+
+
+def attach(address: str, *, ca: CA | None = None, private_key: Path | None = None) -> None:
+    """Reach workers through that one from now on: for a client that can connect to it alone.
+
+    `address` is where a worker of the job listens, as this process reaches it: a login host, or a
+    port of this host that is forwarded there. All other workers are dialled from there: addresses
+    given to `attach_to_workers` after this are as that host sees them. What passes is encrypted
+    between this process and each worker; the gateway can neither read nor change it. It serves as
+    a gateway whoever has its host, and is no host of this process unless it is among the workers.
+
+    Say it before `attach_to_workers`. Saying the same again is nothing. It holds until
+    `shutdown_context()`; a session that is kept, and taken up again, takes its gateway along.
+
+    Args:
+        ca: the directory with the keys of the job, as for `attach_to_workers`: then the gateway is
+            asked at once whether it lets this process in. If None it is asked by the first
+            `attach_to_workers`, with the keys given there.
+        private_key: the file of the key to act with; `owner.key` beside the others if None.
+
+    Raises:
+        HostUnreachableError: nobody answers there; with `ca`: it does not let this process in.
+        SessionError: this process has workers already, goes through another gateway, or is no
+            client.
+        ValueError, RuntimeError, PermissionError, FileNotFoundError: as `attach_to_workers`.
+    """
+    said = _dialled(address)
+    check_transport([said])
+    own = None if ca is None else _loaded(ca, private_key)
+    if ca is not None and own is None:
+        _check_near([said])
+    with lock:
+        held = _client_session()
+        if held.via is None or not held.via.is_at(said):
+            via = Via(said, reached(said, settings().liveness / PATIENCE_PART))
+            _check_free(held, via)
+            if held.via is None and held.sites is not None:  # it has no workers
+                held.sites.close()
+                held.sites = None
+            held.via = via
+        if ca is not None:
+            _sites(own, ca, private_key).try_gateway()
+
+
+def _check_free(held: Session, via: Via) -> None:
+    said = via.said
+    if held.via is not None and held.via.dialled != via.dialled:
+        raise SessionError(
+            f"this process goes through the gateway {held.via.said}, and cannot go through {said}"
+            " too: call shutdown_context() first"
+        )
+    if held.via is None and held.sites is not None and held.sites.held():
+        raise SessionError(
+            f"attach({str(said)!r}) comes too late: this process has workers already, which it "
+            "reaches by itself; call it before attach_to_workers"
+        )
+
+
+def _loaded(ca: CA, private_key: Path | None) -> keys.Keys | None:
+    if _path("ca", ca) == TRUST_ALL:
+        return None
+    private = None if private_key is None else _path("private_key", private_key)
+    return keys.load(_path("ca", ca), private, Role.OWNER)
+
+
+def _client_session() -> Session:
+    held = session()
+    if held.runtime.proc_ref is not None:
+        raise SessionError("only a client has workers, and this is a process of a mesh")
+    return held
+
+
+def _sites(own: keys.Keys | None, ca: CA, private_key: Path | None) -> Sites:
+    """What has the workers of this job. Under the lock."""
+    held = _client_session()
+    job = None if own is None else own.allowed.job
+    if held.sites is not None and held.sites.job != job and not held.sites.held():
+        held.sites.close()
+        held.sites = None
+    if held.sites is None:
+        private = "" if private_key is None else _path("private_key", private_key)
+        held.sites = Sites(held.runtime, own, [_path("ca", ca), private], held.via)
+    if held.sites.job != job:
+        raise ValueError(
+            f"this process has hosts of {_job_text(held.sites.job)}, and these are of "
+            f"{_job_text(job)}: one job at a time; attach in another process"
+        )
+    return held.sites
 
 
 def has_workers(mesh: HostMesh) -> bool:
@@ -246,7 +317,11 @@ def _dialled(worker: str | Future[str]) -> Address:
 def _check_near(addresses: Sequence[Address]) -> None:
     """Without keys nobody is dialled beyond this host: any who answers could run code here."""
     for address in addresses:
-        if is_beyond_this_host(address, resolve(address) if address.transport == "tcp" else []):
+        try:
+            resolved = resolve(address) if address.transport == "tcp" else []
+        except OSError:
+            resolved = []  # a gateway may know it; it is no loopback address, then
+        if is_beyond_this_host(address, resolved):
             raise PermissionError(
                 f"refused to dial {address} without keys: whoever answers there could run code in "
                 f"this process. Make keys with `{MAKE_KEYS}`, start the worker with them, and give "

@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from monarch._src.core.access import Role
 from monarch._src.core.addresses import Address
-from monarch._src.core.ids import AGENT, is_agent
+from monarch._src.core.ids import AGENT, is_agent, is_tunnel
 from monarch._src.core.links import Bounds, LinkState, PeerLeft, PeerLost, PeerRefused, Room
 from monarch._src.core.room import QUEUE, Allowances
 from monarch._src.core.tally import Tally
+from monarch._src.core.tunnels import TUNNELLED, TunnelMessage
 from monarch._src.net.audit import Audit
 from monarch._src.net.keys import Keys
 from monarch._src.net.link_end import Notice
@@ -56,17 +57,20 @@ class Gateway:
         admits: Callable[[str], bool] = lambda _: True,
         stranger: Callable[[str, AnyMessage], None] | None = None,
         unknown: Callable[[str], None] = lambda _: None,
+        tunnel: Callable[[str, TunnelMessage, Payload], None] | None = None,
     ) -> None:
         """Args:
         name: of this end of each link. told: hears of links, as frames do in their turn.
         admits: whether what comes by that link is handed on; if not, `stranger` gets what it says
             to this node itself. unknown: a message is for a node of this site that is not known.
+        tunnel: takes what comes by links of tunnels, which is no Relay.
         """
         self._node = node
         self._told = told
         self._admits = admits
         self._stranger = stranger
         self._unknown = unknown
+        self._tunnel = tunnel
         self._audit = audit
         self._refusals: Tally[str] = Tally()  # by the link, of which there are few
         self._liveness_s = liveness_s
@@ -218,9 +222,15 @@ class Gateway:
     def _take(self, peer: str, frames: Sequence[Buffer]) -> None:
         try:
             message, payload = decode(frames)
-            inner = frames_within(payload)
+            inner = frames_within(payload)  # or refuses what lies in a segment
         except FrameError as error:
             self._refuse(peer, str(error))
+            return
+        if self._tunnel is not None and is_tunnel(peer):
+            if isinstance(message, TUNNELLED):
+                self._tunnel(peer, message, payload)
+            else:
+                self._refuse(peer, f"a {type(message).__name__} is none of a tunnel")
             return
         if type(message) is not Relay:
             self._refuse(peer, f"a {type(message).__name__} is not passed on")

@@ -172,12 +172,19 @@ class Links:
             return bind.with_port(int(last.rpartition(":")[2]))
 
     def dial(
-        self, peer: str, address: Address, *, bounds: Bounds | None = None, anybody: bool = False
+        self,
+        peer: str,
+        address: Address,
+        *,
+        bounds: Bounds | None = None,
+        anybody: bool = False,
+        shown: str = "",
     ) -> None:
         """Have a link to that node, which listens there; anew if there was one that has ended.
 
         `bounds`: for this link, if others than usual. With `anybody` whoever answers is meant, and
-        has the name that it says from then on; `PeerNamed` is told of that.
+        has the name that it says from then on; `PeerNamed` is told of that. `shown`: where it
+        is, for errors, if `address` only leads there.
 
         Raises:
             ValueError: there is one already.
@@ -188,7 +195,7 @@ class Links:
                 raise ValueError(f"there is a link to {peer} already")
             self._leave_ended()
             end = self._dialled[peer] = End(self._new_link(peer, bounds), "", None)
-            end.address = str(address)
+            end.address = shown or str(address)
             end.is_anybody = anybody
             end.socket = new_socket(self._context, zmq.DEALER, address, self._heartbeat_s)
             # Only into connections that stand: what is queued for one to come would come twice.

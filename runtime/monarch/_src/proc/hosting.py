@@ -23,7 +23,14 @@ from typing import Any
 from monarch._src.core.access import Role
 from monarch._src.core.addresses import Address, Listening, candidates, parse_address
 from monarch._src.core.host import Host
-from monarch._src.core.ids import AGENT, agent_at, host_of_site, is_agent, parse_proc_node
+from monarch._src.core.ids import (
+    AGENT,
+    agent_at,
+    host_of_site,
+    is_agent,
+    is_tunnel,
+    parse_proc_node,
+)
 from monarch._src.core.lease import End
 from monarch._src.core.links import LinkDown, LinkUp
 from monarch._src.core.tenancy import (
@@ -39,6 +46,7 @@ from monarch._src.core.tenancy import (
     Tenant,
     Welcome,
 )
+from monarch._src.core.tunnels import TunnelMessage
 from monarch._src.data.fetcher import Fetcher, Segments
 from monarch._src.data.serving import send_piece
 from monarch._src.net.audit import Audit
@@ -52,6 +60,7 @@ from monarch._src.proc import record, table
 from monarch._src.proc.sheltering import Sheltering
 from monarch._src.proc.system import pidfd
 from monarch._src.proc.tenure import Driver
+from monarch._src.proc.tunnelling import FarTunnels
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import (
     AnyMessage,
@@ -109,6 +118,7 @@ class Hosting:
         gateway = self._gateway = Gateway(
             node, node.site, serving.keys, serving.audit, serving.liveness_s, self._told,
             admits=self._admits, stranger=self._asked, unknown=self._expect,
+            tunnel=self._on_tunnel,
         )  # fmt: skip
         try:
             self.address = gateway.links.listen(serving.listening, trusts_all=serving.trusts_all)
@@ -119,6 +129,7 @@ class Hosting:
         fetcher = self._fetcher = Fetcher(node, gateway, segments.to_lend, self._watch_sender)
         node.on_forget = self._forgotten
         driver.watch(gateway.links.fileno(), gateway.links.work)
+        self._tunnels = FarTunnels(gateway, driver, self.note)
         if serving.lifeline is not None:
             driver.watch(serving.lifeline, self._starter_gone)
         self.handlers: dict[type, Callable[[str, Any, Any], None]] = {
@@ -194,10 +205,10 @@ class Hosting:
         return False
 
     def next_deadline(self) -> float | None:
-        """When links are to be looked at, or what is kept is."""
-        shelter = self._shelter.next_deadline()
+        """When links are to be looked at, or what is kept is, or tunnels are."""
+        others = (self._shelter.next_deadline(), self._tunnels.next_deadline())
         links = self._gateway.links.next_deadline()
-        return links if shelter is None else min(links, shelter)
+        return min([links, *(found for found in others if found is not None)])
 
     def obeys(self, peer: str) -> bool:
         """Whether messages of that node count, whoever has passed them on."""
@@ -206,6 +217,7 @@ class Hosting:
     def looked(self) -> None:
         """Let the next client have the host once nothing is left of what the last one had."""
         self._shelter.looked()
+        self._tunnels.looked()
         for node, request in self._shelter.no_longer_awaited():
             self._gateway.say(node, Kept(request))
         if self._tenancy.state is TenancyState.DETACHED:
@@ -242,6 +254,7 @@ class Hosting:
     def close(self) -> None:
         """Say goodbye to everybody."""
         self._unwatch_client()
+        self._tunnels.close()
         self._gateway.close("the worker has ended")
         self._segments.close()
         self._serving.audit.close()
@@ -274,6 +287,9 @@ class Hosting:
             self._do(self._tenancy.out_of_reach(holder))
         self._do(self._tenancy.asked(client))
 
+    def _on_tunnel(self, link: str, message: TunnelMessage, payload: Payload) -> None:
+        self._tunnels.heard(link, message, payload)
+
     def _expect(self, node: str) -> None:
         """A message is for a proc that is not here: it may be about to be asked for."""
         place = parse_proc_node(node)
@@ -305,7 +321,9 @@ class Hosting:
     # --- what links tell --------------------------------------------------------------------------
 
     def _told(self, peer: str, notice: Notice) -> None:
-        if isinstance(notice, ENDS):
+        if is_tunnel(peer):
+            self._tunnels.told(peer, notice)
+        elif isinstance(notice, ENDS):
             if peer in self._sites:
                 host = host_of_site(peer)
                 self._site_lost(peer, f"the host {host} is lost for this one: {notice.why}")

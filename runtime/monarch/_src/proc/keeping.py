@@ -444,7 +444,7 @@ class Keeping:
             holder.node,
             Attached(
                 self._attaching.request, lease.name, lease.number, meshes, away.token,
-                away.workers, away.keys,
+                away.workers, away.keys, away.gateway,
             ),
         )  # fmt: skip
         for message in news:
@@ -482,6 +482,6 @@ class Keeping:
         """Note what is on workers, for who has to end it there; whether there is anything."""
         away, lease = self._away, self.lease
         workers = [WorkerRecord(one.site, one.address) for one in away.workers if lease.name]
-        said = AwayRecord(away.token, lease.number, away.keys, workers) if workers else None
-        record.write_away(self._directory, said)
+        said = AwayRecord(away.token, lease.number, away.keys, workers, away.gateway)
+        record.write_away(self._directory, said if workers else None)
         return bool(workers)

@@ -60,13 +60,14 @@ class AwayRecord(msgspec.Struct, frozen=True):
 
     It stands in a file of its own, which outlives an agent that could not have it ended. `token` is
     what they know it by, `number` how many clients it had, `keys` are the paths of those with which
-    workers are dialled.
+    workers are dialled, `gateway` the address through which, if so.
     """
 
     token: str
     number: int
     keys: list[str]
     workers: list[WorkerRecord]
+    gateway: str = ""
 
     def __repr__(self) -> str:
         return f"<AwayRecord {self.workers}>"  # no token

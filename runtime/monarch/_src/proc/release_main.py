@@ -16,13 +16,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from monarch._src.config import settings
 from monarch._src.core.access import TRUST_ALL, Role
-from monarch._src.core.addresses import parse_address
+from monarch._src.core.addresses import Address, parse_address
 from monarch._src.core.ids import AGENT, host_of_site
 from monarch._src.core.links import Bounds, LinkUp, PeerLeft, PeerLost, PeerRefused
 from monarch._src.errors import HostUnreachableError
@@ -36,6 +37,7 @@ from monarch._src.net.node import frames_within
 from monarch._src.proc import record
 from monarch._src.proc.record import AwayRecord, WorkerRecord
 from monarch._src.proc.release import patience
+from monarch._src.proc.through import Through
 from monarch._src.wire.frames import Buffer, FrameError, Payload, decode, encode
 from monarch._src.wire.messages import HoldSite, LetSiteGo, Message, Relay, SiteFree, SiteIs
 
@@ -56,7 +58,18 @@ def release(directory: Path) -> list[str]:
         own = None if ca == TRUST_ALL else keys.load(ca, private_key or None, Role.OWNER)
     except (OSError, ValueError) as error:
         return [f"{one.address} was not told to end what it keeps: {error}" for one in away.workers]
-    problems = _Release(away, own).run()
+    through: Through | None = None
+    if away.gateway:
+        try:
+            gateway = parse_address(away.gateway)
+            through = Through(directory, gateway, away.keys, settings().liveness)
+        except (OSError, ValueError) as error:
+            return [_text(one, str(error)) for one in away.workers]
+    try:
+        problems = _Release(away, own, through).run()
+    finally:
+        if through is not None:
+            through.close()
     left = list(problems)
     record.write_away(directory, msgspec.structs.replace(away, workers=left) if left else None)
     return [_text(one, why) for one, why in problems.items()]
@@ -69,21 +82,23 @@ def _text(one: WorkerRecord, why: str) -> str:
     )
 
 
-def _is_there(one: WorkerRecord) -> str | None:
-    """None if somebody listens there; why not; empty if the host says that nobody does."""
+def _way_to(one: WorkerRecord, through: Through | None) -> Address | str:
+    """Where to dial it; or why it cannot be dialled: empty if its host says that nobody listens."""
     address = parse_address(one.address)
     if address.transport == "ipc":
-        return None if Path(address.path).exists() else ""
+        return address if Path(address.path).exists() else ""
     try:
-        first_that_answers("it", [address], patience() / 2)
+        if through is not None and address != through.gateway:
+            return through.reach(address, patience() / 2)[1]
+        return first_that_answers("it", [address], patience() / 2)
     except HostUnreachableError as error:
         return "" if "ECONNREFUSED" in str(error) else str(error)
-    return None
 
 
 class _Release:
-    def __init__(self, away: AwayRecord, own: keys.Keys | None) -> None:
+    def __init__(self, away: AwayRecord, own: keys.Keys | None, through: Through | None) -> None:
         self._away = away
+        self._through = through
         self._name = f"client-{os.urandom(6).hex()}"
         self._came: deque[tuple[str, Sequence[Buffer] | Notice, int]] = deque()
         # By link: those that are not done.
@@ -104,9 +119,8 @@ class _Release:
         """Ask all of them at the same time, and wait."""
         until = time.monotonic() + patience()
         try:
-            self._reach()
-            for link, one in self._owing.items():
-                self._links.dial(link, parse_address(one.address), anybody=True)
+            for link, address in self._reach().items():
+                self._links.dial(link, address, anybody=True)
             while self._owing and (left := until - time.monotonic()) > 0:
                 self._links.wait(left)
                 self._links.work()
@@ -118,15 +132,22 @@ class _Release:
             self._failed(one, "it does not answer")
         return self._problems
 
-    def _reach(self) -> None:
-        """Leave out those that are not there: a worker that has ended has ended what it had."""
+    def _reach(self) -> dict[str, Address]:
+        """Where to dial, by link. Leaves out those that are not there: a worker that has ended has
+        ended what it had.
+        """
         with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-            found = dict(zip(self._owing, pool.map(_is_there, self._owing.values()), strict=True))
-        for link, why in found.items():
-            if why is not None:
-                one = self._owing.pop(link)
-                if why:
-                    self._failed(one, why)
+            ways = pool.map(partial(_way_to, through=self._through), self._owing.values())
+            found = dict(zip(self._owing, ways, strict=True))
+        dialled: dict[str, Address] = {}
+        for link, way in found.items():
+            if isinstance(way, Address):
+                dialled[link] = way
+                continue
+            one = self._owing.pop(link)
+            if way:
+                self._failed(one, way)
+        return dialled
 
     def _take(self, link: str, what: Sequence[Buffer] | Notice, size: int) -> None:
         if size >= 0:

@@ -150,6 +150,13 @@ from monarch._src.wire.messages.sites import (
     SitesAre,
     SitesKnown,
 )
+from monarch._src.wire.messages.tunnels import (
+    TunnelBytes,
+    TunnelClose,
+    TunnelCredit,
+    TunnelOpen,
+    TunnelOpened,
+)
 
 __all__ = [
     "COME",
@@ -266,6 +273,11 @@ __all__ = [
     "ThreadStack",
     "TreeDone",
     "TreeStuck",
+    "TunnelBytes",
+    "TunnelClose",
+    "TunnelCredit",
+    "TunnelOpen",
+    "TunnelOpened",
     "Undelivered",
     "WantOutput",
     "Watch",
@@ -286,4 +298,5 @@ AnyMessage = (
     | ListPaused | PausedListed | AskDebugger | DebuggerAnswered | RankPaused
     | AskBridge | BridgeAnswered | BridgeBytes | SetBridge | BridgeSet | BridgeClosed
     | KeepSite | KeptAway | SiteTaken | ClientKnown | AskKnown
+    | TunnelOpen | TunnelOpened | TunnelBytes | TunnelCredit | TunnelClose
 )  # fmt: skip

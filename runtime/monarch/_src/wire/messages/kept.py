@@ -87,7 +87,8 @@ class Attached(Message, tag=66):
     """The session is yours. `number`: how many clients held it before you.
 
     `workers` are to be asked for what they have of it, by its `token`; `keys` are the paths of
-    those with which they were dialled (`attach_to_workers`: ca, private_key).
+    those with which they were dialled (`attach_to_workers`: ca, private_key), `gateway` the address
+    through which, if so (`attach`).
     """
 
     request: int
@@ -97,6 +98,7 @@ class Attached(Message, tag=66):
     token: str = ""
     workers: list[KeptWorker] = []
     keys: list[str] = []
+    gateway: str = ""
 
 
 class Detach(Message, tag=67):
@@ -169,6 +171,7 @@ class KeptAway(Message, tag=177):
     keys: list[str]
     workers: list[KeptWorker]
     meshes: list[KeptMesh]
+    gateway: str = ""
 
 
 class SiteTaken(Message, tag=179):
