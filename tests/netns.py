@@ -162,6 +162,11 @@ class Program:
             self._lines.put(line)
         self._lines.put("")
 
+    @property
+    def pid(self) -> int:
+        """Its process, which `ip netns exec` becomes."""
+        return self._process.pid
+
     def tell(self, line: str) -> None:
         """Write it a line."""
         assert self._process.stdin is not None

@@ -1,6 +1,6 @@
 """A client that has worker hosts: loads their ranks with calls, and says what becomes of them.
 
-    client_of_hosts.py KEYS ADDRESS...
+    client_of_hosts.py [--through GATEWAY] KEYS ADDRESS...
 
 Says what happens as lines of JSON. On its input: `stop`, call no more, and say whether each rank
 has done each call once and in order; `ask HOST OTHER`, have a rank of one host call one of another;
@@ -24,6 +24,7 @@ from monarch.actor import (
     Actor,
     Future,
     SupervisionError,
+    attach,
     attach_to_workers,
     endpoint,
 )
@@ -103,6 +104,9 @@ def main() -> None:
     faults: list[Any] = []
     monarch.actor.unhandled_fault_hook = faults.append
     ca, *addresses = sys.argv[1:]
+    if ca == "--through":
+        gateway, ca, *addresses = addresses
+        attach(gateway)
     mesh = attach_to_workers(ca=ca, workers=addresses)
     procs = mesh.spawn_procs({"gpus": GPUS})
     ranks = procs.spawn("ranks", Rank)

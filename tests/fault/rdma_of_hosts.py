@@ -1,6 +1,6 @@
 """A client that has two worker hosts, and moves bytes between a rank of each, one-sided.
 
-    rdma_of_hosts.py KEYS ADDRESS ADDRESS
+    rdma_of_hosts.py [--through GATEWAY] KEYS ADDRESS ADDRESS
 
 Says what happens as lines of JSON. On its input: `move`, read and write memory of the first host
 from the second; `home`, read and write memory of the client and of a process beside it from there;
@@ -23,7 +23,7 @@ from typing import Any
 import numpy
 
 import monarch.actor
-from monarch.actor import Actor, attach_to_workers, endpoint, this_host
+from monarch.actor import Actor, attach, attach_to_workers, endpoint, this_host
 from monarch.rdma import RDMABuffer, RDMAError, transports
 
 CHUNK = 1 << 21
@@ -188,6 +188,9 @@ def main() -> None:
     faults: list[Any] = []
     monarch.actor.unhandled_fault_hook = faults.append
     ca, *addresses = sys.argv[1:]
+    if ca == "--through":
+        gateway, ca, *addresses = addresses
+        attach(gateway)
     mesh = attach_to_workers(ca=ca, workers=addresses)
     owner: Any = mesh.slice(hosts=0).spawn_procs(name="owner").spawn("owner", Owner)
     mover: Any = mesh.slice(hosts=1).spawn_procs(name="mover").spawn("mover", Mover)

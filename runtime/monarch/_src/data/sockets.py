@@ -183,7 +183,9 @@ def _proof(secret: bytes, one: bytes, other: bytes) -> bytes:
 
 
 def tune(connection: socket.socket) -> None:
-    """Set what a socket of the data plane has set."""
+    """Set what a socket of the data plane has set; one that only leads to it needs none of it."""
+    if connection.family == socket.AF_UNIX:
+        return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_USER_TIMEOUT", _SILENT_MS), ("TCP_KEEPIDLE", 5),

@@ -98,6 +98,7 @@ class Near:
         self._link = ""  # what the link is called, once its other end has said its name
         self._dialled = ""  # the same before
         self._is_up = False
+        self._dialled_at = 0.0
         self._again_at: float | None = 0.0  # when the gateway is to be dialled; None: it has been
         self._waiting: list[tuple[Ask, socket.socket]] = []  # who asks while there is no link
         self._lines: dict[socket.socket, bytearray] = {}
@@ -153,7 +154,13 @@ class Near:
     def _dial(self) -> None:
         self._again_at = None
         self._dialled = "?"
+        self._dialled_at = time.monotonic()
         self._links.dial(self._dialled, self._gateway, bounds=self._bounds, anybody=True)
+
+    def _try_again(self) -> None:
+        """Somebody wants the gateway: dial it soon, if nobody is at it."""
+        if not self._dialled and self._again_at is None:
+            self._again_at = self._dialled_at + AGAIN_S
 
     def _say(self, link: str, message: Message, payload: Payload) -> None:
         try:
@@ -207,8 +214,8 @@ class Near:
         waiting, self._waiting = self._waiting, []
         for _, connection in waiting:
             self._answer(connection, Answer(why=f"the gateway {self._gateway}: {why}"))
-        # A key that it does not take, or another version, it will not take later either; whoever
-        # asks then is told so again.
+        # A key that it does not take, or another version, it will hardly take later; but it may be
+        # another gateway by then. Who asks has it tried, and is told so again.
         self._again_at = None if refused else time.monotonic() + AGAIN_S
 
     def _now_is(self, state: State) -> None:
@@ -267,8 +274,7 @@ class Near:
             self._open(ask, connection)
             return
         self._waiting.append((ask, connection))
-        if not self._dialled and self._again_at is None:
-            self._again_at = time.monotonic()
+        self._try_again()
 
     def _answer(self, connection: socket.socket, answer: Answer, *, stays: bool = False) -> None:
         with suppress(OSError):  # who has asked may have left
@@ -303,6 +309,7 @@ class Near:
     def _lead_to(self, address: str, connection: socket.socket) -> None:
         if not self._is_up:
             connection.close()
+            self._try_again()
             return
 
         def done(_address: str, why: str) -> socket.socket | None:
