@@ -26,6 +26,7 @@ from monarch._src.data.verbs.devices import Place
 from monarch._src.errors import JobError
 from monarch._src.job import record as job_record
 from monarch._src.job.trait import JobTrait
+from monarch._src.net.gateway_door import Answer, Ask, read_answer, read_ask, written
 from monarch._src.net.link_terms import link_versions
 from monarch._src.proc import record, sessions
 from monarch._src.proc.board import SLOT, Board
@@ -285,6 +286,12 @@ HANDLE = Handle(1, OWNER, 3, b"k" * 16, 100, False, True, "holder", "5.0.1")
 ENDS = words.Ends(
     made(Place, random.Random(2)), 1024, 4, 4, ((7, 99), (8, 100)),
 )  # fmt: skip
+ASKS = [
+    written(Ask("tcp://h2:26600")),
+    written(Ask("tcp://[fd00::2]:1", join=True)),
+    written(Ask()),
+]
+ANSWERS = [written(Answer("tcp://10.0.0.2:26600", "/tmp/via")), written(Answer(why="nobody"))]
 INVITATION = Invitation(
     sockets.Place(["10.0.0.1"], 4711, b"s" * 32), b"i" * 16, b"t" * 16, 5.0
 )  # fmt: skip
@@ -382,6 +389,8 @@ def parsers(folder: Path, board: Board) -> list[Parser]:
             for kind, valid in SAID
         ),
         Parser("an invitation", invitation, (ValueError,), bodies([INVITATION])),
+        Parser("what is asked of a gateway", read_ask, (ValueError,), texts(ASKS)),
+        Parser("what a gateway answers", read_answer, (ValueError,), texts(ANSWERS)),
         Parser("a handle", _as(Handle), (ValueError,), bodies([HANDLE])),
         Parser("the lock of a session", lambda c: record.read_lock(lock(c)), (), texts([RECORD])),
         Parser("a kept session", lambda c: record.read_kept(kept(c)), (), texts([KEPT])),

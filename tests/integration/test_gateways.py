@@ -6,6 +6,7 @@ Where it cannot: `tests/fault/test_gateways.py`.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -186,6 +187,21 @@ def test_attach_says_at_its_line_whether_the_gateway_lets_one_in(
     assert any("speaks no CURVE" in line["why"] for line in site.audit("refused"))
 
 
+def test_a_key_that_is_not_listed_is_refused_at_once_and_written_down(
+    site: Site, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(shutdown_context)
+    keys.make(tmp_path / "forged")
+    listed = json.loads((tmp_path / "forged" / "job.public").read_text())
+    known = json.loads((Path(site.job) / "job.public").read_text())
+    forged = json.dumps({**listed, "worker": known["worker"]})
+    (tmp_path / "forged" / "job.public").write_text(forged)
+    for _ in range(2):  # whoever asks again is told so again
+        with pytest.raises(ConnectionError, match="lets in no such key"):
+            attach(site.gateway.address, ca=str(tmp_path / "forged"))
+    assert any("is none of this job's" in line["why"] for line in site.audit("refused"))
+
+
 def test_who_is_no_owner_goes_through_no_gateway(site: Site) -> None:
     asks = TunnelOpen(1, site.addresses[0])
     with linked(
@@ -208,7 +224,7 @@ def test_a_tunnel_says_what_tunnels_say_and_nothing_else(site: Site) -> None:
     own = keys.load(site.job, None, Role.OWNER)
     with linked(own, "tunnel-of-a-stranger", site.gateway.address) as caller:
         caller.links.send(caller.site, encode(SiteFree(1)))
-        for number in range(1, MOST_STREAMS + 10):
+        for number in range(1, MOST_STREAMS + 2):
             caller.links.send(caller.site, encode(TunnelOpen(number, "ipc:///tmp/x")))
         caller.all_was_heard()
     whys = [line["why"] for line in site.audit("refused")]
@@ -275,6 +291,19 @@ def test_without_keys_it_works_on_loopback(agent_errors: object) -> None:
         with pytest.raises(PermissionError, match="without keys"):
             attach_to_workers(ca=TRUST_ALL, workers=["tcp://10.99.0.1:26600"])
         shutdown_context()
+
+
+def test_a_client_that_holds_the_interpreter_for_longer_than_liveness_is_not_lost(
+    site: Site, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(shutdown_context)
+    with configured(liveness=2):
+        attach(site.gateway.address)
+        mesh = attach_to_workers(ca=site.job, workers=site.addresses)
+        residents = mesh.spawn_procs().spawn("residents", Resident)
+        assert residents.add.call(1).get(timeout=PATIENCE_S).values() == [1, 1]
+        ctypes.PyDLL(None).usleep(5_000_000)  # no thread of this process runs meanwhile
+        assert residents.add.call(1).get(timeout=PATIENCE_S).values() == [2, 2]
 
 
 def test_nothing_is_left_of_a_way_through_a_gateway(through: Site, procs: ProcMesh) -> None:

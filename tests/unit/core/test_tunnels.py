@@ -200,6 +200,32 @@ def test_what_comes_of_no_stream_is_dropped(near: bool, message: TunnelMessage) 
     tunnel.validate()
 
 
+NUMBERS = st.integers(-1, 4) | st.integers(-(1 << 63), (1 << 63) - 1)
+SAID = st.one_of(
+    st.builds(TunnelOpen, NUMBERS, st.sampled_from([WHERE, "tcp://localhost:1", "x"]) | st.text()),
+    st.builds(TunnelOpened, NUMBERS, st.text(), st.sampled_from(["", "no"])),
+    st.builds(TunnelBytes, NUMBERS),
+    st.builds(TunnelCredit, NUMBERS, NUMBERS),
+    st.builds(TunnelClose, NUMBERS, st.text()),
+)
+
+
+@given(st.booleans(), st.lists(st.tuples(SAID, st.integers(0, 2 * WINDOW), st.booleans())))
+def test_whatever_the_other_end_says_an_end_keeps_its_rules(
+    near: bool, said: list[tuple[TunnelMessage, int, bool]]
+) -> None:
+    tunnel = Tunnel(near=near)
+    if near:
+        tunnel.asked(WHERE)
+    for message, size, answers in said:
+        for action in tunnel.received(message, bytes(size)):
+            if isinstance(action, Dial) and answers:
+                tunnel.dialled(action.stream, WHERE)
+            if isinstance(action, Write) and answers:
+                tunnel.wrote(action.stream, len(action.data))
+        tunnel.validate()
+
+
 class Side:
     """One end, with connections in memory: what is still to be read, and what was written."""
 

@@ -41,7 +41,7 @@ from monarch._src.wire.messages import (
 
 WINDOW = 1 << 20
 PIECE = 1 << 16  # bytes in one message
-MOST_STREAMS = 256  # of one tunnel
+MOST_STREAMS = 1024  # of one tunnel
 LONGEST_WHY = 1000
 
 TunnelMessage: TypeAlias = "TunnelOpen | TunnelOpened | TunnelBytes | TunnelCredit | TunnelClose"

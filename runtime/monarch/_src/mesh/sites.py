@@ -478,8 +478,8 @@ class Sites:
 
 def _for_another(one: _Held, other: _Held) -> list[str]:
     """Where one host may be dialled by another: where this client has, if that means the same."""
-    near = one.dialled.scope is Scope.LOOPBACK
-    if near and other.dialled.scope is not Scope.LOOPBACK:
+    near = one.dialled.scope is Scope.LOOPBACK  # of this host, or of the gateway's
+    if near and (other.dialled.scope is not Scope.LOOPBACK or one.through != other.through):
         return list(one.told)
     first = str(one.dialled)
     return [first, *(told for told in one.told if told != first)]

@@ -211,8 +211,8 @@ def attach(address: str, *, ca: CA | None = None, private_key: Path | None = Non
     `address` is where a worker of the job listens, as this process reaches it: a login host, or a
     port of this host that is forwarded there. All other workers are dialled from there: addresses
     given to `attach_to_workers` after this are as that host sees them. What passes is encrypted
-    between this process and each worker; the gateway can neither read nor change it. It serves as
-    a gateway whoever has its host, and is no host of this process unless it is among the workers.
+    between this process and each worker. It is a gateway whoever has its host, and no host of this
+    process unless it is among the workers.
 
     Say it before `attach_to_workers`. Saying the same again is nothing. It holds until
     `shutdown_context()`; a session that is kept, and taken up again, takes its gateway along.

@@ -28,7 +28,7 @@ from monarch._src.core.access import TRUST_ALL, Role
 from monarch._src.core.addresses import parse_address
 from monarch._src.core.ids import TUNNEL
 from monarch._src.core.links import Bounds, LinkDown, LinkUp, PeerLeft, PeerLost, PeerRefused, Room
-from monarch._src.core.tunnels import TUNNELLED
+from monarch._src.core.tunnels import LONGEST_WHY, TUNNELLED
 from monarch._src.net import keys
 from monarch._src.net.audit import Audit
 from monarch._src.net.gateway_door import (
@@ -43,7 +43,7 @@ from monarch._src.net.link_end import Notice, PeerNamed
 from monarch._src.net.link_terms import bounds_of
 from monarch._src.net.links import Links
 from monarch._src.net.tunnels import Tunnels
-from monarch._src.proc.system import pidfd
+from monarch._src.proc.system import pidfd, raise_fd_limit
 from monarch._src.wire.frames import Buffer, FrameError, Payload, decode, encode
 from monarch._src.wire.messages import Message
 
@@ -207,7 +207,7 @@ class Near:
             self._gone(notice.why, refused=isinstance(notice, PeerRefused))
 
     def _gone(self, why: str, *, refused: bool) -> None:
-        self._now_is(State(False, why))
+        self._now_is(State(False, why[:LONGEST_WHY]))  # a line that a pipe takes whole
         link, self._link, self._dialled = self._link, "", ""
         if link:
             self._tunnels.cut(link, f"the tunnel through the gateway {self._gateway} has ended")
@@ -324,6 +324,7 @@ class Near:
 
 def main() -> None:
     """`python -c ... DIRECTORY OPTIONS`: serve until standard input ends."""
+    raise_fd_limit()
     os.set_blocking(1, False)
     log_to = Path(sys.argv[1]) / "gateway.log"
     form = "%(asctime)s %(name)s %(levelname)s %(message)s"
