@@ -267,19 +267,26 @@ def test_what_makes_no_sense_is_refused_where_it_is_said(
         attach(site.gateway.address)
 
 
-def test_a_client_that_has_workers_gets_no_gateway_and_none_has_two(
+def test_a_client_that_has_workers_keeps_its_way_to_them(
     site: Site, request: pytest.FixtureRequest
 ) -> None:
     request.addfinalizer(shutdown_context)
     mesh = attach_to_workers(ca=site.job, workers=site.addresses[:1])
-    with pytest.raises(SessionError, match="comes too late"):
+    with pytest.raises(SessionError, match=r"comes too late: .* which it reaches by itself"):
         attach(site.gateway.address)
     mesh.stop().get(timeout=PATIENCE_S)
+    attach(site.addresses[1])  # which is meant as little as a wrong address
     attach(site.gateway.address)
-    with pytest.raises(SessionError, match=r"cannot go through .* too"):
+    mesh = attach_to_workers(ca=site.job, workers=site.addresses[:1])
+    assert port_of(site.behind[0]) not in connected_to()
+    attach(site.gateway.address)
+    with pytest.raises(SessionError, match=f"through the gateway {site.gateway.address}"):
         attach(site.addresses[1])
-    shutdown_context()
+    mesh.stop().get(timeout=PATIENCE_S)
     attach(site.addresses[1])
+    mesh = attach_to_workers(ca=site.job, workers=site.addresses)
+    assert port_of(site.behind[0]) not in connected_to()
+    assert port_of(site.behind[1]) in connected_to()
 
 
 def test_without_keys_it_works_on_loopback(agent_errors: object) -> None:

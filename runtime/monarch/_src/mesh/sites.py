@@ -217,7 +217,8 @@ class Sites:
     def _reach_all(self, asked: Sequence[_Asked]) -> None:
         problems = self._reach(asked, wait=True)
         if len(problems) > 1:
-            text = "\n".join(str(problems[number]) for number in sorted(problems))
+            # A gateway that is not there is told once, whoever is behind it.
+            text = "\n".join(dict.fromkeys(str(problems[one]) for one in sorted(problems)))
             raise HostUnreachableError(text)
         for error in problems.values():
             raise error

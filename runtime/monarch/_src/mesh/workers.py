@@ -214,8 +214,9 @@ def attach(address: str, *, ca: CA | None = None, private_key: Path | None = Non
     between this process and each worker. It is a gateway whoever has its host, and no host of this
     process unless it is among the workers.
 
-    Say it before `attach_to_workers`. Saying the same again is nothing. It holds until
-    `shutdown_context()`; a session that is kept, and taken up again, takes its gateway along.
+    Say it before `attach_to_workers`. Saying the same again is nothing; another gateway takes its
+    place while this process has no workers. It holds until `shutdown_context()`; a session that is
+    kept, and taken up again, takes its gateway along.
 
     Args:
         ca: the directory with the keys of the job, as for `attach_to_workers`: then the gateway is
@@ -225,8 +226,7 @@ def attach(address: str, *, ca: CA | None = None, private_key: Path | None = Non
 
     Raises:
         HostUnreachableError: nobody answers there; with `ca`: it does not let this process in.
-        SessionError: this process has workers already, goes through another gateway, or is no
-            client.
+        SessionError: this process has workers already, reached in another way; or is no client.
         ValueError, RuntimeError, PermissionError, FileNotFoundError: as `attach_to_workers`.
     """
     said = _dialled(address)
@@ -238,27 +238,24 @@ def attach(address: str, *, ca: CA | None = None, private_key: Path | None = Non
         held = _client_session()
         if held.via is None or not held.via.is_at(said):
             via = Via(said, reached(said, settings().liveness / PATIENCE_PART))
-            _check_free(held, via)
-            if held.via is None and held.sites is not None:  # it has no workers
-                held.sites.close()
-                held.sites = None
-            held.via = via
+            if held.via is None or held.via.dialled != via.dialled:
+                _go_through(held, via)
         if ca is not None:
             _sites(own, ca, private_key).try_gateway()
 
 
-def _check_free(held: Session, via: Via) -> None:
-    said = via.said
-    if held.via is not None and held.via.dialled != via.dialled:
+def _go_through(held: Session, via: Via) -> None:
+    sites = held.sites
+    if sites is not None and sites.held():
+        way = "by itself" if held.via is None else f"through the gateway {held.via.said}"
         raise SessionError(
-            f"this process goes through the gateway {held.via.said}, and cannot go through {said}"
-            " too: call shutdown_context() first"
+            f"attach({str(via.said)!r}) comes too late: this process has workers already, which it "
+            f"reaches {way}; say it before attach_to_workers, or give them back first (stop())"
         )
-    if held.via is None and held.sites is not None and held.sites.held():
-        raise SessionError(
-            f"attach({str(said)!r}) comes too late: this process has workers already, which it "
-            "reaches by itself; call it before attach_to_workers"
-        )
+    if sites is not None:
+        sites.close()
+        held.sites = None
+    held.via = via
 
 
 def _loaded(ca: CA, private_key: Path | None) -> keys.Keys | None:
