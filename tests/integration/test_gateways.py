@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -23,8 +24,15 @@ from monarch._src.core.access import Role
 from monarch._src.core.tunnels import MOST_STREAMS
 from monarch._src.mesh.transport import forget_transport
 from monarch._src.net import keys
-from monarch._src.wire.frames import encode
-from monarch._src.wire.messages import SiteFree, TunnelOpen
+from monarch._src.wire.frames import NO_PAYLOAD, Payload, encode
+from monarch._src.wire.messages import (
+    SiteFree,
+    TunnelBytes,
+    TunnelClose,
+    TunnelCredit,
+    TunnelOpen,
+    TunnelOpened,
+)
 from monarch.actor import (
     ProcMesh,
     SupervisionError,
@@ -39,7 +47,7 @@ from monarch.session import SessionError
 from tests.conftest import Faults
 from tests.integration.programs import running
 from tests.integration.residents import CLIENT, Resident
-from tests.strangers import linked
+from tests.strangers import Caller, linked
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
 
 LARGE = 64 << 20
@@ -58,6 +66,13 @@ class Site:
     def audit(self, what: str) -> list[dict[str, Any]]:
         lines = (self.folder / "audit").read_text().splitlines()
         return [found for line in lines if (found := json.loads(line))["what"] == what]
+
+    def wait_until_refused(self, caller: Caller, why: str) -> None:
+        """Until that is in the audit; what was only received is not yet."""
+        until = time.monotonic() + PATIENCE_S
+        while not any(why in line["why"] for line in self.audit("refused")):
+            assert time.monotonic() < until
+            caller.links.wait(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +199,8 @@ def test_attach_says_at_its_line_whether_the_gateway_lets_one_in(
     ):
         attach(site.gateway.address, ca=str(stranger))
     shutdown_context()
-    assert any("speaks no CURVE" in line["why"] for line in site.audit("refused"))
+    noted = [*site.audit("refused"), *site.audit("broke off")]  # either may see it first
+    assert any("speaks no CURVE" in line["why"] for line in noted)
 
 
 def test_a_key_that_is_not_listed_is_refused_at_once_and_written_down(
@@ -208,16 +224,13 @@ def test_who_is_no_owner_goes_through_no_gateway(site: Site) -> None:
         keys.load(site.job, None, Role.WORKER), "tunnel-of-a-worker", site.gateway.address
     ) as caller:
         caller.links.send(caller.site, encode(asks))
-        caller.all_was_heard()
+        why = "its key is that of worker, and owners go through gateways"
+        site.wait_until_refused(caller, why)
     with linked(
         keys.load(site.job, None, Role.OBSERVER), "observer-1", site.gateway.address
     ) as caller:
         caller.links.send(caller.site, encode(asks))
-        while not any("TunnelOpen" in line["why"] for line in site.audit("refused")):
-            caller.links.wait(0.1)  # what is dropped is not acknowledged
-    whys = [line["why"] for line in site.audit("refused")]
-    assert "its key is that of worker, and owners go through gateways" in whys
-    assert "an observer may not say TunnelOpen" in whys
+        site.wait_until_refused(caller, "an observer may not say TunnelOpen")
 
 
 def test_a_tunnel_says_what_tunnels_say_and_nothing_else(site: Site) -> None:
@@ -226,9 +239,34 @@ def test_a_tunnel_says_what_tunnels_say_and_nothing_else(site: Site) -> None:
         caller.links.send(caller.site, encode(SiteFree(1)))
         for number in range(1, MOST_STREAMS + 2):
             caller.links.send(caller.site, encode(TunnelOpen(number, "ipc:///tmp/x")))
+        site.wait_until_refused(caller, "a SiteFree is none of a tunnel")
+
+
+def test_whatever_an_owner_says_in_a_tunnel_its_gateway_serves_on(
+    site: Site, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(shutdown_context)
+    own = keys.load(site.job, None, Role.OWNER)
+    rng = random.Random(5)
+    addresses = [site.addresses[0], "tcp://127.0.0.1:1", "tcp://nobody.invalid:1", "tcp://*:1", ""]
+    with linked(own, "tunnel-of-a-fool", site.gateway.address) as caller:
+        for number in range(1, 1500):
+            at = rng.choice((number // 5, rng.randrange(-5, number), rng.getrandbits(60)))
+            message, payload = rng.choice(
+                (
+                    (TunnelOpen(number // 5, rng.choice(addresses)), NO_PAYLOAD),
+                    (TunnelBytes(at), Payload(rng.randbytes(rng.randrange(1 << 12)))),
+                    (TunnelCredit(at, rng.choice((-1, rng.getrandbits(62)))), NO_PAYLOAD),
+                    (TunnelClose(at, "because"), NO_PAYLOAD),
+                    (TunnelOpened(at, "", rng.choice(("", "no"))), NO_PAYLOAD),
+                )
+            )
+            caller.links.send(caller.site, encode(message, payload))
         caller.all_was_heard()
-    whys = [line["why"] for line in site.audit("refused")]
-    assert "a SiteFree is none of a tunnel" in whys
+        attach(site.gateway.address)
+        mesh = attach_to_workers(ca=site.job, workers=site.addresses)
+        residents = mesh.spawn_procs().spawn("residents", Resident)
+        assert residents.add.call(2).get(timeout=PATIENCE_S).values() == [2, 2]
 
 
 def test_a_worker_that_is_not_there_is_named_as_the_gateway_sees_it(through: Site) -> None:

@@ -166,6 +166,29 @@ def test_who_reads_nothing_holds_up_its_writer_and_costs_a_window(
         pair.until(heard)
 
 
+def test_who_hangs_up_on_a_stream_that_nobody_reads_is_noticed_in_the_end(
+    pair: Pair, server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = pair.stream_to(at(server))
+    theirs, _ = server.accept()
+    with theirs:
+        quiet = 0
+        while quiet < 50:
+            try:
+                ours.send(bytes(1 << 16))
+                quiet = 0
+            except BlockingIOError:
+                quiet += 1
+            pair.turn()
+        assert pair.near.next_deadline() is not None
+        ours.close()
+        monkeypatch.setattr(tunnels, "SWEEP_S", 0.01)
+        monkeypatch.setattr(tunnels, "HUNG_UP_S", 0.01)
+        pair.near._sweep_at = 0.0  # pyright: ignore[reportPrivateUsage]
+        pair.until(lambda: not len(pair.near))
+    pair.until(lambda: not len(pair.far))
+
+
 def test_nothing_is_read_while_the_link_is_full_and_all_of_it_afterwards(
     pair: Pair, server: socket.socket
 ) -> None:

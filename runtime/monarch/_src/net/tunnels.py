@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import selectors
 import socket
 import threading
@@ -35,6 +36,9 @@ from monarch._src.wire.messages import Message, TunnelOpen, TunnelOpened
 
 MOST_TUNNELS = 64
 DIAL_S = 10.0  # for all addresses of a name together
+SWEEP_S = 5.0
+HUNG_UP_S = 20.0
+_HANGS_UP = getattr(select, "POLLRDHUP", 0)  # others, as errors are, are always told
 _UNDER_WAY = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
@@ -84,6 +88,9 @@ class Tunnels:
         self._tunnels: dict[str, Tunnel] = {}
         self._pipes: dict[tuple[str, int], _Pipe] = {}
         self._dialling: set[_Pipe] = set()  # all and only those that have a deadline
+        # All and only those of which no event is waited for, and since when.
+        self._held_up: dict[_Pipe, float] = {}
+        self._sweep_at = 0.0
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()  # of what threads that resolve names touch
         self._resolved: deque[tuple[_Pipe, list[str] | OSError]] = deque()
@@ -107,7 +114,10 @@ class Tunnels:
 
     def next_deadline(self) -> float | None:
         """When `work` is to be called though nothing comes; seconds of `time.monotonic`."""
-        return min((pipe.deadline for pipe in self._dialling), default=None)
+        deadline = min((pipe.deadline for pipe in self._dialling), default=None)
+        if not self._held_up:
+            return deadline
+        return self._sweep_at if deadline is None else min(deadline, self._sweep_at)
 
     # --- what the caller tells --------------------------------------------------------------------
 
@@ -171,17 +181,22 @@ class Tunnels:
                 self._take_resolved()
                 continue
             pipe: _Pipe = key.data
+            if pipe.socket is None:
+                continue  # what came before has ended it
             if pipe.is_dialling:
                 self._connected(pipe)
                 continue
             if events & _WRITE:
                 self._flush(pipe)
-            if events & _READ and pipe.socket is not None:
+            if events & _READ:
                 self._read(pipe)
             self._look_for(pipe)
         now = time.monotonic()
         for pipe in [pipe for pipe in self._dialling if pipe.deadline <= now]:
             self._failed(pipe, errno.ETIMEDOUT)
+        if self._held_up and now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_S
+            self._sweep(now)
 
     def _do(self, link: str, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -231,6 +246,7 @@ class Tunnels:
             done("", why or "it was closed")
 
     def _let_go(self, pipe: _Pipe) -> None:
+        self._held_up.pop(pipe, None)
         if pipe.socket is not None:
             if pipe.events:
                 self._selector.unregister(pipe.socket)
@@ -253,6 +269,10 @@ class Tunnels:
             events |= _WRITE
         if not pipe.is_dialling and tunnel is not None and tunnel.may_read(pipe.stream):
             events |= _READ if self._has_room(pipe.link) else 0
+        if events:
+            self._held_up.pop(pipe, None)
+        else:
+            self._held_up.setdefault(pipe, time.monotonic())
         if events == pipe.events:
             return
         if not pipe.events:
@@ -262,6 +282,19 @@ class Tunnels:
         else:
             self._selector.unregister(pipe.socket)
         pipe.events = events
+
+    def _sweep(self, now: float) -> None:
+        """End those that are held up for long, and whose user has hung up: nothing tells of that.
+
+        What is still to be read of them would be dropped by a side that takes nothing, too.
+        """
+        poll = select.poll()
+        found = {pipe.socket.fileno(): pipe for pipe, since in self._held_up.items()
+                 if pipe.socket is not None and now - since >= HUNG_UP_S}  # fmt: skip
+        for fd in found:
+            poll.register(fd, _HANGS_UP)
+        for fd, _ in poll.poll(0):
+            self._ended(found[fd], "it was hung up on")
 
     # --- bytes ------------------------------------------------------------------------------------
 
