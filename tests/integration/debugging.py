@@ -6,6 +6,7 @@ import asyncio
 import os
 import queue
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,9 +15,23 @@ from typing import Any
 from monarch.actor import Actor, concurrent_endpoint, current_rank, endpoint
 from monarch.debug import WaitingRanks, waiting
 from monarch.observe import RankPaused, on_change
+from tests.integration.gates import Gate, write_byte
 from tests.integration.programs import PATIENCE_S
 
 ALL = tuple(range(64))
+
+
+class PickledUntilBrokenInto:
+    """Is a 1 when it is pickled, which takes until somebody breaks in."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        write_byte(self.gate.entered)
+        while sys.gettrace() is None:
+            os.sched_yield()
+        return int, (1,)
 
 
 class Stepper(Actor):
@@ -81,6 +96,10 @@ class Stepper(Actor):
         thread.start()
         thread.join()
         return found[0]
+
+    @endpoint
+    def wait_at(self, other: Any, gate: Gate) -> int:
+        return other.step.call_one(PickledUntilBrokenInto(gate)).get()
 
     @endpoint
     def wait_for(self, other: Any, timeout: float) -> int:

@@ -277,6 +277,23 @@ def test_a_rank_that_computes_or_waits_is_broken_into(
     assert waits.get(timeout=PATIENCE_S) == 102
 
 
+def test_a_rank_that_is_about_to_wait_is_broken_into_where_it_waits(
+    four: ProcMesh, steppers: ActorMesh, until: Until, gate: GateKeeper
+) -> None:
+    waits = steppers.slice(gpus=0).wait_at.call_one(steppers.slice(gpus=1), gate.gate)
+    gate.wait_entered()
+    (found,) = break_in(four.slice(gpus=0))
+    assert (found.why, found.function) == ("break", "Stepper.wait_at")
+    until(2)
+    resume("workers[gpus=0]")
+    resume()
+    assert waits.get(timeout=PATIENCE_S) == 102
+    later = steppers.slice(gpus=0).wait_for.call_one(steppers.slice(gpus=2), PATIENCE_S)
+    until(1)  # and not where that waits
+    resume()
+    assert later.get(timeout=PATIENCE_S) == 102
+
+
 def test_monarchs_own_controller_lists_what_waits(steppers: ActorMesh, until: Until) -> None:
     controller = debug_controller()
     pending = controller.wait_pending_session.call_one()

@@ -18,7 +18,7 @@ import bdb
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -28,6 +28,7 @@ from monarch._src.actor.worker import Worker
 from monarch._src.debug.frames import is_all_users, is_runtime, is_users
 from monarch._src.debug.pausing import ENTRY_CODES, PausesHere
 from monarch._src.net.interrupt import call_on_main
+from monarch._src.wire.messages import Call
 
 log = logging.getLogger("monarch.debug")
 IDLE = "nothing runs there"
@@ -70,21 +71,29 @@ def _break_into(here: PausesHere, worker: Worker) -> str:
     if worker.tasks is not None:
         return _in_loop(here, worker)
     instance = worker.instance
-    blocked_on = instance.blocked_on
-    if blocked_on is not None:
-        worker.pause_soon = lambda: _pause_at_safe_point(here)
-        worker.supervision.look_soon()
+    waits = instance.blocked_on is not None
     on_main = instance.thread == threading.main_thread().ident
-    if on_main:  # also where it waits: that may just have ended
-        why = _on_main(here)
-        return why if blocked_on is None else ""
-    return "" if blocked_on is not None else ELSEWHERE
+    if not waits and not on_main:
+        return ELSEWHERE
+    # Both, on the main thread: a wait may just have ended, or be about to begin.
+    now = _calls(worker)
+    worker.pause_soon = lambda: _pause_at_safe_point(here, worker, now)
+    worker.supervision.look_soon()
+    why = _on_main(here) if on_main else ""
+    return "" if waits else why
 
 
 # --- on the threads that pause --------------------------------------------------------------------
 
 
-def _pause_at_safe_point(here: PausesHere) -> None:
+def _calls(worker: Worker) -> list[Call]:
+    return [call for _, call, _ in list(worker.in_hand.calls.values())]
+
+
+def _pause_at_safe_point(here: PausesHere, worker: Worker, meant: Sequence[Call]) -> None:
+    """`meant`: the calls that ran then, if it was not the constructor."""
+    if meant and not any(call is one for call in _calls(worker) for one in meant):
+        return  # they have ended meanwhile
     frame = _users_above(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
     if frame is not None:
         here.pause(frame, "break")

@@ -91,6 +91,8 @@ class Session:
 
     def stopped(self, frame: FrameType, line: int, why: str, debugger: RankPdb) -> None:
         """See `rank_pdb.Talk`."""
+        if self.worker is not None:
+            self.worker.pause_soon = None  # this is it
         self._debugger = debugger
         self._frame = frame
         self._at = self._pauses.place_of(frame, line, why, self.worker)
