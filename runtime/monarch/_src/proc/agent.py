@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monarch._src.core.host import (
     Action,
@@ -33,7 +33,6 @@ from monarch._src.core.host import (
 )
 from monarch._src.core.ids import (
     AGENT,
-    OBSERVER,
     agent_at,
     parse_proc_node,
     proc_node,
@@ -44,6 +43,7 @@ from monarch._src.net import directory as sessions
 from monarch._src.net.node import Node
 from monarch._src.proc import report
 from monarch._src.proc import spec as wire
+from monarch._src.proc.asked import Asked
 from monarch._src.proc.board import LEFT, NONE, Board
 from monarch._src.proc.casting import Casting
 from monarch._src.proc.memory import KillsForMemory
@@ -64,39 +64,22 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import (
     Answer,
     AnyMessage,
-    AskBridge,
-    AskDebugger,
-    BridgeBytes,
-    BridgeSet,
-    BrokeIn,
     Cast,
     CastTree,
-    Debugged,
     FlushOutput,
     GaveUp,
     Hello,
-    ListPaused,
     OutputFlushed,
     OutputLines,
     ProcEnded,
-    ReadStacks,
     Relay,
     Shutdown,
-    Signalled,
-    SignalProcs,
-    Snapshot,
-    Snapshotted,
     SpawnProcs,
-    StacksRead,
     StopMesh,
     TreeDone,
     WantOutput,
     Watch,
 )
-
-if TYPE_CHECKING:
-    from monarch._src.proc.debugging import Debugging
-    from monarch._src.proc.looking import Looks
 
 log = logging.getLogger("monarch.agent")
 PARENT_CHECK_S = 0.5
@@ -140,8 +123,6 @@ class Agent:
         self._endings: Notices[Ended] = Notices()
         self._selector = selectors.DefaultSelector()
         self._outputs = Outputs(self._selector, self._said)
-        self._looks: Looks | None = None
-        self._debugging: Debugging | None = None
         self._register(self._node.router.fd, self._nothing)
         self._register(zygote.fileno(), self._from_zygote)
         self._terminated_r, self._terminated_w = os.pipe()
@@ -150,6 +131,10 @@ class Agent:
             self._node, self._host,
             Driver(self._register, self._selector.unregister, self._do, self._end,
                    self._casting.receivers, self._part, self._casting.site_lost),
+        )  # fmt: skip
+        self._asked = Asked(
+            self._node, self._host, self._tenure, self._boards, self._selector,
+            lambda: self._ending,
         )  # fmt: skip
         self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Hello: self._on_hello,
@@ -160,22 +145,13 @@ class Agent:
             SpawnProcs: self._on_spawn,
             StopMesh: self._on_stop,
             Watch: self._on_watch,
-            Snapshot: self._on_snapshot,
             GaveUp: self._on_gave_up,
             WantOutput: self._on_want_output,
             FlushOutput: self._on_flush,
-            ReadStacks: self._on_read_stacks,
-            SignalProcs: self._on_signal,
             Shutdown: self._on_shutdown,
-            Debugged: self._on_debugging,
-            BrokeIn: self._on_debugging,
-            ListPaused: self._on_debugging,
-            AskDebugger: self._on_debugging,
-            AskBridge: self._on_debugging,
-            BridgeBytes: self._on_debugging,
-            BridgeSet: self._on_debugging,
             ProcEnded: self._on_owner_ended,
             Relay: self._node.relayed,
+            **self._asked.handlers,
             **self._tenure.handlers,
         }
 
@@ -190,8 +166,7 @@ class Agent:
             self._outputs.time_passed(time.monotonic())
             self._start_more()
             self._tenure.looked()
-            if self._debugging is not None:
-                self._debugging.looked()
+            self._asked.looked()
             if self._ending and not self._host.meshes:
                 break
             at_once = again or self._tenure.is_pending or self._node.router.is_pending
@@ -231,8 +206,7 @@ class Agent:
         """That client is owed nothing any more: no answers, no output."""
         self._want_output.discard(client)
         self._casting.lost(client)
-        if self._debugging is not None:
-            self._debugging.gone(client)
+        self._asked.gone(client)
 
     def _end(self, why: str) -> None:
         self._ending = True
@@ -435,8 +409,7 @@ class Agent:
         self._outputs.drop(node)
         self._node.forget(node)
         self._casting.ended(node)
-        if self._debugging is not None:
-            self._debugging.proc_ended(node)
+        self._asked.proc_ended(node)
         self._tenure.proc_ended(proc.mesh, proc.rank)
         self._do(self._host.ended(node, death, now))
 
@@ -501,8 +474,7 @@ class Agent:
             if proc is not None and proc.state is not ProcState.ENDED:
                 self._memory.met(peer, message.pid)
             self._do(self._host.hello(peer, time.monotonic()))
-            if self._debugging is not None:
-                self._debugging.hello(peer)
+            self._asked.hello(peer)
 
     def _on_gave_up(self, peer: str, message: GaveUp, _payload: Payload) -> None:
         self._host.gave_up(peer, message.failure, time.monotonic())
@@ -516,73 +488,6 @@ class Agent:
 
     def _on_watch(self, peer: str, message: Watch, _payload: Payload) -> None:
         self._do(self._host.watch_requested(message.node, peer, message.owner, place=message.place))
-
-    def _on_snapshot(self, peer: str, message: Snapshot, _payload: Payload) -> None:
-        wanted = message.meshes or list(self._host.meshes)
-        found = [self._host.meshes[uid] for uid in wanted if uid in self._host.meshes]
-        now = time.monotonic()
-        states = [report.mesh_state(mesh, self._boards[mesh.uid], now) for mesh in found]
-        if self._debugging is not None:
-            self._debugging.show(states)
-        self._node.send(peer, Snapshotted(message.request, states, self._ending))
-        if peer.startswith(OBSERVER):  # it was here for that
-            self._node.drop(peer)
-
-    def _on_read_stacks(self, peer: str, message: ReadStacks, _payload: Payload) -> None:
-        if self._looks is None:
-            from monarch._src.proc.looking import Looks  # an agent that is never asked goes without
-
-            self._looks = Looks(self._selector, self._answer_stacks)
-        asked = message.meshes or [(uid, list[int]()) for uid in self._host.meshes]
-        now = time.monotonic()
-        jobs = [
-            report.to_look_into(self._host.meshes[uid], self._boards[uid], ranks, message.idle, now)
-            for uid, ranks in asked
-            if uid in self._host.meshes
-        ]
-        self._looks.ask(peer, message.request, jobs, full=message.full, timeout_s=message.timeout_s)
-
-    def _on_signal(self, peer: str, message: SignalProcs, _payload: Payload) -> None:
-        mesh = self._host.meshes.get(message.mesh)
-        reached: list[int] = []
-        problem = ""
-        if mesh is None:
-            problem = "there is no such mesh on this host"
-        elif peer not in (self._tenure.client_now, mesh.spec.owner):
-            problem = f"{peer} neither owns it nor is the client of this session"
-        else:
-            for rank in message.ranks:
-                proc = mesh.at(rank)
-                # A pid that has not been reaped belongs to nobody else.
-                if proc is not None and proc.pid and proc.state is not ProcState.ENDED:
-                    try:
-                        os.kill(proc.pid, message.number)
-                    except ProcessLookupError:
-                        continue
-                    except OSError as error:
-                        problem = f"signal {message.number}: {error.strerror}"
-                        break
-                    reached.append(rank)
-            text = ", ".join(map(str, reached))
-            self._tenure.note(
-                "kill", peer, mesh=mesh.spec.name, ranks=text, signal=str(message.number)
-            )
-        self._node.send(peer, Signalled(message.request, reached, problem))
-
-    def _on_debugging(self, peer: str, message: AnyMessage, payload: Payload) -> None:
-        if self._debugging is None:
-            from monarch._src.proc.debugging import Debugging  # nor does one without breakpoints
-
-            tenure = self._tenure
-            self._debugging = Debugging(
-                self._node, self._host, lambda: tenure.client_now, tenure.note
-            )
-        self._debugging.handlers[type(message)](peer, message, payload)
-
-    def _answer_stacks(self, peer: str, answer: StacksRead) -> None:
-        self._node.send(peer, answer)
-        if peer.startswith(OBSERVER):
-            self._node.drop(peer)
 
     def _handle(self, peer: str, message: AnyMessage, payload: Payload) -> None:
         handler = self._handlers.get(type(message))
