@@ -269,7 +269,7 @@ def test_so_does_one_that_was_cancelled_just_before_it_gathered(
         gate.wait_entered()
         own.wait_entered()
         cancel("gather_at")
-        observe.live_actors(procs.slice(gpus=1))  # is answered behind that
+        observe.live_actors(procs.slice(gpus=1), PATIENCE_S)  # is answered behind that
         own.open()
         assert failed_as(call) == {"CancelledError"}
         assert outer.how_many.call_one().get(PATIENCE_S) == 1

@@ -266,7 +266,7 @@ def test_a_rank_that_computes_or_waits_is_broken_into(
     waits = steppers.slice(gpus=0).wait_for.call_one(steppers.slice(gpus=1), PATIENCE_S)
     while not [row for mesh in snapshot() for row in mesh.rows if row.state == "busy"]:
         pass
-    (found,) = break_in(four.slice(gpus=0))
+    (found,) = break_in(four.slice(gpus=0), timeout=PATIENCE_S)
     assert (found.why, found.function) == ("break", "Stepper.wait_for")
     assert attach("workers[gpus=0]").send("p timeout") == f"{PATIENCE_S}\n"
     resume("workers[gpus=0]")
@@ -282,7 +282,7 @@ def test_a_rank_that_is_about_to_wait_is_broken_into_where_it_waits(
 ) -> None:
     waits = steppers.slice(gpus=0).wait_at.call_one(steppers.slice(gpus=1), gate.gate)
     gate.wait_entered()
-    (found,) = break_in(four.slice(gpus=0))
+    (found,) = break_in(four.slice(gpus=0), timeout=PATIENCE_S)
     assert (found.why, found.function) == ("break", "Stepper.wait_at")
     until(2)
     resume("workers[gpus=0]")

@@ -11,7 +11,7 @@ from monarch.observe import LiveActor, live_actors
 from monarch.testing import faults as injected
 from tests.conftest import Faults
 from tests.integration.actors import Counter
-from tests.integration.gates import Gate, GateKeeper
+from tests.integration.gates import PATIENCE_S, Gate, GateKeeper
 
 
 class Trainer(Actor):
@@ -42,7 +42,7 @@ class Server(Actor):
 
 
 def on(mesh: ProcMesh, gpu: int, **options: Any) -> list[LiveActor]:
-    return live_actors(mesh.slice(gpus=gpu), **options)
+    return live_actors(mesh.slice(gpus=gpu), **{"timeout": PATIENCE_S, **options})
 
 
 def test_a_rank_that_computes_tells_its_classes_attributes_and_what_waits(
