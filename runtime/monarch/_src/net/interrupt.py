@@ -297,10 +297,15 @@ def keep_handler() -> None:
         _low.signal(_SIGINT, _that_stays)
 
 
+def is_kept() -> bool:
+    """Whether the handler that stays is in place: user code may have set another. Any thread."""
+    return _low.getsignal(_SIGINT) is _that_stays
+
+
 def _stand_behind(handler: Any) -> Any:
     """Handle SIGINT by this, behind the handler that stays if that is in place; what did before."""
     global _behind
-    if _low.getsignal(_SIGINT) is not _that_stays:
+    if not is_kept():
         return signal.signal(signal.SIGINT, handler)
     before, _behind = _behind, handler
     return before
@@ -312,7 +317,7 @@ def call_on_main(call: Callable[[FrameType | None], None]) -> bool:
     False where user code has taken our handler away. Also called in the middle of a guard, so it
     must not block where it finds the frame of one.
     """
-    if _low.getsignal(_SIGINT) is not _that_stays:
+    if not is_kept():
         return False
     _calls.append(call)
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

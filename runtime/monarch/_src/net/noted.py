@@ -46,8 +46,8 @@ class NotedSignals:
     def look(self) -> None:
         """There is something to be read from `fd`, or was."""
         self._handled.clear()
-        if signal.SIGINT not in self._read():
-            return
+        if signal.SIGINT not in self._read() or not interrupt.is_kept():
+            return  # it was handled, or is the user's affair
         self._nudge()
         threading.Thread(target=self._poke, name="monarch-signals", daemon=True).start()
 
