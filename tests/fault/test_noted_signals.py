@@ -91,4 +91,5 @@ def test_an_endpoint_that_sleeps_wakes_to_see_it(
     notes.open()
     assert answer.get(timeout=PATIENCE_S) == "interrupted"
     gate.open()
+    assert other.pid.call_one().get(timeout=PATIENCE_S) > 0  # it has come through the gate
     assert sleeps.answers.call_one().get(timeout=PATIENCE_S) == "here"

@@ -120,8 +120,19 @@ def check_private(directory: Path) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Remove a session directory and all in it; one that is gone already is no error."""
-    shutil.rmtree(directory, ignore_errors=True)
+    """Remove a session directory and all in it; one that is gone already is no error.
+
+    Under another name, so that processes which are just beginning there find no place for their
+    sockets, rather than leaving them behind.
+    """
+    gone = directory.with_name(f"{directory.name}.gone")
+    try:
+        directory.rename(gone)
+    except FileNotFoundError:
+        return
+    except OSError:
+        gone = directory  # somebody removes it as well
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def sweep(base: Path) -> list[Path]:
