@@ -104,6 +104,7 @@ def test_an_explorer_of_all_meshes_says_how_to_make_the_first_and_is_used_by_key
         def focused() -> str | None:
             return page.evaluate("document.activeElement.getAttribute('aria-label')")
 
+        expect(grid.get_by_role("gridcell", name=": idle")).to_have_count(6)
         first = grid.get_by_role("gridcell", name="workers hosts=0 gpus=0: idle")
         expect(first).to_have_attribute("tabindex", "0")
         first.focus()
