@@ -5,6 +5,7 @@ Runs in: the kernel. Sends on the publisher's thread; the page's side is `talk.j
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import traitlets
@@ -37,9 +38,9 @@ class StreamingWidget(TalkingWidget):
         self._stream = stream
         publisher.connect(self._sink, stream, repeat=True)
 
+    @abstractmethod
     def now(self) -> StreamMessage:
         """What is there now, under a number below 0: it is no part of the stream."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End the updates and the widget. Idempotent."""

@@ -69,7 +69,8 @@ class PendingCall(ABC):
 
     def answered_alike(self, first: int, count: int, payload: Payload) -> None:
         """So many ranks in a row returned the same. Only if `takes_runs`; else one by one."""
-        raise NotImplementedError
+        for position in range(first, first + count):
+            self.answered(position, payload)
 
     @abstractmethod
     def raised(self, position: int, status: int, payload: Payload) -> None:
