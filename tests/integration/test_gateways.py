@@ -70,7 +70,7 @@ class Site:
     def wait_until_refused(self, caller: Caller, why: str) -> None:
         """Until that is in the audit; what was only received is not yet."""
         until = time.monotonic() + PATIENCE_S
-        while not any(why in line["why"] for line in self.audit("refused")):
+        while not any(why == line["why"] for line in self.audit("refused")):
             assert time.monotonic() < until
             caller.links.wait(0.05)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -249,3 +250,27 @@ def test_they_are_looked_for_wherever_a_program_may_have_put_them(
     assert len(set(places)) == len(places)
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert sessions.search_path()[0] == tmp_path
+
+
+def test_who_begins_while_it_is_removed_finds_no_place_and_leaves_nothing(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = sessions.make()
+    remove_tree = shutil.rmtree
+    begun: list[bool] = []
+
+    def begins_meanwhile(path: Path, *, ignore_errors: bool) -> None:
+        try:
+            (directory / "late").touch()
+        except FileNotFoundError:
+            begun.append(False)
+        else:
+            begun.append(True)
+        remove_tree(path, ignore_errors=ignore_errors)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", begins_meanwhile)
+        sessions.remove(directory)
+    assert begun == [False]
+    assert list(base.iterdir()) == []
+    sessions.remove(directory)  # again is nothing
