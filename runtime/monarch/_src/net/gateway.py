@@ -212,7 +212,7 @@ class Gateway:
             finally:
                 if size > 0:
                     links.handled(peer, size)
-        links.missed = True  # the rest has its turn behind what comes by pipes
+        self._node.router.wake()  # the rest has its turn behind what comes by pipes
 
     @property
     def is_pending(self) -> bool:

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import logging
 import os
-import selectors
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import zmq
@@ -51,6 +50,7 @@ from monarch._src.net.gate import DOMAIN, Gate, who_sent
 from monarch._src.net.interfaces import resolve
 from monarch._src.net.keys import Keys
 from monarch._src.net.link_end import End, Notice, PeerNamed
+from monarch._src.net.link_poll import LinkPoll, is_readable
 from monarch._src.net.link_sockets import (
     FAILURES,
     OF_DIALLED,
@@ -65,13 +65,10 @@ from monarch._src.wire.frames import Buffer, FrameError, decode
 from monarch._src.wire.linking import Data, LinkHello, decode_link, encode_link
 
 log = logging.getLogger("monarch.net")
-_EVENTS = int(zmq.EVENTS)
-_POLLIN = int(zmq.POLLIN)
 _NOBLOCK = int(zmq.NOBLOCK)
 AT_ONCE = 256  # messages from one socket before another has its turn
 GRAVES = 1024  # ends of sessions that are remembered
 FAREWELL_S = 2.0
-GLANCE_S = 0.05  # descriptors of ZeroMQ tell of changes only
 
 
 _HELLO = encode_link(LinkHello("", 0, {}, 0, 0, 0, False))[1:3]  # an array so long, and its tag
@@ -114,19 +111,11 @@ class Links:
         self._routes: dict[bytes, End] = {}
         self._names = Names()  # of accepted nodes
         self._last_incarnation = 0
-        self._wake_r, self._wake_w = os.pipe()
-        for fd in (self._wake_r, self._wake_w):
-            os.set_blocking(fd, False)
-        # All and only the sockets that are open, by descriptor.
-        self._polled: dict[int, Any] = {}
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake_r, selectors.EVENT_READ)
+        self._poll = LinkPoll()  # of all and only the sockets that are open
         self._look_at = 0.0  # the time of the next deadline, at the latest
         self._ended = False  # an end has become final
         self._waiting = False
-        # Something may be readable that no descriptor will tell of: a send has swallowed the edge.
-        self.missed = False
-        # Called when that is so, for who waits on the descriptor elsewhere; on any thread.
+        # Called when something is `missed`, for who waits on the descriptor; on any thread.
         self.on_missed: Callable[[], None] | None = None
         self.dropped = 0
         self.sent = 0  # messages that were given to `send`
@@ -165,7 +154,8 @@ class Links:
                 raise
             self._listener = socket
             self._listener_monitor = watch(self._context, socket, "listener", FAILURES)
-            self._poll(socket, self._listener_monitor)
+            self._poll.add(self._listener_monitor, self._listener_events, first=True)
+            self._poll.add(socket, partial(self._receive_from, socket, None))
             if bind.transport == "ipc":
                 return bind
             last = socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -209,7 +199,8 @@ class Links:
                 show_keys(end.socket, self._keys)
             end.monitor = watch(self._context, end.socket, f"dialled-{id(end)}", OF_DIALLED)
             end.socket.connect(str(address))
-            self._poll(end.socket, end.monitor)
+            self._poll.add(end.monitor, partial(self._dialled_events, end), first=True)
+            self._poll.add(end.socket, partial(self._receive_from, end.socket, end))
             self._look_at = 0.0
         self._wake()
 
@@ -306,10 +297,9 @@ class Links:
         socket = self._listener if end.socket is None else end.socket
         if end.socket is None and end.route is None:
             return False
-        if not sent_off(socket, end.route if end.socket is None else None, frames):
-            return False
-        self.missed = self.missed or bool(socket.get(_EVENTS) & _POLLIN)
-        return True
+        sent = sent_off(socket, end.route if end.socket is None else None, frames)
+        self._poll.used(socket)
+        return sent
 
     def _tell(self, end: End, notice: Notice) -> None:
         peer = end.link.peer
@@ -334,21 +324,21 @@ class Links:
 
     # --- receiving --------------------------------------------------------------------------------
 
+    @property
+    def missed(self) -> bool:
+        """Whether something may have come that the descriptor does not tell of."""
+        return self._poll.missed
+
     def work(self) -> None:
         """Handle what has come, and the time. Returns when there is nothing more now."""
         with self._lock:
             more = not self._closed
             while more:
-                more = self.missed = False
-                self._listener_events()
-                for end in list(self._dialled.values()):
-                    self._dialled_events(end)
-                    more |= self._receive_from(end.socket, end)
-                more |= self._receive_from(self._listener, None)
+                more = self._poll.receive()
                 now = time.monotonic()
                 if now >= self._look_at:
                     self._look(now)
-                more |= self.missed
+                    more = self._poll.missed
             if self._ended:
                 self._ended = False
                 self._leave_ended()
@@ -368,52 +358,38 @@ class Links:
     def wait(self, timeout_s: float) -> None:
         """Block until something may have come, or time is due, and then `work`."""
         with self._lock:
-            ready = self._closed or any(
-                socket.get(_EVENTS) & _POLLIN for socket in self._polled.values()
-            )
+            ready = self._closed or self._poll.missed
             self._waiting = True
             timeout_s = min(timeout_s, max(0.0, self._look_at - time.monotonic()))
-        if not ready and self._selector.select(timeout_s):
-            with suppress(BlockingIOError):
-                os.read(self._wake_r, 4096)
+        if not ready:
+            self._poll.wait(timeout_s)
         self._waiting = False
         self.work()
 
     def fileno(self) -> int:
         """A descriptor that is readable when there may be something to work at."""
-        return self._selector.fileno()  # pyright: ignore[reportAttributeAccessIssue]
+        return self._poll.fileno()
 
     def next_deadline(self) -> float:
         """When `work` is to be called though nothing comes; seconds of `time.monotonic`."""
         return self._look_at
 
-    def _poll(self, *sockets: Any) -> None:
-        for socket in sockets:
-            fd = socket.getsockopt(zmq.FD)
-            self._polled[fd] = socket
-            self._selector.register(fd, selectors.EVENT_READ)
-
     def _leave(self, linger_ms: int, *sockets: Any) -> None:
         for socket in sockets:
-            fd = next(fd for fd, found in self._polled.items() if found is socket)
-            del self._polled[fd]
-            self._selector.unregister(fd)
+            self._poll.remove(socket)
             socket.close(linger_ms)
 
     def _wake(self) -> None:
         if self._waiting:
-            with suppress(OSError):  # a wake-up is pending, or we are closing
-                os.write(self._wake_w, b".")
-        elif self.missed and self.on_missed is not None:
+            self._poll.wake()
+        elif self._poll.missed and self.on_missed is not None:
             self.on_missed()
 
     def _receive_from(self, socket: Any, end: End | None) -> bool:
         """Handle messages of one socket; True if it may hold more."""
-        if socket is None:
-            return False
         # A message may end the link that it comes by, and its socket with it: later, in `work`.
         for _ in range(AT_ONCE):
-            if not socket.get(_EVENTS) & _POLLIN:
+            if not is_readable(socket):
                 return False
             parts = socket.recv_multipart(_NOBLOCK, copy=False)
             if end is None:
@@ -514,7 +490,7 @@ class Links:
 
     # --- what the transport tells -----------------------------------------------------------------
 
-    def _listener_events(self) -> None:
+    def _listener_events(self) -> bool:
         for event in events_of(self._listener_monitor):
             kind = event["event"]
             if kind == zmq.Event.HANDSHAKE_FAILED_PROTOCOL:
@@ -523,8 +499,9 @@ class Links:
                 # Of two that don't fit, either may be the first to see it.
                 why = "it left before the handshake: it speaks no CURVE, or only looked"
                 self._audit.note("broke off", why=why)
+        return False
 
-    def _dialled_events(self, end: End) -> None:
+    def _dialled_events(self, end: End) -> bool:
         now = time.monotonic()
         for event in events_of(end.monitor):
             kind = event["event"]
@@ -541,6 +518,7 @@ class Links:
                 self._do(end, [*end.link.close(why, now), PeerRefused(why)])
             else:
                 end.failed_handshakes += 1
+        return False
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -568,12 +546,10 @@ class Links:
                 if socket is not None:
                     socket.disable_monitor()
             linger = int(1000 * FAREWELL_S)
-            self._leave(linger, *self._polled.values())
+            self._leave(linger, *self._poll.sockets)
             self._dialled.clear()
             self._listener = self._listener_monitor = None
-            self._selector.close()
-            for fd in (self._wake_r, self._wake_w):
-                os.close(fd)
+            self._poll.close()
         self._context.term()
         if self._gate is not None:
             self._gate.join()
@@ -585,11 +561,8 @@ class Links:
         """
         until = time.monotonic() + FAREWELL_S
         while not all(end.link.parted for end in ends):
-            for end in ends:
-                self._receive_from(end.socket, end)
-            self._receive_from(self._listener, None)
             left = until - time.monotonic()
             if left <= 0:
                 return
-            if not all(end.link.parted for end in ends):
-                self._selector.select(min(left, GLANCE_S))
+            if not self._poll.receive() and not all(end.link.parted for end in ends):
+                self._poll.wait(left)

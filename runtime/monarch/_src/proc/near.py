@@ -119,7 +119,6 @@ class Near:
             if self._again_at is not None and self._again_at <= now:
                 self._dial()
             if self._links.missed or now >= self._links.next_deadline():
-                self._links.missed = False
                 self._links.work()
             deadline = self._tunnels.next_deadline()
             if deadline is not None and deadline <= now:
