@@ -15,11 +15,17 @@ import psutil
 import pytest
 
 from monarch._src.net import keys
+from tests.fault.calling import (
+    PROGRAM,
+    calling,
+    cuts_that_are_mended_cost_nothing,
+    every_call_was_done_once_and_in_order,
+    wait_for_progress,
+)
 from tests.fault.test_rdma_of_hosts import alone
 from tests.netns import Hosts, Program, hosts_up, v4, why_not
 from tests.workers import Worker, worker
 
-PROGRAM = str(Path(__file__).with_name("client_of_hosts.py"))
 RDMA = str(Path(__file__).with_name("rdma_of_hosts.py"))
 GATEWAY, FIRST, SECOND, CLIENT = 1, 2, 3, 4
 WORKERS = (FIRST, SECOND)
@@ -72,24 +78,8 @@ def two(hosts: Hosts, job: str, liveness_s: None) -> Iterator[list[Worker]]:
 @pytest.fixture
 def client(hosts: Hosts, job: str, gateway: Worker, two: list[Worker]) -> Iterator[Program]:
     """With calls to all ranks on their way."""
-    with hosts.program(CLIENT, PROGRAM, *THROUGH, job, *ADDRESSES) as program:
-        program.wait_for(lambda line: "pids" in line)
-        for host in range(2):
-            wait_for_progress(program, host)
+    with calling(hosts, CLIENT, *THROUGH, job, *ADDRESSES) as program:
         yield program
-
-
-def wait_for_progress(program: Program, host: int) -> None:
-    program.wait_for(lambda line: "progress" in line and line["host"] == host)
-
-
-def every_call_was_done_once_and_in_order(program: Program) -> None:
-    program.tell("stop")
-    for _ in range(4):
-        end = program.wait_for(lambda line: "got" in line)
-        assert end["in_order"]
-        assert end["got"] == end["of"] > 0
-    assert program.said("lost") == []
 
 
 @pytest.mark.parametrize("liveness_s", [3], indirect=True)
@@ -102,16 +92,7 @@ def test_without_the_gateway_there_is_no_way(hosts: Hosts, job: str, two: list[W
 def test_a_cut_that_is_mended_in_time_loses_nothing_and_repeats_nothing(
     hosts: Hosts, client: Program
 ) -> None:
-    client.tell("ask 0 1")
-    first = client.wait_for(lambda line: "asked" in line)
-    for number in (GATEWAY, CLIENT, SECOND):
-        hosts.cut(number)
-        client.tell("ask 0 1")
-        hosts.mend(number)
-        assert client.wait_for(lambda line: "asked" in line) == first
-        for host in range(2):
-            wait_for_progress(client, host)
-    every_call_was_done_once_and_in_order(client)
+    cuts_that_are_mended_cost_nothing(hosts, client, (GATEWAY, CLIENT, SECOND))
 
 
 def test_a_gateway_that_is_started_again_in_time_costs_nothing(

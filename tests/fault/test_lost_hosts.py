@@ -18,11 +18,17 @@ import pytest
 from monarch._src.core.links import Bounds
 from monarch._src.core.room import ALLOWANCE, QUEUE
 from monarch._src.net import keys
+from tests.fault.calling import (
+    PROGRAM,
+    calling,
+    cuts_that_are_mended_cost_nothing,
+    every_call_was_done_once_and_in_order,
+    wait_for_progress,
+)
 from tests.fault.floods_hosts import TOTAL
 from tests.netns import Hosts, Program, hosts_up, v4, v6, why_not
 from tests.workers import PATIENCE_S, Worker, worker
 
-PROGRAM = str(Path(__file__).with_name("client_of_hosts.py"))
 FLOODS = str(Path(__file__).with_name("floods_hosts.py"))
 CLIENT = 3
 WINDOW = Bounds(1.0, 1.0).window
@@ -81,39 +87,14 @@ def two(
 def client(hosts: Hosts, job: str, two: list[Worker], where: list[str]) -> Iterator[Program]:
     """On the third host, with calls to all ranks on their way."""
     addresses = [f"tcp://{at}:26600" for at in where]
-    with hosts.program(CLIENT, PROGRAM, job, *addresses) as program:
-        program.wait_for(lambda line: "pids" in line)
-        for host in range(2):
-            wait_for_progress(program, host)
+    with calling(hosts, CLIENT, job, *addresses) as program:
         yield program
-
-
-def wait_for_progress(program: Program, host: int) -> None:
-    program.wait_for(lambda line: "progress" in line and line["host"] == host)
-
-
-def every_call_was_done_once_and_in_order(program: Program) -> None:
-    program.tell("stop")
-    for _ in range(4):
-        end = program.wait_for(lambda line: "got" in line)
-        assert end["in_order"]
-        assert end["got"] == end["of"] > 0
-    assert program.said("lost") == []
 
 
 def test_a_cut_that_is_mended_in_time_loses_nothing_and_repeats_nothing(
     hosts: Hosts, client: Program
 ) -> None:
-    client.tell("ask 0 1")
-    first = client.wait_for(lambda line: "asked" in line)
-    for number in (1, CLIENT, 2):
-        hosts.cut(number)
-        client.tell("ask 0 1")
-        hosts.mend(number)
-        assert client.wait_for(lambda line: "asked" in line) == first
-        for host in range(2):
-            wait_for_progress(client, host)
-    every_call_was_done_once_and_in_order(client)
+    cuts_that_are_mended_cost_nothing(hosts, client, (1, CLIENT, 2))
 
 
 @pytest.mark.parametrize("where", [[f"[{v6(1)}]", f"[{v6(2)}]"]])
