@@ -1,12 +1,12 @@
-"""An error of ranks, as the cell that raised it shows it.
+"""An error of ranks, or of the runtime, as the cell that raised it shows it.
 
-Runs in: the kernel's main thread, as IPython's handler of these exceptions.
+Runs in: the kernel's main thread, as IPython's handler of exceptions. All that are of neither kind
+look as they always did, or as another handler has them that was there before.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 import traceback
@@ -14,12 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
-import ipykernel
-import IPython
 from IPython.core.interactiveshell import InteractiveShell
 
-import monarch
-import monarch_jupyter
 from monarch import observe
 from monarch.actor import ActorError, RankFailure, SupervisionError
 from monarch_jupyter.rendering.failures import (
@@ -29,6 +25,7 @@ from monarch_jupyter.rendering.failures import (
     whole_tracebacks_html,
 )
 from monarch_jupyter.rendering.frames import CellNames, Place, place_lines
+from monarch_jupyter.traces import MACHINERY, RUNTIME, without_refusal, without_runtime
 
 HANDLED = (ActorError, SupervisionError)
 INTERRUPTED = (KeyboardInterrupt, asyncio.CancelledError)
@@ -45,16 +42,8 @@ LOOK = 0.02
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
-def _folder(package: Any) -> str:
-    return os.path.dirname(os.path.abspath(package.__file__)) + os.sep
-
-
-_MACHINERY = (_folder(IPython), _folder(ipykernel), _folder(monarch_jupyter))
-_RUNTIME = _folder(monarch)
-
-
 class CellErrors:
-    """IPython's handler for errors of ranks, from `install` until `restore`."""
+    """IPython's handler of exceptions, from `install` until `restore`."""
 
     def __init__(
         self,
@@ -68,10 +57,10 @@ class CellErrors:
         self._before: tuple[Any, Any] = ((), None)
 
     def install(self) -> None:
-        """Take over; another handler for other exceptions would be set aside meanwhile."""
+        """Take over."""
         shell: Any = self._shell
         self._before = (shell.custom_exceptions, getattr(shell, "CustomTB", None))
-        shell.set_custom_exc((*HANDLED, *INTERRUPTED), self._handle)
+        shell.set_custom_exc((Exception, *INTERRUPTED), self._handle)
 
     def restore(self) -> None:
         """Put back what was there."""
@@ -86,13 +75,20 @@ class CellErrors:
         trace: TracebackType | None,
         tb_offset: int | None = None,
     ) -> list[str]:
+        if isinstance(error, INTERRUPTED):
+            # Where the cell was, and not where in the runtime it waited.
+            trace = without_runtime(trace)
+            return self._show(shell, kind, error, trace, trace, tb_offset)
         if not isinstance(error, HANDLED):
-            return self._interrupted(shell, kind, error, trace, tb_offset)
+            asked = without_refusal(error, trace)
+            if asked is None:
+                return self._as_ever(shell, kind, error, trace, tb_offset)
+            return self._show(shell, kind, error, asked, trace, tb_offset)
         settle(error)
         self._shown(error.failures)
         # What ranks wrote before they failed stands above the error.
         self._flush()
-        sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace
+        _remember(kind, error, trace)
         cell_names = cell_names_of(shell)
         lines = error_lines(error, trace, cell_names)
         shell._showtraceback(kind, error, lines)
@@ -102,7 +98,22 @@ class CellErrors:
             shell.display_pub.publish({"text/html": rest, "text/plain": hint})
         return lines
 
-    def _interrupted(
+    def _show(
+        self,
+        shell: Any,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+        whole: TracebackType | None,
+        tb_offset: int | None,
+    ) -> list[str]:
+        """As any error, but with that traceback; `whole` is for `%tb` and `%debug`."""
+        _remember(kind, error, whole)
+        lines = shell.InteractiveTB.structured_traceback(kind, error, trace, tb_offset=tb_offset)
+        shell._showtraceback(kind, error, lines)
+        return lines
+
+    def _as_ever(
         self,
         shell: Any,
         kind: type[BaseException],
@@ -110,31 +121,18 @@ class CellErrors:
         trace: TracebackType | None,
         tb_offset: int | None,
     ) -> list[str]:
-        """Where the cell was, and not where in the runtime it waited."""
-        trace = _without_runtime(trace)
-        sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace
-        lines = shell.InteractiveTB.structured_traceback(kind, error, trace, tb_offset=tb_offset)
-        shell._showtraceback(kind, error, lines)
-        return lines
+        kinds, handler = self._before
+        if handler is not None and isinstance(error, kinds):
+            return handler(kind, error, trace, tb_offset)
+        shell.showtraceback((kind, error, trace), tb_offset=tb_offset, running_compiled_code=True)
+        return []
 
 
-def _without_runtime(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback up to where the user's code enters the runtime, or the machinery of a magic."""
-    whole = list(_links(trace))
-    inner = (_RUNTIME, *_MACHINERY)
-    outside = [link.tb_frame.f_code.co_filename.startswith(inner) for link in whole]
-    begin = outside.index(False) if False in outside else 0
-    end = next((at for at in range(begin, len(whole)) if outside[at]), len(whole))
-    kept: TracebackType | None = None
-    for link in reversed(whole[:end]):
-        kept = TracebackType(kept, link.tb_frame, link.tb_lasti, link.tb_lineno)
-    return kept
-
-
-def _links(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
+def _remember(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """As IPython does with each that it shows: for `%tb`, `%debug`, `%monarch error`."""
+    sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
 
 
 def settle(error: ActorError | SupervisionError) -> None:
@@ -192,8 +190,8 @@ def _from_cell(error: ActorError | SupervisionError) -> bool:
 def _calling_places(trace: TracebackType | None) -> Iterator[Place]:
     """The user's frames that led to the call, up to where they enter the runtime."""
     for frame in traceback.extract_tb(trace):
-        if frame.filename.startswith(_RUNTIME):
+        if frame.filename.startswith(RUNTIME):
             return
         place = Place(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
-        if not place.is_own and not frame.filename.startswith(_MACHINERY):
+        if not place.is_own and not frame.filename.startswith(MACHINERY):
             yield place

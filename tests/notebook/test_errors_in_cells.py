@@ -158,6 +158,62 @@ def test_an_error_of_anything_else_looks_as_it_always_did(kernel: Kernel) -> Non
     assert "Traceback (most recent call last)" in shown.traceback
 
 
+REFUSED = {
+    "frail.step.call_one([]).get()": "call_one needs a mesh of one rank",
+    "frail.stp.call([])": "Frail has no endpoint 'stp'",
+    "frail.step.call()": "missing a required argument: 'bad'",
+    "frail.step([])": ".step.call(...) (every rank)",
+    "workers.spawn('other', int)": "int",
+    "workers.slice(gpus=9)": "9",
+    "await frail.step.call_one([])": "call_one needs a mesh of one rank",
+    "workers.stop().get()\nfrail.step.call([]).get()": "has been stopped",
+}
+
+
+def test_what_the_runtime_refuses_is_shown_by_the_line_that_asked_for_it(kernel: Kernel) -> None:
+    frail(kernel, 2)
+    for code, why in REFUSED.items():
+        shown = kernel.run(code)
+        assert shown.status == "error"
+        assert why in shown.traceback
+        assert f"-> {len(code.splitlines())} {code.splitlines()[-1]}" in shown.traceback
+        assert "_src" not in shown.traceback, "frames of the runtime are shown"
+        assert len(shown.traceback.splitlines()) < 12
+
+
+def test_every_frame_of_a_refusal_is_one_magic_away(kernel: Kernel) -> None:
+    frail(kernel, 1)
+    code = "def ask(mesh):\n    return mesh.slice(gpus=9)\nask(workers)"
+    shown = kernel.run(code)
+    assert "-> 3 ask(workers)" in shown.traceback
+    assert "-> 2     return mesh.slice(gpus=9)" in shown.traceback
+    assert "_src" not in shown.traceback
+    kernel.run("%tb")
+    whole = kernel.run("%tb").traceback
+    assert "-> 2     return mesh.slice(gpus=9)" in whole
+    assert "_src" in whole
+
+
+def test_a_handler_of_other_exceptions_that_was_there_before_still_has_them(
+    kernel: Kernel,
+) -> None:
+    kernel.ok("%unload_ext monarch_jupyter")
+    try:
+        kernel.ok(
+            "def show(shell, kind, error, trace, tb_offset=None):\n"
+            "    print('mine:', error)\n"
+            "get_ipython().set_custom_exc((ZeroDivisionError,), show)"
+        )
+        kernel.ok("%load_ext monarch_jupyter")
+        assert kernel.run("1/0").stdout == "mine: division by zero\n"
+        assert "Traceback" in kernel.run("{}['no']").traceback
+        kernel.ok("%unload_ext monarch_jupyter")
+        assert kernel.run("1/0").stdout == "mine: division by zero\n"
+    finally:  # the kernel is that of the next test as well
+        kernel.ok("get_ipython().set_custom_exc((), None)")
+        kernel.ok("%load_ext monarch_jupyter")
+
+
 def test_a_batch_run_records_the_error_and_stops() -> None:
     cells = [
         "%load_ext monarch_jupyter",

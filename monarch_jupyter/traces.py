@@ -1,0 +1,81 @@
+"""Tracebacks as users want to see them: their own frames, and none of the runtime's.
+
+Runs in: any thread. Owns nothing; no traceback is changed, shorter ones are made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from opcode import opmap
+from types import TracebackType
+from typing import Any
+
+import ipykernel
+import IPython
+
+import monarch
+import monarch_jupyter
+
+_RAISE = opmap["RAISE_VARARGS"]
+
+
+def _folder(package: Any) -> str:
+    return os.path.dirname(os.path.abspath(package.__file__)) + os.sep
+
+
+MACHINERY = (_folder(IPython), _folder(ipykernel), _folder(monarch_jupyter))
+RUNTIME = _folder(monarch)
+
+
+def without_runtime(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback up to where the user's code enters the runtime, or the machinery of a magic."""
+    whole = list(_links(trace))
+    inner = (RUNTIME, *MACHINERY)
+    outside = [_file(link).startswith(inner) for link in whole]
+    begin = outside.index(False) if False in outside else 0
+    end = next((at for at in range(begin, len(whole)) if outside[at]), len(whole))
+    return _made_of(whole[:end])
+
+
+def without_refusal(error: BaseException, trace: TracebackType | None) -> TracebackType | None:
+    """The traceback up to the line of the user that the runtime has refused; None if it has not.
+
+    It has where it raises an error itself, by a `raise`, about what it was asked for. An error that
+    happens to it, an assertion included, is a fault of its own and none of the user's line; and one
+    with a cause has more to show.
+    """
+    whole = list(_links(trace))
+    inner = len(whole)
+    while inner and _file(whole[inner - 1]).startswith(RUNTIME):
+        inner -= 1
+    asked = any(not _file(link).startswith(MACHINERY) for link in whole[:inner])
+    if not asked or inner == len(whole) or not _raises(whole[-1]):
+        return None
+    more = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if more is not None or isinstance(error, AssertionError):
+        return None
+    return _made_of(whole[:inner])
+
+
+def _raises(link: TracebackType) -> bool:
+    """Whether that frame is at a `raise`, rather than at something that went wrong."""
+    code = link.tb_frame.f_code.co_code
+    return 0 <= link.tb_lasti < len(code) and code[link.tb_lasti] == _RAISE
+
+
+def _file(link: TracebackType) -> str:
+    return link.tb_frame.f_code.co_filename
+
+
+def _links(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _made_of(links: Sequence[TracebackType]) -> TracebackType | None:
+    made: TracebackType | None = None
+    for link in reversed(links):
+        made = TracebackType(made, link.tb_frame, link.tb_lasti, link.tb_lineno)
+    return made
