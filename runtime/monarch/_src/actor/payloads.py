@@ -88,10 +88,10 @@ class _Aside:
 class Payloads:
     """See the module's text."""
 
-    def __init__(self, node: Node, known: Known, rank: int) -> None:
+    def __init__(self, node: Node, known: Known) -> None:
         self._node = node
         self._known = known
-        self._rank = rank
+        self._rank = -1
         # Have a route to a node that listens at that address.
         self.reach: Callable[[str, str], None] = node.link
         self._making = threading.Lock()
@@ -103,7 +103,13 @@ class Payloads:
         self.aside: dict[str, _Aside] = {}  # by who sent what cannot be mapped here
         self.on_gone: list[Callable[[str], None]] = []  # told of nodes that are gone
         node.on_forget, node.on_alias = self._gone, self._renamed
-        _alive.add(self)
+
+    def begin(self, rank: int) -> None:
+        """This process has that rank, or is a client (-1)."""
+        self._rank = rank
+        if not _alive:
+            os.register_at_fork(after_in_child=_forked)
+        _alive.append(weakref.ref(self))
 
     # --- out --------------------------------------------------------------------------------------
 
@@ -312,12 +318,11 @@ class Payloads:
             self._borrower.close()
 
 
-_alive: weakref.WeakSet[Payloads] = weakref.WeakSet()
+_alive: list[weakref.ref[Payloads]] = []
 
 
 def _forked() -> None:
-    for payloads in list(_alive):
-        payloads.forked()
-
-
-os.register_at_fork(after_in_child=_forked)
+    for ref in _alive:
+        payloads = ref()
+        if payloads is not None:
+            payloads.forked()

@@ -13,6 +13,8 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -44,12 +46,25 @@ from monarch._src.wire.messages import ActorFailed, GaveUp, StopProc
 class Program:
     """The actors of this proc and the thread that each runs on."""
 
-    def __init__(self, boot: Boot, lifeline: int) -> None:
-        spec, ties = boot.spec, boot.ties
+    def __init__(self) -> None:
+        """Of no proc yet: what each has, whichever it is. `begin` is to follow."""
+        self._runtime = runtime = Runtime("", "proc", "")
+        runtime.on_stop_proc = self._stop
+        runtime.ownership.at_top = self._pass_on
+        self._life = 0
+        self._actors = LocalActors(runtime, self._take_main)
+        self._for_main: deque[Worker | BootstrapRun] = deque()
+        self._main_busy = False
+        self._turn = Waitable()  # done: the main thread has something to do
+        self._ending = False
+        self._gave_up = False
+        self._giving_up = threading.Lock()
+
+    def begin(self, boot: Boot, lifeline: int) -> None:
+        """Be that proc."""
+        spec, ties, runtime = boot.spec, boot.ties, self._runtime
         name = proc_node(spec.mesh, boot.rank, boot.life)
-        runtime = Runtime(
-            name, "proc", spec.directory, mesh=spec.mesh, rank=boot.rank, site=spec.site
-        )
+        runtime.begin(name, spec.directory, mesh=spec.mesh, rank=boot.rank, site=spec.site)
         runtime.slot = Slot(spec.board, boot.rank)
         runtime.serves_at = spec.serves_at
         runtime.proc_ref = ProcsRef(
@@ -63,16 +78,6 @@ class Program:
         runtime.client_ref = client_ref(
             ties.client, spec.directory, runtime.host, ties.client_number
         )
-        runtime.on_stop_proc = self._stop
-        runtime.ownership.at_top = self._pass_on
-        self._runtime = runtime
-        self._actors = LocalActors(runtime, self._take_main)
-        self._for_main: deque[Worker | BootstrapRun] = deque()
-        self._main_busy = False
-        self._turn = Waitable()  # done: the main thread has something to do
-        self._ending = False
-        self._gave_up = False
-        self._giving_up = threading.Lock()
         if spec.bootstrap:
             self._actors.hold()
             runtime.bootstrapping = True
@@ -198,13 +203,21 @@ def _breakpoint(*args: Any, **options: Any) -> Any:
     return import_module(DEBUGGER).pause_here(frame, *args, **options)
 
 
-def main(boot: Boot, lifeline: int) -> int:
-    """The entry point that the host agent names (`monarch._src.proc.agent.ENTRY`)."""
+def prepare() -> Callable[[Boot, int], int]:
+    """The entry point that the host agent names (`monarch._src.proc.agent.ENTRY`).
+
+    The zygote calls it, and each of its forks what it returns.
+    """
     mark_streams(origin_of_output)
     logging.basicConfig(format="%(name)s %(levelname)s %(message)s")
+    return partial(main, Program())
+
+
+def main(program: Program, boot: Boot, lifeline: int) -> int:
+    """Be that proc, from its begin to its end; the exit status."""
     keep_handler()
     sys.breakpointhook = _breakpoint
-    program = Program(boot, lifeline)
+    program.begin(boot, lifeline)
     try:
         return program.run()
     finally:

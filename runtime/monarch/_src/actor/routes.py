@@ -86,14 +86,12 @@ Taken: TypeAlias = "tuple[str, Ordered, Payload]"
 class Routes:
     """The routes of one process, and the order on them."""
 
-    def __init__(
-        self, node: Node, known: Known, payloads: Payloads, rank: int, directory: str
-    ) -> None:
+    def __init__(self, node: Node, known: Known, payloads: Payloads) -> None:
         self._node = node
-        self._directory = directory
+        self._directory = ""
         self._known = known
         self._payloads = payloads
-        self._rank = rank
+        self._rank = -1
         self.client = ""  # the node of the client, if there is one and it is known
         # By mesh. Two threads that number and send by turns would send out of order.
         self._lanes: dict[int, Lane] = {}
@@ -101,6 +99,10 @@ class Routes:
         self._incoming: dict[str, Incoming[Taken]] = {}
         # What every new process of a rank is to be sent first, by mesh whose procs are restarted.
         self._kept: dict[int, list[Kept]] = {}
+
+    def begin(self, rank: int, directory: str) -> None:
+        """This process has that rank, or is a client (-1), and its session that directory."""
+        self._rank, self._directory = rank, directory
 
     # --- nodes ------------------------------------------------------------------------------------
 

@@ -142,11 +142,11 @@ class Runtime:
         rank: int = -1,
         site: str = "",
     ) -> None:
-        self.name = name
-        self.site = site  # of this host; empty where the client runs
-        self.directory = directory
+        """Without a name it is nobody's yet, and `begin` is to follow.
+
+        All of it that does not depend on whose it is, the zygote makes once for all procs.
+        """
         self.host = os.uname().nodename
-        self.uids = UidSource()
         self.calls = CallTable(time.monotonic_ns)
         self.metrics = MetricsTable()
         # Answers are entered by the thread that receives, the known dead by the one that calls.
@@ -155,7 +155,6 @@ class Runtime:
         self.origin = 0  # of what began here last
         self.workers: dict[int, Worker] = {}
         self._client_ref: ProcsRef | None = None
-        self.rank = rank
         self._proc_ref: ProcsRef | None = None
         self._ports: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
         self._had_ports = False  # to ask a weak dictionary takes as long as a message
@@ -180,14 +179,11 @@ class Runtime:
         # is given); and is asked about what an endpoint raised, if that is wanted.
         self.unpause: Callable[[Any, Call | None], bool] | None = None
         self.on_failure: Callable[[Any, BaseException], None] | None = None
-        node = self.node = Node(
-            name, kind, address_of(directory, name), self._handle,
-            mesh=mesh, rank=rank, site=site,
-        )  # fmt: skip
+        node = self.node = Node("", kind, "", self._handle)
         known = self.known = Known()
-        payloads = self.payloads = Payloads(node, known, rank)
+        payloads = self.payloads = Payloads(node, known)
         self._aside = payloads.aside
-        routes = self.routes = Routes(node, known, payloads, rank, directory)
+        routes = self.routes = Routes(node, known, payloads)
         payloads.reach = routes.reach_node
         self.agent = Questions(node, known, self.new_future)
         self.ownership = Ownership(self.workers)
@@ -243,6 +239,21 @@ class Runtime:
             SpawnActor: self._on_spawn,
             StopProc: self._on_stop_proc,
         }
+        if name:
+            self.begin(name, directory, mesh=mesh, rank=rank, site=site)
+
+    def begin(
+        self, name: str, directory: str, *, mesh: int = 0, rank: int = -1, site: str = ""
+    ) -> None:
+        """Be the runtime of the node of that name, in the session of that directory."""
+        self.name = name
+        self.site = site  # of this host; empty where the client runs
+        self.directory = directory
+        self.rank = rank
+        self.uids = UidSource()
+        self.node.begin(name, address_of(directory, name), mesh=mesh, rank=rank, site=site)
+        self.payloads.begin(rank)
+        self.routes.begin(rank, directory)
         client = ActorInstance(
             ActorId(name, 0, "client"), Extent((), ()).point_of_rank(0), "client", "",
             Waiting(name, 0),

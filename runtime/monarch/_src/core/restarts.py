@@ -10,7 +10,6 @@ chance is drawn from the seed: the same rule, rank and number give the same wait
 
 from __future__ import annotations
 
-import random
 from typing import TypeAlias
 
 import msgspec
@@ -71,5 +70,7 @@ def delay(rule: RestartRule, rank: int, number: int, recent: int) -> float:
         wait = min(rule.longest_s, rule.first_s * rule.factor ** (recent - 1))
     except OverflowError:
         wait = rule.longest_s
+    import random  # what all forks of a process that has loaded it pay for
+
     chance = random.Random(f"{rule.seed} {rank} {number}").random()
     return wait * (1 - rule.jitter * chance)

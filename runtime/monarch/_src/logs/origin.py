@@ -32,6 +32,10 @@ class MarkedFile(io.FileIO):
         self._flusher = 0  # the thread that flushes what is of the origin before
         self._in_line = False
 
+    def seekable(self) -> bool:
+        """Never: it may not be the pipe yet when it is asked."""
+        return False
+
     def write(self, data: Any, /) -> int:
         """Write, behind a mark if need be."""
         if threading.get_ident() != self._flusher:

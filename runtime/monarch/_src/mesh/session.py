@@ -10,6 +10,7 @@ what is kept.
 from __future__ import annotations
 
 import atexit
+import importlib
 import logging
 import math
 import os
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from monarch._src.mesh.sites import Sites
     from monarch._src.mesh.way import Via
 
+# What `sessions.make` loads is loaded by now: a client that starts a session waits for that.
+importlib.import_module("tempfile")
 log = logging.getLogger("monarch.session")
 _ROOT = str(Path(monarch.__file__).parent.parent)
 _PROGRAM = (

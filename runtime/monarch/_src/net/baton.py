@@ -68,7 +68,6 @@ class Baton:
         self,
         router: Router,
         drain: Callable[[], None],
-        name: str,
     ) -> None:
         self._router = router
         self._drain = drain
@@ -94,10 +93,11 @@ class Baton:
         self.look_again_s: float | None = None
         # As that, but for ever: something of this process looks at the time when it is called.
         self.look_often_s: float | None = None
-        self._thread = threading.Thread(target=self._io, name=f"monarch-io-{name}", daemon=True)
+        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Start the IO thread."""
+    def start(self, name: str) -> None:
+        """Start the IO thread, that of the node of that name."""
+        self._thread = threading.Thread(target=self._io, name=f"monarch-io-{name}", daemon=True)
         self._thread.start()
 
     def watch(self, fd: int, readable: Callable[[], None]) -> None:
@@ -216,8 +216,9 @@ class Baton:
         release(self._io_lock)
         for lock in list(self._asleep):
             release(lock)
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            thread.join()
         if first and self._leader_thread != get_ident():
             self._lead.acquire(timeout=LEAVE_S)  # and never given back
 
@@ -424,7 +425,7 @@ class Baton:
         self._io_leads = True
         try:
             while not self._closed and not self._wanted:
-                self._leader_thread = self._thread.ident or 0
+                self._leader_thread = get_ident()
                 try:
                     self._drain()
                 finally:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -35,6 +33,8 @@ def base_directory() -> Path:
 
 
 def _candidates() -> list[str]:
+    import tempfile  # with shutil, 4 ms to load; an agent and its procs need neither
+
     named = (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp")
     return [candidate for candidate in named if candidate]
 
@@ -76,6 +76,8 @@ def _made_at(path: Path) -> float:
 
 def make() -> Path:
     """A new session directory, after sweeping those of sessions that are gone."""
+    import tempfile
+
     base = base_directory()
     sweep(base)
     return Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
@@ -132,6 +134,8 @@ def remove(directory: Path) -> None:
         return
     except OSError:
         gone = directory  # somebody removes it as well
+    import shutil
+
     shutil.rmtree(gone, ignore_errors=True)
 
 

@@ -21,7 +21,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -86,6 +86,7 @@ class Peer(msgspec.Struct, eq=False):
     lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
 
+@cache
 def versions() -> dict[str, str]:
     """What must be equal on both sides for pickles to be understood."""
     python = ".".join(str(part) for part in sys.version_info[:3])
@@ -106,12 +107,11 @@ class Node:
         rank: int = -1,
         site: str = "",
     ) -> None:
-        """Args:
-        address: where it listens. site: of this host; empty where the client runs.
+        """Without an address it is nobody yet, and `begin` is to follow.
+
+        Args:
+            address: where it listens. site: of this host; empty where the client runs.
         """
-        self.name = name
-        self.site = site
-        self.address = at_site(site, address)  # as others are told
         # The node that takes what goes to other sites, and where it listens; or we do ourselves.
         self.gateway, self.gateway_pipe = "", ""
         self.outside: Outside | None = None
@@ -121,18 +121,32 @@ class Node:
         self.on_alias: Callable[[str, str], None] | None = None
         # Called when all was read; True from it asks for another look.
         self.after_drain: Callable[[], bool] | None = None
-        self._hello = Hello(PROTOCOL, name, kind, os.getpid(), self.address, {}, mesh, rank)
+        self._kind = kind
         self._peers: dict[str, Peer] = {}
         self._by_route: dict[bytes, Peer] = {}
         self._lock = threading.Lock()
         self._to_self: deque[tuple[AnyMessage, Payload]] = deque()
         self.dropped = 0
         self._refusals: Tally[str] = Tally()
-        self.router = Router(name.encode(), address)
-        self.baton = Baton(self.router, self.drain, name)
+        self.router = Router()
+        self.baton = Baton(self.router, self.drain)
         self.router.on_full = self.baton.receive_now
         self.rooms = Rooms(self.baton.wait)
-        _nodes.add(self)
+        if address:
+            self.begin(name, address, mesh=mesh, rank=rank, site=site)
+
+    def begin(
+        self, name: str, address: str, *, mesh: int = 0, rank: int = -1, site: str = ""
+    ) -> None:
+        """Be the node of that name, and listen at that address."""
+        self.name = name
+        self.site = site
+        self.address = at_site(site, address)  # as others are told
+        self._hello = Hello(PROTOCOL, name, self._kind, os.getpid(), self.address, {}, mesh, rank)
+        self.router.open(name.encode(), address)
+        if not _nodes:  # a process that is no node pays for no hook in its forks
+            os.register_at_fork(after_in_child=_forked)
+        _nodes.append(weakref.ref(self))
 
     # --- peers --------------------------------------------------------------------------------
 
@@ -491,7 +505,7 @@ class Node:
 
     def start(self) -> None:
         """Start the IO thread."""
-        self.baton.start()
+        self.baton.start(self.name)
 
     def wait(
         self, what: Waitable, timeout_s: float | None = None, *, patient: bool = False
@@ -505,15 +519,14 @@ class Node:
         self.router.close(linger_s)
 
 
-_nodes: weakref.WeakSet[Node] = weakref.WeakSet()
+_nodes: list[weakref.ref[Node]] = []  # that this process is, or has been: few ever are two
 
 
 def _forked() -> None:
-    for node in list(_nodes):
-        node.forked()
-
-
-os.register_at_fork(after_in_child=_forked)
+    for ref in _nodes:
+        node = ref()
+        if node is not None:
+            node.forked()
 
 
 def frames_within(payload: Payload) -> list[Buffer]:

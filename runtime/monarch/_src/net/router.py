@@ -42,7 +42,27 @@ LAST_WORDS = 64  # how often a pipe is read to see whether it has ended
 class Router:
     """See the module's text."""
 
-    def __init__(self, name: bytes, address: str, backlog: int = 4096) -> None:
+    def __init__(self, name: bytes = b"", address: str = "") -> None:
+        """Without an address it has no descriptor yet, and `open` is to follow."""
+        self._lock = threading.Lock()  # over the tables; taken before that of a pipe
+        self._pipes: dict[bytes, Pipe] = {}  # by what the peer is called here
+        self._by_fd: dict[int, Pipe] = {}
+        self._dialing: list[Pipe] = []
+        self._again_at: float | None = None  # when to connect, or to accept, again
+        self._again_s = AGAIN_S
+        self._ready: deque[list[Any]] = deque()  # what was received and not taken yet
+        self._looked = False  # no need to look: a wait has just ended
+        self._woken = False  # somebody has woken us, and nobody has looked what for
+        # Called where something has to wait for room: somebody should wait with it.
+        self.on_full: Callable[[], None] = _nothing
+        self._deaf = False  # accepts nobody now, for want of descriptors
+        self._complaints: Tally[str] = Tally()
+        self.closed = not address
+        if address:
+            self.open(name, address)
+
+    def open(self, name: bytes, address: str, backlog: int = 4096) -> None:
+        """Listen there, and connect to others by that name. Once, before anybody waits."""
         self._name = pack([name])
         self._path = _path(address)
         self._listener = new_socket()
@@ -60,19 +80,6 @@ class Router:
         self._poll.register(self._accepts, READ)
         self._poll.register(self._wake_r, READ)
         self.fd = self._poll.fileno()
-        self._lock = threading.Lock()  # over the tables; taken before that of a pipe
-        self._pipes: dict[bytes, Pipe] = {}  # by what the peer is called here
-        self._by_fd: dict[int, Pipe] = {}
-        self._dialing: list[Pipe] = []
-        self._again_at: float | None = None  # when to connect, or to accept, again
-        self._again_s = AGAIN_S
-        self._ready: deque[list[Any]] = deque()  # what was received and not taken yet
-        self._looked = False  # no need to look: a wait has just ended
-        self._woken = False  # somebody has woken us, and nobody has looked what for
-        # Called where something has to wait for room: somebody should wait with it.
-        self.on_full: Callable[[], None] = _nothing
-        self._deaf = False  # accepts nobody now, for want of descriptors
-        self._complaints: Tally[str] = Tally()
         self.closed = False
 
     # --- any thread -------------------------------------------------------------------------------

@@ -499,4 +499,4 @@ class Agent:
             handler(peer, message, payload)
 
 
-ENTRY = "monarch._src.actor.proc_main:main"
+ENTRY = "monarch._src.actor.proc_main:prepare"

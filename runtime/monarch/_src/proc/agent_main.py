@@ -89,7 +89,7 @@ def serve(
         ours.close()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         die_with_parent(agent_pid)
-        Zygote(theirs, lifeline_r, SPARE_TIME).run()
+        Zygote(theirs, lifeline_r, ENTRY, SPARE_TIME).run()
     theirs.close()
     os.close(lifeline_r)
     try:

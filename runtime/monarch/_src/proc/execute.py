@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 import msgspec
 
@@ -25,6 +25,7 @@ BOOT_VARIABLE = "MONARCH_BOOT"
 LIFELINE_VARIABLE = "MONARCH_LIFELINE"
 ENTRY_ARGUMENTS = ("-m", "monarch._src.proc.executed")
 NO_LIFELINE = -1
+Main: TypeAlias = Callable[[Boot, int], int]
 
 
 def execute(command: Command, env: dict[str, str], boot: Boot, lifeline: int) -> NoReturn:
@@ -77,8 +78,20 @@ def main() -> NoReturn:
     os._exit(status)
 
 
-def begin(boot: Boot, lifeline: int) -> int:
-    """In any proc: go where the client works, then run the entry point. Returns the exit status."""
+def prepared(entry: str) -> Main:
+    """What runs a proc, with all that is the same for each: what the entry point returns.
+
+    From here on stdout and stderr of this process are as those of procs are.
+    """
+    module, _, function = entry.partition(":")
+    return getattr(importlib.import_module(module), function)()
+
+
+def begin(boot: Boot, lifeline: int, main: Main | None = None) -> int:
+    """In any proc: go where the client works, then run it. Returns the exit status.
+
+    `main`: what the zygote has `prepared` for its forks.
+    """
     spec = boot.spec
     os.environ[CHILD_VARIABLE] = spec.directory
     if spec.cwd:
@@ -91,9 +104,7 @@ def begin(boot: Boot, lifeline: int) -> int:
     if boot.affinity:
         _bind(boot.affinity)
     _reseed()
-    module, _, function = spec.entry.partition(":")
-    entry: Callable[[Boot, int], int] = getattr(importlib.import_module(module), function)
-    return entry(boot, lifeline)
+    return (main or prepared(spec.entry))(boot, lifeline)
 
 
 def _reseed() -> None:

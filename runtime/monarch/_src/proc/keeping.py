@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -39,7 +39,6 @@ from monarch._src.net.node import Node, versions
 from monarch._src.proc import record, table
 from monarch._src.proc.happened import Happened
 from monarch._src.proc.record import AwayRecord, HolderRecord, KeptRecord, WorkerRecord
-from monarch._src.proc.release import Releaser
 from monarch._src.proc.system import pidfd
 from monarch._src.proc.telling import Telling
 from monarch._src.proc.tenure import Driver
@@ -62,6 +61,9 @@ from monarch._src.wire.messages import (
     SpawnProcs,
     TakenOver,
 )
+
+if TYPE_CHECKING:
+    from monarch._src.proc.release import Releaser
 
 log = logging.getLogger("monarch.agent")
 FAREWELL_S = 1.0  # what was last said to a client is given this long to leave
@@ -378,6 +380,8 @@ class Keeping:
                 case End(why):
                     self._unwatch_client()
                     if self._write_away():
+                        from monarch._src.proc.release import Releaser  # and with it subprocess
+
                         self._releaser = Releaser(self._directory)
                     (self._directory / record.KEPT).unlink(missing_ok=True)
                     self._driver.end(why)

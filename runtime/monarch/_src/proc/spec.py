@@ -22,7 +22,7 @@ class MeshSpec(msgspec.Struct, tag="mesh"):
     cwd: str
     path: list[str]
     preload: list[str]
-    entry: str  # "package.module:function"
+    entry: str  # "package.module:function"; what that returns runs a proc
     board: str
     bootstrap: bool
     forks: bool  # whether any rank is forked and not executed

@@ -22,10 +22,10 @@ import socket
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from monarch._src.proc import spec as wire
-from monarch._src.proc.execute import begin, execute
+from monarch._src.proc.execute import begin, execute, prepared
 from monarch._src.proc.spec import Boot, DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
 from monarch._src.proc.system import die_with_parent, may_be_looked_into_by, peak_bytes
 
@@ -46,8 +46,11 @@ def seqpacket_pair() -> tuple[socket.socket, socket.socket]:
 class Zygote:
     """The loop of the zygote process."""
 
-    def __init__(self, agent: socket.socket, lifeline: int, spare_time: Sequence[str]) -> None:
+    def __init__(
+        self, agent: socket.socket, lifeline: int, entry: str, spare_time: Sequence[str]
+    ) -> None:
         """`spare_time` names modules that many procs need, imported once there is nothing to do."""
+        self._entry = entry
         self._spare_time = list(spare_time)
         self._agent = agent
         self._agent_pid = os.getppid()
@@ -64,6 +67,10 @@ class Zygote:
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _nothing)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Made here once and not by each fork: a fork pays most for the pages that it writes to.
+        self._main = prepared(self._entry)
+        self._streams = sys.stdout, sys.stderr
+        gc.freeze()
         poller = select.poll()
         poller.register(self._agent, select.POLLIN)
         poller.register(self._wake_r, select.POLLIN)
@@ -116,6 +123,8 @@ class Zygote:
         finally:
             sys.path[:] = [p for p in sys.path if p not in added]
         if spec.preload:
+            for stream in self._streams:  # or each fork would write what is held
+                stream.flush()
             gc.collect()
             gc.freeze()
 
@@ -163,13 +172,13 @@ class Zygote:
             os.dup2(fds[1], 2)
             for fd in fds:
                 os.close(fd)
-            # These stay open on the pipes for life; a line is written when it is whole.
-            sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
+            sys.stdout, sys.stderr = self._streams  # what was preloaded may have set others
             boot = Boot(spec, start.rank, start.affinity, start.ties, life=start.life)
             if start.command is not None:
                 execute(start.command, start.env, boot, self._lifeline)
-            os.environ.update(start.env)
-            status = begin(boot, self._lifeline)
+            if start.env:
+                os.environ.update(start.env)
+            status = begin(boot, self._lifeline, self._main)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
             if isinstance(end.code, str):
@@ -205,10 +214,6 @@ class Zygote:
             self._agent.sendall(wire.encode(message))
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
-
-
-def _text_stream(fd: int) -> TextIO:
-    return open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def _nothing(_signum: int, _frame: FrameType | None) -> None:
