@@ -104,6 +104,27 @@ def test_the_last_words_of_a_mesh_that_stops_are_heard(
         assert texts == [f"line {number} of {rank}" for number in range(300)]
 
 
+def test_what_a_preload_prints_is_not_said_again_by_each_process(
+    spawn_procs: Spawn,
+    heard: list[OutputLine],
+    agent_errors: Callable[[], list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "prints_on_import.py").write_text(
+        "import io, sys\n"
+        "print('half a line,', end=' ')\n"
+        "print('and one of errors', end=' ', file=sys.stderr)\n"
+        "sys.stdout = io.StringIO()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    procs = spawn_procs({"gpus": 2}, preload=["prints_on_import"])
+    procs.spawn("printer", Printer).out.call("of its own").get()
+    flush_output()
+    assert [(line.stream, line.text) for line in heard] == 2 * [("stdout", "of its own")]
+    assert agent_errors() == ["half a line, and one of errors "]  # the log of the host agent has it
+
+
 def test_a_listener_that_has_ended_hears_nothing(four: ProcMesh) -> None:
     lines: list[OutputLine] = []
     end = on_output(lines.extend)
