@@ -5,8 +5,9 @@ Runs in: any process. `probe` on a thread that waits, `on_probe` on the one that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
 
 from monarch._src.actor.context import ActorInstance
 from monarch._src.actor.refs import ProcsRef
@@ -18,6 +19,9 @@ from monarch._src.failures import at_text
 from monarch._src.net.node import Node
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Probe
+
+if TYPE_CHECKING:
+    from monarch._src.actor.joining import HeldUp
 
 
 class HasInstance(Protocol):
@@ -47,8 +51,18 @@ class Cycles:
     def probe(self, instance: ActorInstance, wait: Wait) -> None:
         """An actor has waited for a while: find out whether that can ever end."""
         begun = instance.waiting.probe(wait)
-        if blocks(instance, wait):
+        if blocks(instance, wait) is not Blocked.NOT:
             self._send(wait.future.pending, Probe(0, *begun, [self._described(instance)]))
+
+    def held_up(self, thread: int) -> list[ActorInstance]:
+        """The actors of this process that can't go on before that thread has done what it does."""
+        if not self._workers:
+            return []
+        from monarch._src.actor.joining import held_up_by
+
+        held = held_up_by(thread)
+        instances = [worker.instance for worker in list(self._workers.values())]
+        return [one for one in instances if _held_up(one, held) is not Blocked.NOT]
 
     def on_probe(self, peer: str, message: Probe, _payload: Payload) -> None:
         """A probe came for an actor of this process."""
@@ -58,10 +72,9 @@ class Cycles:
         instance = worker.instance
 
         def keeps(wait: Wait) -> bool:
-            # A blocked thread stops calls that would overlap, too.
-            stops_all = wait.waiter is None
-            return worker.owes(peer, message.along, overlapping=stops_all) and blocks(
-                instance, wait
+            blocked = blocks(instance, wait)
+            return blocked is not Blocked.NOT and worker.owes(
+                peer, message.along, overlapping=blocked is Blocked.THREAD
             )
 
         probe = (message.node, message.initiator, message.call, message.round)
@@ -90,12 +103,35 @@ class Cycles:
         return f"{instance.class_name}.{instance.endpoint} on {where}{at}"
 
 
-def blocks(instance: ActorInstance, wait: Wait) -> bool:
-    """Whether its actor can't go on before that wait ends. Any thread."""
+class Blocked(Enum):
+    """What of an actor can't go on: nothing, the task that runs its call, or all of it."""
+
+    NOT = 0
+    TASK = 1
+    THREAD = 2  # so calls that would overlap do not begin either
+
+
+def blocks(instance: ActorInstance, wait: Wait) -> Blocked:
+    """What of its actor can't go on before that wait ends. Any thread."""
+    if wait.thread:
+        from monarch._src.actor.joining import held_up_by
+
+        return _held_up(instance, held_up_by(wait.thread))
     if wait.waiter is None:
-        return True
-    if instance.is_async and instance.task is None:
-        return False
+        return Blocked.THREAD
+    return _task_blocked(instance, (wait.waiter,))
+
+
+def _held_up(instance: ActorInstance, held: HeldUp) -> Blocked:
+    if instance.thread in held.threads:
+        return Blocked.THREAD
+    return _task_blocked(instance, held.awaited)
+
+
+def _task_blocked(instance: ActorInstance, awaited: Sequence[Any]) -> Blocked:
+    if not awaited or (instance.is_async and instance.task is None):
+        return Blocked.NOT
     from monarch._src.actor.depending import needs  # asyncio takes 13 ms to load
 
-    return needs(instance.task, wait.waiter)
+    needed = any(needs(instance.task, waiter) for waiter in awaited)
+    return Blocked.TASK if needed else Blocked.NOT

@@ -11,11 +11,11 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from monarch._src.actor.context import ActorInstance, current
 from monarch._src.core.pauses import Pauses
-from monarch._src.core.waiting import Wait
+from monarch._src.core.waiting import FIRST_S, Wait
 from monarch._src.errors import CallCancelled, DeadlockError
 from monarch._src.net.baton import Baton
 from monarch._src.net.waitable import Aside, RuntimeEnded, Waitable
@@ -28,9 +28,20 @@ OTHERS_S = 0.05
 PAUSES = Pauses()
 """What this process has been told of ranks that stand at a breakpoint."""
 LOOK_S = 0.1  # how often a wait whose deadline stands still looks whether it goes on
-Prober: TypeAlias = Callable[[ActorInstance, Wait], None]
 _decoding = threading.RLock()
 _observing = threading.Lock()
+
+
+class Prober(Protocol):
+    """Finds out whether long waits of actors can ever end; see `actor.cycles`."""
+
+    def probe(self, instance: ActorInstance, wait: Wait) -> None:
+        """Look whether that wait is in a cycle, which then ends it."""
+        ...
+
+    def held_up(self, thread: int) -> Sequence[ActorInstance]:
+        """The actors of this process that can't go on before that thread has done what it does."""
+        ...
 
 
 class Future(Waitable, Generic[R]):
@@ -51,7 +62,7 @@ class Future(Waitable, Generic[R]):
     )
 
     def __init__(self, baton: Baton, prober: Prober | None = None) -> None:
-        """`prober(actor, wait)` is asked whether a long wait of an actor can ever end."""
+        """`prober` is asked whether a long wait of an actor can ever end."""
         # What `super().__init__()` would: one is made for every call.
         self.done = False
         self.leader = None
@@ -166,9 +177,8 @@ class Future(Waitable, Generic[R]):
 
     def _wait(self, timeout: float | None) -> bool:
         context = current.get()
-        # A thread beside the one that takes the messages may wait for what that one brings about.
         if context is None or context.actor_instance.thread != threading.get_ident():
-            return self._baton.wait(self, timeout)
+            return self._wait_beside(timeout)
         instance = context.actor_instance
         deadline = None if timeout is None else monotonic() + timeout
         wait = None
@@ -194,7 +204,7 @@ class Future(Waitable, Generic[R]):
                 elif not probes or wait is None or self._baton.ended:
                     return False  # not in time, or the runtime was shut down
                 elif self._prober is not None:
-                    self._prober(instance, wait)
+                    self._prober.probe(instance, wait)
         except CallCancelled:
             # With what it waits for: who cancelled may have looked for that just before it waited.
             if self.pending is not None:
@@ -205,6 +215,39 @@ class Future(Waitable, Generic[R]):
             if wait is not None:
                 instance.waiting.end(wait)
                 self._cycle = wait.cycle
+
+    def _wait_beside(self, timeout: float | None) -> bool:
+        """Wait on a thread that takes no messages of an actor.
+
+        It may wait for what an actor of this process brings about, but for no actor that waits for
+        this thread to end.
+        """
+        if self.pending is None or self._prober is None:
+            return self._baton.wait(self, timeout)
+        deadline = None if timeout is None else monotonic() + timeout
+        number, thread = self.pending.number, threading.get_ident()
+        waits: dict[ActorInstance, Wait] = {}
+        round_s = FIRST_S
+        try:
+            while True:
+                left = None if deadline is None else max(0.0, deadline - monotonic())
+                probes = left is None or round_s < left
+                if self._baton.wait(self, round_s if probes else left):
+                    return True
+                if not probes or self._baton.ended:
+                    return False
+                round_s *= 2
+                for instance in self._prober.held_up(thread):
+                    wait = waits.get(instance)
+                    if wait is None:
+                        timed = timeout is not None
+                        wait = waits[instance] = Wait(number, self, timed=timed, thread=thread)
+                        instance.waiting.begin(wait)
+                    self._prober.probe(instance, wait)
+        finally:
+            for instance, wait in waits.items():
+                instance.waiting.end(wait)
+                self._cycle = wait.cycle or self._cycle
 
     def _too_late(self, timeout: float | None) -> str:
         late = f"no answer within {timeout} s; "
@@ -361,7 +404,7 @@ class _Watched:
         self._timer = loop.call_later(wait.next_round_s(), self._look)
 
     def _look(self) -> None:
-        self._prober(self._instance, self._wait)
+        self._prober.probe(self._instance, self._wait)
         self._timer = self._loop.call_later(self._wait.next_round_s(), self._look)
 
     def end(self, _done: object = None) -> None:

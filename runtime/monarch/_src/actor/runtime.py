@@ -194,7 +194,7 @@ class Runtime:
         self.cycles = Cycles(node, routes, self.workers)
         self.enquiries = Enquiries(self)
         self.ends.on_mesh_gone = self.metrics.drop
-        self._baton, self._prober = node.baton, self.cycles.probe
+        self._baton, self._prober = node.baton, self.cycles
         node.after_drain = self.ends.after_drain
         self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Reply: self._on_reply,

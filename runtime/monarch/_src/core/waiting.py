@@ -31,7 +31,8 @@ class Wait(msgspec.Struct, eq=False):
     """One wait of an actor.
 
     `future` is what it waits for; `waiter`, what a task of it awaits meanwhile, if not the whole
-    thread is blocked. A wait that is `timed` ends by itself: its actor may go on then.
+    thread is blocked; `thread`, which one waits, if it is not its own that takes its messages. A
+    wait that is `timed` ends by itself: its actor may go on then.
     """
 
     call: int
@@ -40,6 +41,7 @@ class Wait(msgspec.Struct, eq=False):
     timed: bool = False
     rounds: int = 0  # how many probes it has sent
     cycle: Sequence[str] = ()  # of a timed one: in which it was found to be
+    thread: int = 0
 
     def next_round_s(self) -> float:
         """After how long from now it is to send the next probe."""
