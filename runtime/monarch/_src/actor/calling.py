@@ -198,6 +198,7 @@ class StreamCall(PendingCall):
     """`stream`: every rank; the nth future is settled by the nth answer."""
 
     __slots__ = ("_futures", "_next", "_target")
+    one_by_one = True
 
     def __init__(self, target: Target, region: Region, futures: Sequence[Future[Any]]) -> None:
         super().__init__(target.procs.uid, target, region)
@@ -260,7 +261,8 @@ def send_call(
                 call.call, call.reply_to, call.reply_address = port.number, port.node, port.address
             missed = runtime.routes.post(
                 target.procs, region, call, payload, skip=failed,
-                gather=pending is not None and not by_port, each=isinstance(pending, StreamCall),
+                gather=pending is not None and not by_port,
+                each=pending is not None and pending.one_by_one,
             )  # fmt: skip
             if pending is not None and (missed or failed):
                 # What was missed got lost on the way; if that is not known yet, the notice follows.

@@ -48,6 +48,11 @@ class Cycles:
         self._workers = workers
         self.proc_ref: ProcsRef | None = None
 
+    @property
+    def has_actors(self) -> bool:
+        """Whether any actor lives in this process."""
+        return bool(self._workers)
+
     def probe(self, instance: ActorInstance, wait: Wait) -> None:
         """An actor has waited for a while: find out whether that can ever end."""
         begun = instance.waiting.probe(wait)
@@ -56,8 +61,6 @@ class Cycles:
 
     def held_up(self, thread: int) -> list[ActorInstance]:
         """The actors of this process that can't go on before that thread has done what it does."""
-        if not self._workers:
-            return []
         from monarch._src.actor.joining import held_up_by
 
         held = held_up_by(thread)

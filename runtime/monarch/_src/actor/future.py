@@ -35,6 +35,11 @@ _observing = threading.Lock()
 class Prober(Protocol):
     """Finds out whether long waits of actors can ever end; see `actor.cycles`."""
 
+    @property
+    def has_actors(self) -> bool:
+        """Whether any actor lives in this process."""
+        ...
+
     def probe(self, instance: ActorInstance, wait: Wait) -> None:
         """Look whether that wait is in a cycle, which then ends it."""
         ...
@@ -222,7 +227,7 @@ class Future(Waitable, Generic[R]):
         It may wait for what an actor of this process brings about, but for no actor that waits for
         this thread to end.
         """
-        if self.pending is None or self._prober is None:
+        if self.pending is None or self._prober is None or not self._prober.has_actors:
             return self._baton.wait(self, timeout)
         deadline = None if timeout is None else monotonic() + timeout
         number, thread = self.pending.number, threading.get_ident()

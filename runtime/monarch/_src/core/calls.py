@@ -40,6 +40,7 @@ class PendingCall(ABC):
         "region",
     )
     takes_runs: ClassVar[bool] = False
+    one_by_one: ClassVar[bool] = False  # answers to it are of use as they come
 
     def __init__(
         self, mesh: int, actor_mesh: object, region: Region, ranks: int | None = None

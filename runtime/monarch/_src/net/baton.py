@@ -241,9 +241,11 @@ class Baton:
         what.leader = self
         served = self._served
         me = get_ident()
-        # Who waits without end need not look first: what has come ends the wait at once. Links to
-        # other hosts have things to do that no descriptor tells of.
-        looks = deadline is not None or self.look_often_s is not None
+        # Who has time need not look first: what has come ends the wait at once. Links to other
+        # hosts have things to do that no descriptor tells of.
+        looks = self.look_often_s is not None or (
+            deadline is not None and deadline <= time.monotonic()
+        )
         try:
             while True:
                 if looks:
