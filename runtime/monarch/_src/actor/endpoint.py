@@ -9,7 +9,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -69,13 +69,22 @@ class EndpointMethod(Generic[P, R]):
                 f"endpoint {function.__qualname__} answers through a port: take it as the first "
                 "parameter after self"
             )
-        parameters = parameters[2 if by_port else 1 :]
-        self.signature = inspect.Signature(parameters)
+        parameters = list(self.signature.parameters.values())
         simple = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
         plain = all(p.kind in simple for p in parameters)
         needed = sum(p.default is inspect.Parameter.empty for p in parameters)
         # How many positional arguments fit without asking `inspect`, 10 us a call.
         self._fits = range(needed, len(parameters) + 1) if plain else range(0)
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """What a call takes."""
+        parameters = list(inspect.signature(self.function).parameters.values())
+        return inspect.Signature(parameters[2 if self.by_port else 1 :])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without its signature, which the function has: most who get it never ask."""
+        return {name: value for name, value in self.__dict__.items() if name != "signature"}
 
     def check(self, class_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """TypeError if a call with these arguments could not begin."""
