@@ -26,8 +26,9 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 # The wrappers in `signal` convert to enums, 2.5 us a call on the path of every call; this is 0.2
-# us.
-_low: Any = getattr(signal, "_signal", signal)
+# us. In a fork they are 20 pages of its own.
+plain_signal: Any = getattr(signal, "_signal", signal)
+_low = plain_signal
 _SIGINT = int(signal.SIGINT)
 _guarded = False  # whether the main thread is under a guard; only it looks and changes
 _active: InterruptGuard | None = None  # under which, if the handler that stays is in place

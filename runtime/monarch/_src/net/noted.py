@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable
 
 from monarch._src.net import interrupt
+from monarch._src.net.interrupt import plain_signal
 
 POKE = signal.SIGURG  # ignored by whoever has not asked for it
 POKES_S = (0.01, 0.1, 1.0)
@@ -38,8 +39,8 @@ class NotedSignals:
         self.fd, self._note = os.pipe()  # for good, as the handler
         for fd in (self.fd, self._note):
             os.set_blocking(fd, False)
-        if signal.getsignal(POKE) is signal.SIG_DFL:
-            signal.signal(POKE, _nothing)
+        if plain_signal.getsignal(POKE) == plain_signal.SIG_DFL:
+            plain_signal.signal(POKE, _nothing)
         interrupt.on_handler = self._on_handler
         signal.set_wakeup_fd(self._note, warn_on_full_buffer=False)
 

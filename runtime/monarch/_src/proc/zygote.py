@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
+from monarch._src.net.interrupt import plain_signal
 from monarch._src.proc import spec as wire
 from monarch._src.proc.execute import begin, execute, prepared
 from monarch._src.proc.spec import Boot, DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
@@ -160,12 +161,12 @@ class Zygote:
         try:
             zygote = os.getppid()
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            plain_signal.signal(signal.SIGCHLD, plain_signal.SIG_DFL)
+            plain_signal.signal(signal.SIGINT, signal.default_int_handler)
             os.setsid()
             die_with_parent(zygote)
             may_be_looked_into_by(self._agent_pid)
-            self._agent.close()
+            os.close(self._agent.detach())
             os.close(self._wake_r)
             os.close(self._wake_w)
             os.dup2(fds[0], 1)
