@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -15,7 +16,21 @@ from monarch._src.wire.raw import address_of
 
 Registrable: TypeAlias = "memoryview | bytearray | Any"  # torch tensors and numpy arrays too
 
-_NAMED = "a 1-D contiguous CPU tensor, memoryview, bytearray or numpy array"
+_NAMED = "a 1-D contiguous tensor, memoryview, bytearray, numpy array or array of a CUDA GPU"
+
+
+class Device(msgspec.Struct, frozen=True):
+    """A CUDA device: its number in this process, and what it is known by in any."""
+
+    ordinal: int
+    uuid: bytes
+
+
+class Queued(msgspec.Struct, frozen=True):
+    """What the program has put on a stream of its own, and may not be done yet."""
+
+    ordinal: int
+    stream: int
 
 
 class Memory(msgspec.Struct, frozen=True, eq=False):
@@ -25,6 +40,8 @@ class Memory(msgspec.Struct, frozen=True, eq=False):
     root: what owns the memory, where it can tell of its end by a weak reference: a tensor's
         storage, the array that numpy allocated. None: only `keep` says, by holding the export, and
         the memory lives as long as that.
+    device: the GPU that has it; None: the host.
+    queued: of a GPU's memory: asked in the thread that wants a transfer, what is to be done before.
     """
 
     address: int
@@ -32,6 +49,8 @@ class Memory(msgspec.Struct, frozen=True, eq=False):
     readonly: bool
     keep: Any
     root: Any = None
+    device: Device | None = None
+    queued: Callable[[], Queued | None] | None = None
 
     def overlaps(self, other: Memory) -> bool:
         """Whether any byte belongs to both."""
@@ -44,12 +63,17 @@ def memory_of(value: Registrable, what: str = "RDMABuffer") -> Memory:
     """The memory of a tensor, an array or another buffer; nothing is copied.
 
     Raises:
-        TypeError: it has no memory on the CPU that could be shared as bytes.
+        TypeError: it has no memory that could be shared as bytes.
         ValueError: it has several dims, is not contiguous, or is empty.
     """
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_tensor(value, what)
+    on_gpu = getattr(value, "__cuda_array_interface__", None)
+    if on_gpu is not None:
+        from monarch._src.data.cuda.arrays import memory_of_array
+
+        return memory_of_array(value, on_gpu, what)
     try:
         view = memoryview(value)
     except TypeError:
@@ -70,12 +94,17 @@ def memory_of(value: Registrable, what: str = "RDMABuffer") -> Memory:
 
 
 def _of_tensor(tensor: Any, what: str) -> Memory:
-    if tensor.device.type != "cpu":
+    torch = sys.modules["torch"]
+    place = tensor.device.type
+    rocm = place == "cuda" and torch.version.hip is not None
+    if place not in ("cpu", "cuda") or rocm:
+        why = " of ROCm, whose driver is another one" if rocm else ""
         raise TypeError(
-            f"{what}: a tensor on {tensor.device}; this version moves CPU memory only: copy it "
-            "there first (`.cpu()`, into pinned memory where it is done often)"
+            f"{what}: a tensor on {tensor.device}{why}; this version moves memory of the CPU and "
+            "of CUDA GPUs: copy it there first (`.cpu()`, into pinned memory where it is done "
+            "often)"
         )
-    if tensor.layout is not sys.modules["torch"].strided:
+    if tensor.layout is not torch.strided:
         raise TypeError(f"{what}: a tensor of layout {tensor.layout} has no bytes in a row")
     if tensor.dim() != 1 or not tensor.is_contiguous():
         raise ValueError(
@@ -85,6 +114,10 @@ def _of_tensor(tensor: Any, what: str) -> Memory:
     size = tensor.numel() * tensor.element_size()
     if not size:
         raise ValueError(f"{what}: size 0; there is nothing to move")
+    if place == "cuda":
+        from monarch._src.data.cuda.arrays import memory_of_tensor
+
+        return memory_of_tensor(tensor, size, what)
     return Memory(tensor.data_ptr(), size, False, tensor, tensor.untyped_storage())
 
 
@@ -107,9 +140,13 @@ def fix_in_place(memory: Memory) -> None:
     """From here on a tensor's storage cannot be resized, which would move what others write to.
 
     Its new memory would be somewhere else, and the old free for other uses, without a word to us.
-    torch has no call for it, but does it for storages that it shows to numpy.
+    torch has no call for it, but does it for storages that it shows to numpy. Of storages on a GPU
+    numpy is shown nothing: who resizes one that he has registered has handles to what lies there
+    next (`bulk_data.md`).
     """
     storage = memory.root
+    if memory.device is not None:
+        return
     if not type(storage).__module__.startswith("torch"):
         return  # numpy refuses to resize what is referred to weakly
     if storage.resizable():

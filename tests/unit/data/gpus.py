@@ -1,0 +1,26 @@
+"""GPUs that are none, for one test."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from monarch._src.data.cuda.gpu import gpu_if_used
+from monarch._src.testing import gpu as fakes
+from monarch._src.testing.gpu import FakeDriver
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeDriver]:
+    """Two devices; nothing of them may be left."""
+    driver = fakes.install()
+    yield driver
+    gc.collect()
+    used = gpu_if_used()
+    if used is not None:
+        used.give_back()
+    fakes.uninstall()
+    left = {name: n for name, n in driver.held().items() if n}
+    assert not left, str(left)
