@@ -24,6 +24,11 @@ from monarch.rdma import RDMAAction, RDMABuffer, shared_empty, transports
 TRANSPORTS = ["shm", "cma", "tcp"]
 
 
+def sides_of(transport: str) -> tuple[type[Holder], type[Mover]]:
+    """Who has memory and who moves it over that transport; see `gpu_parties.Way`."""
+    return getattr(transport, "parties", (Holder, Mover))
+
+
 def pattern(size: int, seed: int = 0) -> numpy.ndarray[Any, Any]:
     """Bytes that differ from their neighbours, and from those a page or a piece further."""
     found = numpy.empty(size, numpy.uint8)
@@ -60,7 +65,7 @@ def _block() -> numpy.ndarray[Any, Any]:
 
 
 class Holder(Actor):
-    """Has memory, and does nothing for who moves it."""
+    """Has memory, and does nothing for who moves it. Of the host; `gpu_parties` has others."""
 
     def __init__(self) -> None:
         self.arrays: list[Any] = []
@@ -68,18 +73,29 @@ class Holder(Actor):
 
     @endpoint
     def make(self, size: int, shared: bool, offset: int = 0, seed: int = 0) -> RDMABuffer:
-        room = size + offset
-        memory = numpy.frombuffer(shared_empty(room), numpy.uint8) if shared else (
-            numpy.zeros(room, numpy.uint8)
-        )  # fmt: skip
-        fill(memory[offset:], seed)
+        memory = self.memory(size + offset, shared)
+        self.fill(memory[offset:], seed)
         self.arrays.append(memory[offset:])
         self.buffers.append(RDMABuffer(memory[offset:]))
         return self.buffers[-1]
 
+    def memory(self, size: int, shared: bool) -> Any:
+        if shared:
+            return numpy.frombuffer(shared_empty(size), numpy.uint8)
+        return numpy.zeros(size, numpy.uint8)
+
+    def fill(self, memory: Any, seed: int) -> None:
+        fill(memory, seed)
+
+    def seen(self, memory: Any) -> numpy.ndarray[Any, Any]:
+        return memory
+
+    def address(self, memory: Any) -> int:
+        return memory.ctypes.data
+
     @endpoint
     def holds(self, at: int, size: int, seed: int) -> bool:
-        return is_pattern(self.arrays[at][:size], seed)
+        return is_pattern(self.seen(self.arrays[at][:size]), seed)
 
     @endpoint
     def data(self, at: int) -> bytes:
@@ -95,15 +111,18 @@ class Holder(Actor):
     def refill(self, size: int) -> int:
         """Free the memory and have other things in its place."""
         del self.buffers[:]
-        address = self.arrays[0].ctypes.data
+        address = self.address(self.arrays[0])
         self.arrays.clear()
         gc.collect()
         found = 0
         for _ in range(20):
-            other = numpy.full(size, 0xEE, numpy.uint8)
+            other = self.full_of(0xEE, size)
             self.arrays.append(other)
-            found += other.ctypes.data == address
+            found += self.address(other) == address
         return found
+
+    def full_of(self, value: int, size: int) -> Any:
+        return numpy.full(size, value, numpy.uint8)
 
     @endpoint
     def hold_the_lock(self, fifo: str, at: int) -> None:
@@ -133,7 +152,23 @@ class Holder(Actor):
 
 
 class Mover(Actor):
-    """Moves bytes between its own memory and that of others."""
+    """Moves bytes between its own memory, which is the host's here, and that of others."""
+
+    def room(self, size: int, value: int = 0) -> Any:
+        return numpy.full(size, value, numpy.uint8)
+
+    def plain(self, size: int) -> Any:
+        """Memory that does not tell of its end."""
+        return bytearray(size)
+
+    def seen(self, room: Any) -> numpy.ndarray[Any, Any]:
+        return room
+
+    def filled(self, size: int, seed: int) -> Any:
+        return pattern(size, seed)
+
+    def clear(self, room: Any) -> None:
+        room[:] = 0
 
     @endpoint
     def only(self, *names: str) -> None:
@@ -144,51 +179,55 @@ class Mover(Actor):
     @endpoint
     def read(self, buffer: RDMABuffer, seed: int = 0, offset: int = 0, timeout: float = 60) -> str:
         """Read all of it to an odd place; the transport that did it."""
-        room = numpy.full(buffer.size() + offset + 1, 0xAA, numpy.uint8)
+        room = self.room(buffer.size() + offset + 1, 0xAA)
         buffer.read_into(room[offset : offset + buffer.size()], timeout=timeout).get()
-        assert is_pattern(room[offset:-1], seed), "wrong bytes"
-        assert (room[:offset] == 0xAA).all()
-        assert room[-1] == 0xAA, "bytes beyond the end"
+        seen = self.seen(room)
+        assert is_pattern(seen[offset:-1], seed), "wrong bytes"
+        assert (seen[:offset] == 0xAA).all()
+        assert seen[-1] == 0xAA, "bytes beyond the end"
         return buffer.backend
 
     @endpoint
     def write(self, buffer: RDMABuffer, size: int, seed: int) -> str:
-        buffer.write_from(pattern(size, seed)).get()
+        buffer.write_from(self.filled(size, seed)).get()
         return buffer.backend
 
     @endpoint
     def first_byte(self, buffer: RDMABuffer) -> int:
-        room = bytearray(buffer.size())
+        room = self.plain(buffer.size())
         buffer.read_into(room).get()
-        return room[0]
+        return int(self.seen(room)[0])
 
     @endpoint
     def read_many(self, buffers: list[RDMABuffer]) -> bool:
         """All at once, each by itself."""
-        rooms = [numpy.zeros(buffer.size(), numpy.uint8) for buffer in buffers]
+        rooms = [self.room(buffer.size()) for buffer in buffers]
         futures = [b.read_into(room) for b, room in zip(buffers, rooms, strict=True)]
         for future in futures:
             future.get()
-        return all((room == pattern(len(room), n)).all() for n, room in enumerate(rooms))
+        return self._all_there(rooms)
+
+    def _all_there(self, rooms: list[Any]) -> bool:
+        return all((self.seen(r) == pattern(len(r), n)).all() for n, r in enumerate(rooms))
 
     @endpoint
     def batch(self, sources: list[RDMABuffer], sinks: list[RDMABuffer]) -> bool:
         """All in one action, which is submitted twice."""
         action = RDMAAction()
-        rooms = [numpy.zeros(buffer.size(), numpy.uint8) for buffer in sources]
+        rooms = [self.room(buffer.size()) for buffer in sources]
         for room, source in zip(rooms, sources, strict=True):
             action.read_remote(room, source)
         for n, sink in enumerate(sinks):
-            action.write_remote(sink, pattern(sink.size(), 100 + n))
+            action.write_remote(sink, self.filled(sink.size(), 100 + n))
         action.submit().get()
         for room in rooms:
-            room[:] = 0
+            self.clear(room)
         action.submit().get()
-        return all((room == pattern(len(room), n)).all() for n, room in enumerate(rooms))
+        return self._all_there(rooms)
 
     @endpoint
     def repeat(self, buffer: RDMABuffer, times: int) -> dict[str, int]:
-        room = bytearray(buffer.size())
+        room = self.plain(buffer.size())
         for _ in range(times):
             buffer.read_into(room).get()
             buffer.write_from(room).get()
@@ -200,7 +239,7 @@ class Mover(Actor):
         lost = 0
         for buffer in buffers:
             try:
-                buffer.read_into(bytearray(buffer.size())).get()
+                buffer.read_into(self.plain(buffer.size())).get()
             except RuntimeError:
                 lost += 1
         return lost
@@ -248,13 +287,13 @@ class Mover(Actor):
     def read_with_warnings(
         self, buffer: RDMABuffer, seed: int
     ) -> tuple[str, list[tuple[str, str]]]:
-        room = numpy.zeros(buffer.size(), numpy.uint8)
+        room = self.room(buffer.size())
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for _ in range(3):
-                room[:] = 0
+                self.clear(room)
                 buffer.read_into(room).get()
-                assert (room == pattern(len(room), seed)).all(), "wrong bytes"
+                assert (self.seen(room) == pattern(len(room), seed)).all(), "wrong bytes"
         return buffer.backend, [(w.category.__name__, str(w.message)) for w in caught]
 
     @endpoint
@@ -272,7 +311,7 @@ class Mover(Actor):
         openers = plane_of(runtime()).pair(buffer.handle().owner).openers
         for name, opener in list(openers.items()):
             openers[name] = _watching(opener, kill)
-        room = numpy.zeros(buffer.size(), numpy.uint8)
+        room = self.room(buffer.size())
         move = buffer.read_into if way == "read" else buffer.write_from
         move(room).get()
 

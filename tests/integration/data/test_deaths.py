@@ -13,7 +13,7 @@ from monarch._src.data import kernel
 from monarch.actor import ActorError, ProcMesh, SupervisionError
 from monarch.rdma import RDMAOwnerLostError
 from tests.conftest import Faults
-from tests.integration.data.parties import TRANSPORTS, Holder, Mover
+from tests.integration.data.parties import TRANSPORTS, sides_of
 
 Spawn = Callable[..., ProcMesh]
 pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="shm and cma need Linux")
@@ -26,8 +26,9 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 
 def sides(spawn_procs: Spawn, transport: str) -> tuple[Any, Any]:
-    holder: Any = spawn_procs({"gpus": 1}, name="owners").spawn("holder", Holder)
-    mover: Any = spawn_procs({"gpus": 1}, name="movers").spawn("mover", Mover)
+    has, moves = sides_of(transport)
+    holder: Any = spawn_procs({"gpus": 1}, name="owners").spawn("holder", has)
+    mover: Any = spawn_procs({"gpus": 1}, name="movers").spawn("mover", moves)
     mover.only.call_one(transport).get()
     return holder, mover
 
@@ -60,7 +61,7 @@ def test_a_receiver_that_dies_half_way_costs_the_owner_nothing(
     buffer = holder.make.call_one(3 * MIB, transport == "shm").get()
     with pytest.raises(SupervisionError):
         mover.kill_half_way.call_one(buffer, "ourselves", way).get()
-    other: Any = spawn_procs({"gpus": 1}, name="others").spawn("mover", Mover)
+    other: Any = spawn_procs({"gpus": 1}, name="others").spawn("mover", sides_of(transport)[1])
     other.only.call_one(transport).get()
     other.write.call_one(buffer, 3 * MIB, 4).get()
     assert holder.holds.call_one(0, 3 * MIB, 4).get()
@@ -82,7 +83,7 @@ def test_who_dies_with_a_region_locked_keeps_nobody_from_dropping_it(
 def test_a_handle_outlives_its_owner_as_an_error(spawn_procs: Spawn, transport: str) -> None:
     _, mover = sides(spawn_procs, transport)
     procs = spawn_procs({"gpus": 1}, name="brief")
-    brief: Any = procs.spawn("brief", Holder)
+    brief: Any = procs.spawn("brief", sides_of(transport)[0])
     buffer = brief.make.call_one(1000, transport == "shm").get()
     procs.stop().get()
     with pytest.raises(ActorError) as raised:
@@ -100,7 +101,7 @@ def test_owners_that_die_leave_nothing_with_who_read_them(
     before: dict[str, int] | None = None
     for turn in range(rounds + 1):
         procs = spawn_procs({"gpus": each}, name="brief")
-        holders: Any = procs.spawn("brief", Holder)
+        holders: Any = procs.spawn("brief", sides_of(transport)[0])
         made = holders.make.call(5000, transport == "shm").get()
         buffers = [buffer for _, buffer in made.items()]
         assert mover.read_each.call_one(buffers).get() == 0

@@ -12,7 +12,7 @@ import pytest
 from monarch._src.data import kernel
 from monarch.actor import ActorError, ProcMesh, this_host
 from monarch.rdma import RDMABuffer, RDMAHandleError
-from tests.integration.data.parties import TRANSPORTS, Holder, Mover
+from tests.integration.data.parties import TRANSPORTS, sides_of
 
 pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="shm and cma need Linux")
 MIB = 1 << 20
@@ -38,8 +38,9 @@ class Sides:
 
     def __init__(self, procs: ProcMesh, transport: str) -> None:
         self.transport = transport
-        self.holder: Any = procs.slice(gpus=0).spawn("holder", Holder)
-        self.mover: Any = procs.slice(gpus=1).spawn("mover", Mover)
+        holder, mover = sides_of(transport)
+        self.holder: Any = procs.slice(gpus=0).spawn("holder", holder)
+        self.mover: Any = procs.slice(gpus=1).spawn("mover", mover)
         self.mover.only.call_one(transport).get()
         self.made = 0
 

@@ -10,12 +10,14 @@ from typing import Any
 from monarch._src.actor.future import Future
 from monarch._src.actor.here import context
 from monarch._src.actor.runtime import runtime, runtime_or_none
+from monarch._src.data.cuda.driver import GpuError
+from monarch._src.data.cuda.waiting import QUEUED_FAILED, settle
 from monarch._src.data.handle import Handle, decode, encode
 from monarch._src.data.memory import Registrable, memory_of
 from monarch._src.data.plane import plane_of
 from monarch._src.data.report import backend_of
 from monarch._src.data.transfer import Op, Ranges
-from monarch._src.errors import RDMAHandleError
+from monarch._src.errors import RDMAHandleError, RDMAUnavailableError
 from monarch._src.failures import at_text
 
 TIMEOUT_S = 60.0
@@ -36,15 +38,22 @@ class RDMABuffer:
     __slots__ = ("__weakref__", "_dropped", "_handle", "_keep", "_unsent")
 
     def __init__(self, data: Registrable) -> None:
-        """`data`: a 1-D contiguous CPU tensor, numpy array, bytearray or memoryview.
+        """`data`: a 1-D contiguous tensor, numpy array, bytearray or memoryview, or an array of a
+        CUDA GPU: a tensor, or what has the CUDA array interface.
 
-        What is read-only may only be read.
+        What is read-only may only be read. What this thread has queued on the GPU for it is waited
+        for.
 
         Raises:
-            TypeError: it has no memory of the CPU that could be shared as bytes.
+            TypeError: it has no memory that could be shared as bytes.
             ValueError: it has several dims, is not contiguous, or is empty.
+            RDMAUnavailableError: what was queued on the GPU has failed.
         """
         memory = memory_of(data)
+        try:
+            settle(memory)  # whoever gets the handle may read at once
+        except GpuError as error:
+            raise RDMAUnavailableError(f"{QUEUED_FAILED}: {error}", size=memory.size) from error
         run = runtime()
         me = context().actor_instance
         name = f"{me.name}{at_text(dict(me.rank))}"
@@ -64,7 +73,10 @@ class RDMABuffer:
 
     @property
     def backend(self) -> str:
-        """The transport that this process uses for it, or would: `shm`, `cma`, `tcp` or `local`."""
+        """The transport that this process uses for it, or would.
+
+        `local`, `cuda_ipc`, `shm`, `cma`, `ibverbs` or `tcp`.
+        """
         return backend_of(self._handle)
 
     def read_into(self, dst: Registrable, *, timeout: float = TIMEOUT_S) -> Future[None]:

@@ -25,6 +25,7 @@ class CmaLink:
 
     name: ClassVar[str] = "cma"
     at_once: ClassVar[bool] = True
+    takes_gpus: ClassVar[bool] = False
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer

@@ -13,7 +13,7 @@ import msgspec
 
 from monarch._src.wire.text import UNREADABLE
 
-VERSION = 1
+VERSION = 2
 KEY_BYTES = 16
 
 
@@ -45,6 +45,7 @@ class Handle(msgspec.Struct, frozen=True, array_like=True):
     shared: bool  # whether it lies in a segment that others can map
     actor: str
     actor_id: str
+    gpu: bool = False  # whether it is memory of a GPU
 
     @property
     def text(self) -> str:

@@ -66,6 +66,7 @@ class IbverbsLink:
 
     name: ClassVar[str] = "ibverbs"
     at_once: ClassVar[bool] = False
+    takes_gpus: ClassVar[bool] = False
 
     def __init__(
         self, owner: Owner, own: Owner, card: Card, ask: Ask, tell: Callable[[int, bytes], object],

@@ -28,9 +28,12 @@ HEADER_BYTES = 4096
 SLOT_BYTES = 64
 DEAD, LIVE = 0, 1
 READ_ONLY = 1
-_HEADER = struct.Struct("<8sII16sQiIQ")
+_HEADER = struct.Struct("<8sII16sQiiQ")
 _SLOT = struct.Struct("<II16sQQiIQQ")
 _STATE = struct.Struct("<I")
+_GPUS = struct.Struct("<i")
+_GPUS_AT = 44  # in the header
+GPU = -2  # what `segment` is for memory of a GPU, or less
 assert _SLOT.size == SLOT_BYTES
 
 
@@ -45,7 +48,11 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A live region. `segment` is the owner's descriptor of the shared file it lies in, or -1."""
+    """A live region. `segment` is the owner's descriptor of the shared file it lies in, or -1.
+
+    For memory of a GPU `address` is the GPU's, `segment` GPU less the number of its allocation's
+    entry in the other table (`cuda/words.py`), `file` that entry's generation.
+    """
 
     key: bytes
     readonly: bool
@@ -59,6 +66,9 @@ class Entry(msgspec.Struct, frozen=True):
 def bytes_for(capacity: int) -> int:
     """How large the memory of a table is; pages that nobody writes cost nothing."""
     return HEADER_BYTES + capacity * SLOT_BYTES
+
+
+PROBING = -1  # a slot that is none: what is locked by who probes memory of a GPU
 
 
 def range_of(slot: int) -> tuple[int, int]:
@@ -75,8 +85,8 @@ class KeyTable:
         self._free: list[int] = []
         self._fresh = iter(range(header.capacity))
         _HEADER.pack_into(
-            memory, 0, MAGIC, 1, header.capacity, header.incarnation, header.probe_address,
-            header.probe_fd, 0, header.probe_file,
+            memory, 0, MAGIC, 2, header.capacity, header.incarnation, header.probe_address,
+            header.probe_fd, -1, header.probe_file,
         )  # fmt: skip
 
     def enter(self, entry: Entry) -> int:
@@ -104,6 +114,10 @@ class KeyTable:
         _STATE.pack_into(self._memory, at, LIVE)
         return slot
 
+    def tell_of_gpus(self, fd: int) -> None:
+        """From here on there is a table of GPU allocations; before any region lies in one."""
+        _GPUS.pack_into(self._memory, _GPUS_AT, fd)
+
     def retire(self, slot: int) -> None:
         """From here on no handle leads there. The slot is not used again before `free`."""
         _STATE.pack_into(self._memory, HEADER_BYTES + slot * SLOT_BYTES, DEAD)
@@ -119,9 +133,14 @@ class KeyView:
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
         magic, version, capacity, incarnation, address, fd, _, file = _HEADER.unpack_from(memory)
-        if magic != MAGIC or version != 1 or len(memory) < bytes_for(capacity):
+        if magic != MAGIC or version != 2 or len(memory) < bytes_for(capacity):
             raise ValueError("this is no table of keys of this version")
         self.header = Header(incarnation, capacity, address, fd, file)
+
+    @property
+    def gpus(self) -> int:
+        """The owner's descriptor of its table of GPU allocations; -1 as long as it has none."""
+        return _GPUS.unpack_from(self._memory, _GPUS_AT)[0]
 
     def raw(self, slot: int) -> bytes:
         """What a slot holds now: equal bytes before and after mean that nothing has changed."""

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from monarch._src.data import kernel
+from monarch._src.data.cuda.driver import GpuError
+from monarch._src.data.cuda.gpu import gpu
 from monarch._src.data.regions import Held, Regions
-from monarch._src.data.transport import Piece, Stale, TooLate
+from monarch._src.data.transport import Piece, Stale, TooLate, Unable, device_of
 
 
 class LocalLink:
@@ -16,6 +18,7 @@ class LocalLink:
 
     name: ClassVar[str] = "local"
     at_once: ClassVar[bool] = True
+    takes_gpus: ClassVar[bool] = True
 
     def __init__(self, regions: Regions) -> None:
         self._regions = regions
@@ -26,7 +29,7 @@ class LocalLink:
         for piece in pieces:
             held = self._hold(piece, deadline)
             try:
-                kernel.copy(piece.address, held.address + piece.offset, piece.size)
+                _copy(piece, held, piece.address, held.address + piece.offset)
             finally:
                 self._regions.release(held)
 
@@ -36,7 +39,7 @@ class LocalLink:
             try:
                 if held.readonly:
                     raise Stale(piece.handle)
-                kernel.copy(held.address + piece.offset, piece.address, piece.size)
+                _copy(piece, held, held.address + piece.offset, piece.address)
             finally:
                 self._regions.release(held)
 
@@ -50,3 +53,14 @@ class LocalLink:
 
     def close(self, *, now: bool = False) -> None:
         """Nothing to give back."""
+
+
+def _copy(piece: Piece, held: Held, to: int, source: int) -> None:
+    device = device_of(piece) or held.device
+    if device is None:
+        kernel.copy(to, source, piece.size)
+        return
+    try:
+        gpu().copy(to, source, piece.size, device.ordinal)
+    except GpuError as error:
+        raise Unable(str(error)) from error

@@ -16,16 +16,28 @@ from collections.abc import Callable, Collection
 from monarch._src.config import settings
 from monarch._src.data.choice import Choice, Why
 from monarch._src.data.cma import CmaLink
-from monarch._src.data.handle import Owner
+from monarch._src.data.cuda_ipc import CudaIpcLink
+from monarch._src.data.handle import Handle, Owner
+from monarch._src.data.kernel import this_host
 from monarch._src.data.peer import Peer, is_alive, process_of
 from monarch._src.data.shm import ShmLink
 from monarch._src.data.sockets import Connector
 from monarch._src.data.tcp import TcpLink
 from monarch._src.data.transport import Broken, Gone, Link
 
-ORDER = ("shm", "cma", "ibverbs", "tcp")
+ORDER = ("cuda_ipc", "shm", "cma", "ibverbs", "tcp")
 ConnectorTo = Callable[[Owner, float], Connector]
 OverCard = Callable[[Owner, Callable[[], bool], float], Link]
+
+
+def suited(handle: Handle) -> tuple[str, ...]:
+    """The transports that can move that memory, the fastest first."""
+    here = handle.owner.host == this_host()
+    if handle.gpu:
+        return ("cuda_ipc", "tcp") if here else ("tcp",)
+    if not here:
+        return ("ibverbs", "tcp")
+    return ("shm", "cma", "ibverbs", "tcp") if handle.shared else ("cma", "ibverbs", "tcp")
 
 
 class NoWay(Exception):
@@ -54,6 +66,7 @@ class Pair:
         self.bytes_written: Counter[str] = Counter()
         self.pidfd = process_of(owner)
         self.openers: dict[str, Callable[[float], Link]] = {
+            "cuda_ipc": lambda _: CudaIpcLink(self.peer()),
             "shm": lambda _: ShmLink(self.peer()),
             "cma": lambda _: CmaLink(self.peer()),
             "ibverbs": lambda until: over_card(owner, self.is_gone, until),

@@ -12,12 +12,13 @@ import os
 import select
 import threading
 import weakref
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Collection, Generator
+from contextlib import AbstractContextManager, contextmanager
 
 from monarch._src.data import kernel
+from monarch._src.data.cuda import words
 from monarch._src.data.handle import Handle, Owner
-from monarch._src.data.keys import Entry, KeyView, bytes_for, range_of
+from monarch._src.data.keys import GPU, Entry, KeyView, bytes_for, range_of
 from monarch._src.data.regions import CAPACITY
 from monarch._src.data.segments import Mapping
 from monarch._src.data.transport import Broken, Gone, Piece, Stale
@@ -75,6 +76,7 @@ class Peer:
         self._lock = threading.Lock()
         self._writing: dict[int, int] = {}
         self._mappings: dict[tuple[int, int], tuple[Mapping, Handle]] = {}
+        self._exports: Mapping | None = None
 
     def check_alive(self) -> None:
         """Raises Gone."""
@@ -85,7 +87,7 @@ class Peer:
         """What a handle names, and what its slot holds. Raises Stale, Gone."""
         found = self.keys.find(handle.slot, handle.key, handle.size)
         self.check_alive()
-        if found is None:
+        if found is None or (found[0].segment <= GPU) != handle.gpu:  # its address is another kind
             raise Stale(handle)
         return found
 
@@ -96,10 +98,14 @@ class Peer:
         if not unchanged:
             raise Stale(handle)
 
-    @contextmanager
-    def writing(self, pieces: list[Piece]) -> Generator[None]:
+    def writing(self, pieces: list[Piece]) -> AbstractContextManager[None]:
         """Keep the regions from being dropped, or their memory freed, meanwhile."""
-        slots = sorted({piece.handle.slot for piece in pieces})  # in one order, whoever locks
+        return self.keeping({piece.handle.slot for piece in pieces})
+
+    @contextmanager
+    def keeping(self, wanted: Collection[int]) -> Generator[None]:
+        """The same, by their slots; PROBING is one too."""
+        slots = sorted(wanted)  # in one order, whoever locks
         taken: list[int] = []
         try:
             for slot in slots:
@@ -146,6 +152,23 @@ class Peer:
             }  # fmt: skip
             self._mappings[key] = mapped, handle
         return mapped
+
+    def exports(self) -> memoryview:
+        """Its table of GPU allocations, mapped once. Raises Broken, Gone."""
+        with self._lock:
+            if self._exports is None:
+                try:
+                    found = Mapping(
+                        self.owner.pid, self.keys.gpus, words.TABLE_BYTES, None, writable=False
+                    )
+                except (OSError, LookupError) as error:
+                    self.check_alive()
+                    raise Broken(*_not_opened(self.owner, error)) from error
+                if not words.belongs_to(found.view(), self.owner.incarnation):
+                    self.check_alive()
+                    raise Broken(f"process {self.owner.pid} has no table of its GPU memory")
+                self._exports = found
+            return self._exports.view()
 
     @property
     def mapped(self) -> int:

@@ -22,25 +22,24 @@ import msgspec
 from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import Runtime
 from monarch._src.data.cards import Cards, Watch
+from monarch._src.data.cuda.gpu import gpu_if_used
 from monarch._src.data.dialling import Dialling
 from monarch._src.data.handle import VERSION, Handle, Owner
-from monarch._src.data.kernel import this_host
+from monarch._src.data.job import Job
 from monarch._src.data.local import LocalLink
 from monarch._src.data.memory import Memory
-from monarch._src.data.pair import NoWay, Pair
+from monarch._src.data.pair import Pair, suited
 from monarch._src.data.pool import Pool
 from monarch._src.data.regions import Regions
 from monarch._src.data.sockets import Connector, Opener, Place
+from monarch._src.data.staged import StagedLink
 from monarch._src.data.transfer import Lane, Op, Way
 from monarch._src.data.transport import Broken, Gone, Link, Piece, Stale, TooLate
 from monarch._src.errors import (
-    RDMAError,
-    RDMAHandleError,
     RDMAOwnerLostError,
     RDMAReadTransferWarning,
     RDMATcpFallbackWarning,
     RDMATimeoutError,
-    RDMAUnavailableError,
     RDMAWriteTransferWarning,
 )
 from monarch._src.net.gateway_door import connect_through, door_of
@@ -100,7 +99,7 @@ class DataPlane:
         slot, key, shared = self.regions.register(memory)
         return Handle(
             VERSION, self.regions.owner, slot, key, memory.size, memory.readonly, shared, actor,
-            actor_id,
+            actor_id, memory.device is not None,
         )  # fmt: skip
 
     def is_own(self, handle: Handle) -> bool:
@@ -143,9 +142,10 @@ class DataPlane:
         if len(ops) == 1 and ops[0].size <= INLINE and self._moved_at_once(ops[0], deadline):
             future.settle(lambda: None)
             return future
+        job = Job(self.move, ops, deadline, timeout_s)
 
         def work() -> None:
-            error = _Job(self, ops, deadline, timeout_s).moved()
+            error = job.moved()
             if error is None:
                 future.settle(lambda: None)
             else:
@@ -165,13 +165,15 @@ class DataPlane:
 
         `progress`: see Lane. Raises what the future of `submit` would fail with.
         """
-        error = _Job(self, ops, deadline, timeout_s, progress).moved()
+        error = Job(self.move, ops, deadline, timeout_s, progress).moved()
         if error is not None:
             raise error
 
     def _moved_at_once(self, op: Op, deadline: float) -> bool:
         """Whether a small op was done here and now; if not, it is begun anew in the pool."""
         handle = op.handle
+        if handle.gpu or op.local.device is not None:
+            return False  # a GPU takes the time that it has work for
         pair = None
         link: Link | None = self._local
         if not self.is_own(handle):
@@ -209,7 +211,8 @@ class DataPlane:
                 self._warn(pair, link, fits, lane.way)
             before = lane.done
             try:
-                lane.run(link, deadline, self.pool.submit)
+                over = StagedLink(link) if lane.on_gpu and not link.takes_gpus else link
+                lane.run(over, deadline, self.pool.submit)
             except Broken as error:
                 log.debug("%s to %s failed: %s", link.name, handle.owner.node, error)
                 pair.failed(link, error.why)
@@ -232,7 +235,9 @@ class DataPlane:
     def _warn(self, pair: Pair, link: Link, fits: tuple[str, ...], way: Way) -> None:
         whys = pair.choice.whys()
         if link.name == "tcp":
-            reasons = "; ".join(f"{name}: {text}" for name, text in whys.items())
+            reasons = "; ".join(f"{name}: {text}" for name, text in whys.items()) or (
+                "memory of a GPU goes no other way between hosts"
+            )
             _warn_once(
                 RDMATcpFallbackWarning,
                 f"bytes to and from {pair.owner.node} (pid {pair.owner.pid}) go over TCP, since "
@@ -403,13 +408,9 @@ class DataPlane:
         self.cards.end_serving()
         self.regions.close()
         self.cards.close()
-
-
-def suited(handle: Handle) -> tuple[str, ...]:
-    """The transports that can move that memory, the fastest first."""
-    if handle.owner.host != this_host():
-        return ("ibverbs", "tcp")
-    return ("shm", "cma", "ibverbs", "tcp") if handle.shared else ("cma", "ibverbs", "tcp")
+        used = gpu_if_used()
+        if used is not None:
+            used.give_back()
 
 
 class _Answer:
@@ -422,69 +423,6 @@ class _Answer:
     def deliver(self, rank: int, status: int, payload: Payload) -> None:
         """It came."""
         self.future.settle(lambda: bytes(payload.body))
-
-
-class _Job:
-    """One batch on its way."""
-
-    def __init__(
-        self, plane: DataPlane, ops: Sequence[Op], deadline: float, timeout_s: float,
-        progress: Callable[[int], None] | None = None,
-    ) -> None:  # fmt: skip
-        self._plane = plane
-        self._progress = progress
-        self._ops = ops
-        self._deadline = deadline
-        self._timeout_s = timeout_s
-        self._used: list[str] = []
-
-    def moved(self) -> BaseException | None:
-        """Move it; what went wrong, if anything."""
-        groups: dict[tuple[bytes, Way, bool], list[Op]] = {}
-        for op in self._ops:
-            key = op.handle.owner.incarnation, op.way, op.handle.shared
-            groups.setdefault(key, []).append(op)
-        lanes = [(Lane(way, ops, self._progress), ops) for (_, way, _), ops in groups.items()]
-        for lane, ops in lanes:
-            handle = ops[0].handle
-            try:
-                self._plane.move(lane, handle, self._deadline, self._used)
-            except Exception as error:
-                done = sum(lane.done for lane, _ in lanes)
-                return self._told(error, lane.way, handle, done)
-        return None
-
-    def _told(self, error: Exception, way: Way, handle: Handle, done: int) -> Exception:
-        """The error for the user."""
-        kind: type[RDMAError]
-        match error:
-            case Stale():
-                handle = error.handle
-                kind, reason = RDMAHandleError, _STALE_TEXT
-            case Gone():
-                kind, reason = RDMAOwnerLostError, str(error)
-            case TooLate():
-                kind, reason = RDMATimeoutError, f"not done within {self._timeout_s:g} s"
-            case NoWay():
-                kind, reason = RDMAUnavailableError, f"no transport leads there: {error}"
-            case _:
-                return error  # a warning that the user's filter makes an error, or our mistake
-        total = sum(op.size for op in self._ops)
-        transport = self._used[-1] if self._used else None
-        many = f" ({len(self._ops)} in one batch)" if len(self._ops) > 1 else ""
-        over = f" over {transport}" if transport else ""
-        toward = "from" if way == "read" else "to"
-        message = (
-            f"a {way} of {total:,} bytes{many} {toward} {handle.text} failed{over}: {reason}; "
-            f"{done:,} bytes were done"
-        )
-        return kind(message, handle.text, handle.actor_id, total, done, transport)
-
-
-_STALE_TEXT = (
-    "it was dropped, or its memory was freed, or the handle is not one of that process. Keep the "
-    "tensor or array, or the RDMABuffer itself, where it was made, for as long as others use it"
-)
 
 
 def _warn_once(category: type[Warning], text: str) -> None:

@@ -24,9 +24,19 @@ from typing import Any
 import msgspec
 
 from monarch._src.data import kernel
+from monarch._src.data.cuda.exports import Exports
+from monarch._src.data.cuda.gpu import gpu
 from monarch._src.data.handle import KEY_BYTES, Owner, same
-from monarch._src.data.keys import Entry, Header, KeyTable, bytes_for, range_of
-from monarch._src.data.memory import Memory, fix_in_place, view_of
+from monarch._src.data.keys import (
+    GPU,
+    PROBING,
+    Entry,
+    Header,
+    KeyTable,
+    bytes_for,
+    range_of,
+)
+from monarch._src.data.memory import Device, Memory, fix_in_place, view_of
 from monarch._src.data.segments import segment_of
 
 log = logging.getLogger("monarch.data")
@@ -43,6 +53,7 @@ class Held(msgspec.Struct, eq=False):
     size: int
     readonly: bool
     keep: Any
+    device: Device | None = None
 
 
 class _Region(msgspec.Struct, eq=False):
@@ -52,6 +63,8 @@ class _Region(msgspec.Struct, eq=False):
     readonly: bool
     pin: Any  # what holds the memory, or None if `root` tells of its end
     root: Callable[[], Any] | None
+    device: Device | None
+    export: int  # the entry of its GPU's allocation
     users: int = 0  # threads of this process that move its bytes
     stops: list[Callable[[], None]] = msgspec.field(default_factory=list[Callable[[], None]])
 
@@ -74,6 +87,7 @@ class Regions:
         self._storages: dict[int, _Storage] = {}
         self.registered = 0  # storages, ever: a second transfer of one adds none
         self.closed = False
+        self._exports: Exports | None = None
         self._retiring = 0  # threads that wait for writers elsewhere
         incarnation = os.urandom(16)
         size = bytes_for(CAPACITY)
@@ -104,6 +118,11 @@ class Regions:
         return len(self._regions)
 
     @property
+    def exported(self) -> int:
+        """How many allocations of GPUs others may open."""
+        return 0 if self._exports is None else len(self._exports)
+
+    @property
     def probe_address(self) -> int:
         """Where peers may write to see whether they can. Linux only."""
         return self._table_header.probe_address
@@ -114,7 +133,7 @@ class Regions:
         Raises:
             RuntimeError: the table is full, or this session has ended.
         """
-        found = segment_of(memory.address, memory.size)
+        found = None if memory.device else segment_of(memory.address, memory.size)
         key = os.urandom(KEY_BYTES)
         entry = Entry(key, memory.readonly, memory.address, memory.size)
         if found is not None:
@@ -133,11 +152,19 @@ class Regions:
                 root = found[0].root()
             if root is not None:
                 slots = self._storage(root).slots
-            slot = self._table.enter(entry)
+            export = -1
+            if memory.device is not None:
+                export, entry = self._exported(memory, memory.device, entry)
+            try:
+                slot = self._table.enter(entry)
+            except RuntimeError:
+                self._not_exported(export)
+                raise
             region = _Region(
                 key, memory.address, memory.size, memory.readonly,
                 memory.keep if root is None else None,
                 None if root is None else self._storages[id(root)].ref,
+                memory.device, export,
             )  # fmt: skip
             self._regions[slot] = region
             if slots is not None:
@@ -145,6 +172,23 @@ class Regions:
             else:
                 self.registered += 1
         return slot, key, found is not None
+
+    def _exported(self, memory: Memory, device: Device, entry: Entry) -> tuple[int, Entry]:
+        """The entry of a GPU's allocation, and what the slot of a region in it says of that."""
+        if not self._files:  # nobody here can open anything
+            return -1, msgspec.structs.replace(entry, segment=GPU)
+        exports = self._exports
+        if exports is None:
+            exports = self._exports = Exports(gpu(), self.owner.incarnation, device)
+            self._table.tell_of_gpus(exports.file)
+        index, generation, offset = exports.enter(memory)
+        return index, msgspec.structs.replace(
+            entry, segment=GPU - index, file=generation, offset=offset
+        )
+
+    def _not_exported(self, export: int) -> None:
+        if export >= 0 and self._exports is not None:
+            self._exports.leave(export)
 
     def _storage(self, root: Any) -> _Storage:
         known = self._storages.get(id(root))
@@ -206,6 +250,8 @@ class Regions:
                 kernel.lock_alone(self._files[0], *place)
                 kernel.unlock(self._files[0], *place)
             self._table.free(slot)
+            with self._lock:
+                self._not_exported(region.export)
         finally:
             with self._lock:
                 self._retiring -= 1
@@ -229,7 +275,7 @@ class Regions:
             region.users += 1
             if stop is not None:
                 region.stops.append(stop)
-            return Held(region.address, region.size, region.readonly, (keep, region))
+            return Held(region.address, region.size, region.readonly, (keep, region), region.device)
 
     def release(self, held: Held, stop: Callable[[], None] | None = None) -> None:
         """The use of a region has ended."""
@@ -252,6 +298,10 @@ class Regions:
             self._storages.clear()
             while self._retiring:  # it uses the table, whose memory goes now
                 self._unused.wait()
+            exports, self._exports = self._exports, None
+        if exports is not None and self._files:
+            kernel.lock_alone(self._files[0], *range_of(PROBING))  # nobody writes there any more
+            exports.close()
         for place in self._maps:
             kernel.unmap(*place)
         for fd in self._files:

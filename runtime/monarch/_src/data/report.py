@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from monarch._src.actor.runtime import runtime_or_none
 from monarch._src.config import settings
 from monarch._src.data import cma
+from monarch._src.data.cuda.gpu import why_no_gpu
 from monarch._src.data.handle import Handle
-from monarch._src.data.plane import DataPlane, suited
+from monarch._src.data.pair import suited
+from monarch._src.data.plane import DataPlane
 from monarch._src.data.verbs import sysfs
 
 
@@ -62,16 +64,20 @@ def backend_of(handle: Handle) -> str:
         for pair in plane.pairs():
             if pair.owner.incarnation == handle.owner.incarnation:
                 return pair.choice.best(suited(handle)) or "none"
+    if handle.gpu:
+        if "cuda_ipc" in suited(handle) and not why_no_gpu():
+            return "cuda_ipc"
+        return "tcp" if settings().rdma_allow_tcp_fallback else "none"
     found = get_rdma_backend()
     return "shm" if handle.shared and found == "cma" else found
 
 
 def get_rdma_backend() -> str:
-    """The fastest transport that any memory on this host can be moved by.
+    """The fastest transport that any memory of the host can be moved by, on this one.
 
     `cma` where one process may look into another, else `ibverbs` over an RDMA card, else `tcp`;
     `none` if that may not be used (`rdma_allow_tcp_fallback`). Which one a pair uses is decided by
-    a probe; see `transports()`.
+    a probe; see `transports()`. Memory of GPUs goes by `cuda_ipc` first, and by `tcp`.
     """
     if cma.works_here() is None:
         return "cma"

@@ -23,6 +23,7 @@ class ShmLink:
 
     name: ClassVar[str] = "shm"
     at_once: ClassVar[bool] = True
+    takes_gpus: ClassVar[bool] = False
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer

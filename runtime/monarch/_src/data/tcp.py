@@ -6,7 +6,7 @@ after another. Who made it does not matter from then on: an owner that nobody ca
 who has asked for it (`data.dialling`), and begins by saying so, with the ticket that it was given.
 
     request   magic, what, slot, incarnation, key, size of the region, offset, size   72 bytes
-    answer    magic, status, bytes done                                               16 bytes
+    answer    magic, status, bytes done; if a GPU failed, its error's number          16 bytes
     READ      answer, then the bytes
     WRITE     answer, then the requester sends the bytes, then another answer
     ECHO      so many bytes there, the same back: the probe
@@ -32,8 +32,10 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from monarch._src.core.tally import Tally
+from monarch._src.data.cuda import serving
+from monarch._src.data.cuda.driver import CudaError, GpuError
 from monarch._src.data.handle import KEY_BYTES, Owner, same
-from monarch._src.data.memory import view_of
+from monarch._src.data.memory import Device, view_of
 from monarch._src.data.regions import Held, Regions
 from monarch._src.data.sockets import (
     CHUNK,
@@ -54,7 +56,7 @@ from monarch._src.data.transport import Broken, Gone, Piece, Stale, TooLate
 log = logging.getLogger("monarch.data")
 MAGIC = b"MRDM"
 READ, WRITE, ECHO, HERE = 1, 2, 3, 4
-DONE, STALE, REFUSED, WRONG_PROCESS = 0, 1, 2, 3
+DONE, STALE, REFUSED, WRONG_PROCESS, FAILED = 0, 1, 2, 3, 4
 _REQUEST = struct.Struct("<4sII16s16sQQQ4x")
 _ANSWER = struct.Struct("<4sIQ")
 ECHO_BYTES = 4096
@@ -197,6 +199,8 @@ class TcpServer:
         if offset + size > held.size or (what == WRITE and held.readonly):
             _answer(connection, REFUSED)
             return True
+        if held.device is not None:
+            return self._move_on_gpu(connection, held.device, held.address + offset, what, size)
         _answer(connection, DONE)
         memory = view_of(held.address + offset, size)
         if what == READ:
@@ -205,6 +209,31 @@ class TcpServer:
             return True
         if not received(connection, memory):
             return False
+        _answer(connection, DONE, size)
+        return True
+
+    def _move_on_gpu(
+        self, connection: socket.socket, device: Device, address: int, what: int, size: int
+    ) -> bool:
+        begun = False
+
+        def begin() -> None:
+            nonlocal begun
+            begun = True
+            _answer(connection, DONE)
+
+        try:
+            if what == READ:
+                serving.send(connection, device, address, size, begin)
+                return True
+            if not serving.receive(connection, device, address, size, begin):
+                return False
+        except GpuError as error:
+            log.warning("serving memory of GPU %d failed: %s", device.ordinal, error)
+            if begun:  # what is said now would be taken for bytes
+                return False
+            _answer(connection, FAILED, error.number if isinstance(error, CudaError) else 0)
+            return True
         _answer(connection, DONE, size)
         return True
 
@@ -292,6 +321,7 @@ class TcpLink:
 
     name: ClassVar[str] = "tcp"
     at_once: ClassVar[bool] = False
+    takes_gpus: ClassVar[bool] = False
 
     def __init__(
         self, owner: Owner, connector: Connector, gone: Callable[[], bool], deadline: float
@@ -400,11 +430,16 @@ class TcpLink:
     def _status(self, connection: socket.socket, piece: Piece | None, deadline: float) -> None:
         head = bytearray(_ANSWER.size)
         _fill(connection, memoryview(head), deadline)
-        magic, status, _ = _ANSWER.unpack(head)
+        magic, status, number = _ANSWER.unpack(head)
         if magic != MAGIC:
             raise Broken(f"what answers at {self._connector.text} is no peer")
         if status == WRONG_PROCESS:
             raise Gone("another process listens where it did")
+        if status == FAILED:
+            raise Broken(
+                f"process {self._owner.pid} could not copy the memory of its GPU (CUDA error "
+                f"{number}): its log says more"
+            )
         if status != DONE and piece is not None:
             raise Stale(piece.handle)
 

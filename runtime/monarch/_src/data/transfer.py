@@ -64,6 +64,7 @@ class Lane:
         self.way: Way = way
         self._progress = progress
         self.size = sum(op.size for op in ops)
+        self.on_gpu = any(op.local.device is not None for op in ops)  # some of our side
         self.done = 0
         self.error: BaseException | None = None
         self._left: list[Piece] = [

@@ -15,7 +15,7 @@ import msgspec
 
 from monarch._src.data.choice import Why
 from monarch._src.data.handle import Handle
-from monarch._src.data.memory import Memory
+from monarch._src.data.memory import Device, Memory
 
 
 class Piece(msgspec.Struct, frozen=True, eq=False):
@@ -28,16 +28,23 @@ class Piece(msgspec.Struct, frozen=True, eq=False):
     local: Memory | None = None
 
 
+def device_of(piece: Piece) -> Device | None:
+    """The GPU of this process that has a piece's memory; None: the host."""
+    return None if piece.local is None else piece.local.device
+
+
 class Link(Protocol):
     """An open way to one peer. Threads may use it at once.
 
     `piece`: how many bytes a call should move at most, so that a transfer can be told to end.
     `streams`: how many calls at once are worth while. `at_once`: whether a small call is over in
-    the time of a copy, whatever the peer does.
+    the time of a copy, whatever the peer does. `takes_gpus`: whether the memory of this process may
+    be that of a GPU; elsewhere it passes through the host (`staged`).
     """
 
     name: ClassVar[str]
     at_once: ClassVar[bool]
+    takes_gpus: ClassVar[bool]
     piece: int
     streams: int
 
@@ -76,3 +83,7 @@ class Gone(Exception):
 
 class TooLate(Exception):
     """The deadline has passed."""
+
+
+class Unable(Exception):
+    """The memory of this process cannot be copied here, whatever the transport; the text is why."""

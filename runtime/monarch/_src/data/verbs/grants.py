@@ -57,6 +57,8 @@ class Grants:
             try:
                 if held.size != want.size:
                     return Grant(0, 0, stale=True)
+                if held.device is not None:  # who has its handle does not ask
+                    return Grant(0, 0, reason="it is memory of a GPU")
                 found = self._of_slot.get(want.slot)
                 if found is None:
                     found = self._registered(held)
