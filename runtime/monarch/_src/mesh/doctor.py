@@ -14,6 +14,7 @@ from typing import Literal
 
 from monarch._src.config import settings
 from monarch._src.data.cma import works_here
+from monarch._src.data.cuda.driver import NoGpuError, load
 from monarch._src.data.verbs import sysfs
 from monarch._src.install_check import REMEDY, rival_install
 from monarch._src.net import directory as sessions
@@ -95,6 +96,21 @@ def _cuda() -> Finding:
     return Finding("gpus", "ok", f"{len(devices)} NVIDIA device nodes")
 
 
+def _gpu_memory() -> Finding:
+    """The driver is looked for, not begun: who asks may fork later."""
+    what = "gpu memory"
+    try:
+        load()
+    except NoGpuError as error:
+        return Finding(what, "missing", f"RDMABuffers are of memory of the CPU: {error}")
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        if "expandable_segments:True" in os.environ.get(name, ""):
+            detail = f"RDMABuffers go over TCP: {name} has expandable_segments:True"
+            return Finding(what, "missing", detail, f"{name}=expandable_segments:False")
+    detail = "RDMABuffers: cuda_ipc between processes of this host, through pinned memory elsewhere"
+    return Finding(what, "ok", detail)
+
+
 def _rdma() -> Finding:
     place, reason, remedy = sysfs.usable_here()
     if place is None:
@@ -157,6 +173,7 @@ _CHECKS: tuple[Callable[[], Finding], ...] = (
     _death_notice,
     _cuda,
     _bulk,
+    _gpu_memory,
     _rdma,
     _package("torch", "torch", "torch", "tensors and training need it; actors do not"),
     _package(
