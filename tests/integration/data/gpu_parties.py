@@ -8,7 +8,6 @@ import signal
 from typing import Any, ClassVar
 
 import numpy
-import pytest
 
 from monarch._src.actor.runtime import runtime
 from monarch._src.data.cuda.gpu import gpu, gpu_if_used, why_no_gpu
@@ -207,31 +206,33 @@ def _held(driver: fakes.FakeDriver | None) -> dict[str, int]:
 
 
 class Way(str):
-    """The name of a transport, and on which sides of it is memory of a GPU."""
+    """The name of a transport, and on which sides of it is memory of a GPU.
+
+    Two ways over one transport are equal: parameters of tests are their texts.
+    """
 
     parties: tuple[type[Holder], type[Mover]]
-    text: str
-
-
-def _way(name: str, owner: str, mover: str, driver: str) -> Way:
-    real = driver == "real"
-    made = Way(name)
-    movers: dict[str, tuple[type[Mover], type[Mover]]] = {
-        "gpu": (GpuMover, RealGpuMover),
-        "host": (FromGpuMover, RealFromGpuMover),
-        "no gpu": (Mover, Mover),
-    }
-    holders = {"gpu": (GpuHolder, RealGpuHolder), "host": (Holder, Holder)}
-    made.parties = holders[owner][real], movers[mover][real]
-    made.text = f"{name}, {owner} to {mover}, {driver}"
-    return made
 
 
 NO_REAL_GPU = why_no_gpu()
 
 
-def ways(*wanted: tuple[str, str, str]) -> list[Any]:
+def ways(*wanted: tuple[str, str, str]) -> list[str]:
     """Those of transport, owner's and mover's side, over the fake driver, and a real one if any."""
     drivers = ("fake",) if NO_REAL_GPU else ("fake", "real")
-    made = [_way(*sides, driver) for driver in drivers for sides in wanted]
-    return [pytest.param(way, id=way.text) for way in made]
+    return [", ".join((*sides, driver)) for driver in drivers for sides in wanted]
+
+
+def way_of(text: str) -> Way:
+    """What one of `ways` says."""
+    name, owner, mover, driver = text.split(", ")
+    movers: dict[str, tuple[type[Mover], type[Mover]]] = {
+        "to gpu": (GpuMover, RealGpuMover),
+        "to host": (FromGpuMover, RealFromGpuMover),
+        "to no gpu": (Mover, Mover),
+    }
+    holders = {"of gpu": (GpuHolder, RealGpuHolder), "of host": (Holder, Holder)}
+    real = driver == "real"
+    made = Way(name)
+    made.parties = holders[owner][real], movers[mover][real]
+    return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from monarch._src.data import kernel
-from tests.integration.data.gpu_parties import NO_REAL_GPU, ways
+from tests.integration.data.gpu_parties import NO_REAL_GPU, way_of, ways
 from tests.integration.data.test_transports import (
     procs,
     sides,
@@ -42,21 +42,21 @@ __all__ = [
 ]
 pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="shm, cma and cuda_ipc need Linux")
 WAYS = ways(
-    ("cuda_ipc", "gpu", "gpu"),
-    ("cuda_ipc", "gpu", "host"),
-    ("tcp", "gpu", "gpu"),
-    ("tcp", "gpu", "no gpu"),
-    ("tcp", "host", "gpu"),
-    ("cma", "host", "gpu"),
-    ("shm", "host", "gpu"),
+    ("cuda_ipc", "of gpu", "to gpu"),
+    ("cuda_ipc", "of gpu", "to host"),
+    ("tcp", "of gpu", "to gpu"),
+    ("tcp", "of gpu", "to no gpu"),
+    ("tcp", "of host", "to gpu"),
+    ("cma", "of host", "to gpu"),
+    ("shm", "of host", "to gpu"),
 )
 
 
 @pytest.fixture(scope="module", params=WAYS)
 def transport(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return way_of(request.param)
 
 
 @pytest.mark.skipif(bool(NO_REAL_GPU), reason=f"no GPU that could be used: {NO_REAL_GPU}")
 def test_a_real_gpu_is_among_those_that_keep_it() -> None:
-    assert any(way.id.endswith("real") for way in WAYS)
+    assert any(way.endswith("real") for way in WAYS)

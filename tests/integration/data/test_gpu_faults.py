@@ -25,6 +25,7 @@ from tests.integration.data.gpu_parties import (
     NoDeviceMover,
     OtherGpuMover,
     RenumberedMover,
+    way_of,
     ways,
 )
 from tests.integration.data.parties import Holder
@@ -46,9 +47,9 @@ pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="cuda_ipc and cma nee
 MIB = 1 << 20
 
 
-@pytest.fixture(params=ways(("cuda_ipc", "gpu", "gpu"), ("tcp", "gpu", "gpu")))
+@pytest.fixture(params=ways(("cuda_ipc", "of gpu", "to gpu"), ("tcp", "of gpu", "to gpu")))
 def transport(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return way_of(request.param)
 
 
 def sides(procs: ProcMesh, mover: type[Any] = GpuMover, holder: type[Any] = GpuHolder) -> Any:
@@ -104,6 +105,19 @@ def test_what_cannot_be_exported_goes_by_tcp_with_the_remedy(procs: ProcMesh) ->
         mover, buffer, 7, "cuIpcGetMemHandle failed: CUDA_ERROR_INVALID_VALUE",
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
     )  # fmt: skip
+
+
+def test_memory_of_a_gpu_that_goes_by_tcp_is_told_though_other_memory_does_already(
+    procs: ProcMesh,
+) -> None:
+    holder, mover = sides(procs)
+    plain: Any = procs.slice(gpus=0).spawn("plain", Holder)
+    of_host = plain.make.call_one(3 * MIB, False, seed=2).get()
+    mover.break_transport.call_one(of_host, "cma", "open").get()
+    used, warned = mover.read_with_warnings.call_one(of_host, 2).get()
+    assert (used, len(warned)) == ("tcp", 1)
+    buffer = holder.make_unexportable.call_one(3 * MIB, 7).get()
+    over_tcp(mover, buffer, 7, "expandable_segments:False")
 
 
 def test_who_has_no_gpu_reads_and_writes_memory_of_one_by_tcp(spawn_procs: Spawn) -> None:

@@ -15,7 +15,6 @@ the link.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -26,7 +25,7 @@ from typing import ClassVar
 import msgspec
 
 from monarch._src.data.cuda import words
-from monarch._src.data.cuda.driver import GpuError
+from monarch._src.data.cuda.driver import GpuError, logged
 from monarch._src.data.cuda.gpu import Gpu, Stream, gpu
 from monarch._src.data.cuda.words import Export
 from monarch._src.data.handle import Handle
@@ -34,9 +33,8 @@ from monarch._src.data.keys import GPU, PROBING, Entry
 from monarch._src.data.memory import memory_of
 from monarch._src.data.peer import Peer
 from monarch._src.data.regions import PROBE_ATTEMPTS, PROBE_CELL, probe_cell
-from monarch._src.data.transport import Broken, Gone, Piece, Stale, TooLate, device_of
+from monarch._src.data.transport import Broken, Piece, Stale, TooLate, device_of
 
-log = logging.getLogger("monarch.data")
 NOT_EXPORTED = (
     "what torch allocates can be opened with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False in "
     "the owner's environment; what cudaMallocAsync allocates cannot, what cudaMalloc does can"
@@ -172,7 +170,7 @@ class CudaIpcLink:
         with self._lock:
             if self._closed:
                 self._peer.check_alive()
-                raise Gone("this process leaves its session")
+                raise Broken("it was closed meanwhile")
             opening = self._openings.get(key)
             if opening is not None:
                 opening.users += 1
@@ -207,10 +205,8 @@ class CudaIpcLink:
 
     def _close(self, key: _Key) -> None:
         opening = self._openings.pop(key)
-        try:
+        with logged("memory that was opened"):
             self._gpu.close_opened(key[2], opening.base)
-        except GpuError as error:  # of one; the others are to be closed too
-            log.warning("memory of process %d stays open: %s", self._peer.owner.pid, error)
 
     def close(self, *, now: bool = False) -> None:
         """Close what is open, as the copies end that use it."""

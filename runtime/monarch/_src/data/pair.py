@@ -61,6 +61,7 @@ class Pair:
         self._is_known = is_known
         self.choice = Choice(ORDER)
         self.links: dict[str, Link] = {}
+        self.told: set[tuple[tuple[str, ...], str]] = set()  # who may move what, and who does
         self.transfers: Counter[str] = Counter()
         self.bytes_read: Counter[str] = Counter()
         self.bytes_written: Counter[str] = Counter()

@@ -207,7 +207,8 @@ class DataPlane:
                 self._forget(handle.owner.incarnation)
                 raise
             used.append(link.name)
-            if is_new:
+            if is_new or (fits, link.name) not in pair.told:  # open already, for other memory
+                pair.told.add((fits, link.name))
                 self._warn(pair, link, fits, lane.way)
             before = lane.done
             try:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from monarch._src.data.cuda.driver import GpuError
+from monarch._src.data.cuda.driver import GpuError, logged
 from monarch._src.data.memory import Memory
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ class Chunks:
         chunk.halves = ()
         with self._lock:
             self.made -= 1
-        self._gpu.free_pinned(chunk.ordinal, address)
+        with logged("pinned memory"):
+            self._gpu.free_pinned(chunk.ordinal, address)
 
     def _abandon(self, chunk: _Chunk) -> None:
         """Its device has failed, and with that all that is in its context: nothing can be freed."""

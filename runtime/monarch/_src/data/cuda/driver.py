@@ -10,10 +10,14 @@ library (`testing/gpu.py`), and what is above it does not differ.
 from __future__ import annotations
 
 import ctypes
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from types import SimpleNamespace
 from typing import Any
 
+log = logging.getLogger("monarch.data")
 LIBRARY = "libcuda.so.1"
 IPC_HANDLE_BYTES, UUID_BYTES = 64, 16
 LAZY_PEER_ACCESS = 1  # the one flag that cuIpcOpenMemHandle takes
@@ -82,6 +86,15 @@ class CudaError(GpuError):
     def __init__(self, function: str, number: int, name: str, text: str) -> None:
         super().__init__(f"{function} failed: {name} ({number}), {text}")
         self.function, self.number, self.name = function, number, name
+
+
+@contextmanager
+def logged(what: str) -> Generator[None]:
+    """What cannot be given back is told in the log, and keeps nobody from giving back the rest."""
+    try:
+        yield
+    except GpuError as error:
+        log.warning("%s of a GPU could not be given back: %s", what, error)
 
 
 def functions_of(library: Any) -> Any:

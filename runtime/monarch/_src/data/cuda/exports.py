@@ -14,7 +14,7 @@ import msgspec
 
 from monarch._src.data import kernel
 from monarch._src.data.cuda import words
-from monarch._src.data.cuda.driver import IPC_HANDLE_BYTES, GpuError
+from monarch._src.data.cuda.driver import IPC_HANDLE_BYTES, GpuError, logged
 from monarch._src.data.cuda.gpu import Gpu
 from monarch._src.data.cuda.words import Export
 from monarch._src.data.memory import Device, Memory, view_of
@@ -112,7 +112,8 @@ class Exports:
         kernel.unmap(self._map, words.TABLE_BYTES)
         os.close(self.file)
         if self._probe is not None:
-            self._gpu.free(self._device.ordinal, self._probe)
+            with logged("memory"):
+                self._gpu.free(self._device.ordinal, self._probe)
 
 
 def _closed(device: Device, why: str) -> Export:

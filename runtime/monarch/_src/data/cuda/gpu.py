@@ -21,7 +21,7 @@ import msgspec
 
 from monarch._src.data.cuda import driver as cuda
 from monarch._src.data.cuda.chunks import Chunks
-from monarch._src.data.cuda.driver import CudaError, Driver, GpuError, NoGpuError
+from monarch._src.data.cuda.driver import CudaError, Driver, GpuError, NoGpuError, logged
 from monarch._src.data.memory import Device
 
 _making = threading.Lock()
@@ -51,7 +51,7 @@ def why_no_gpu() -> str:
     """Why this process can use no GPU; nothing if it can, which is tried."""
     try:
         gpu()
-    except NoGpuError as error:
+    except GpuError as error:
         return str(error)
     return ""
 
@@ -251,15 +251,19 @@ class Gpu:
             self.driver.call("cuIpcCloseMemHandle", base)
 
     def give_back(self) -> None:
-        """Everything that is held while nothing is moved. What is used later is made anew."""
+        """Everything that is held while nothing is moved. What is used later is made anew.
+
+        A device that has failed takes nothing back; what is held of it goes with the process.
+        """
         self.chunks.give_back()
         with self._lock:
             streams = [stream for idle in self._streams.values() for stream in idle]
             self._streams.clear()
         for stream in streams:
-            with self.current(stream.ordinal):
+            with logged("a stream"), self.current(stream.ordinal):
                 self.driver.call("cuStreamDestroy_v2", stream.number)
         with self._lock:
             contexts, self._contexts = list(self._contexts), {}
         for ordinal in contexts:
-            self.driver.call("cuDevicePrimaryCtxRelease_v2", self._numbers[ordinal])
+            with logged("a context"):
+                self.driver.call("cuDevicePrimaryCtxRelease_v2", self._numbers[ordinal])
