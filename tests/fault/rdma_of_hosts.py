@@ -4,6 +4,7 @@
 
 Says what happens as lines of JSON. On its input: `move`, read and write memory of the first host
 from the second; `home`, read and write memory of the client and of a process beside it from there;
+`gpu`, both of it with memory of GPUs, which are fakes;
 `kill WHERE`, read from an owner on the host of a `worker`, or of the `client`, that is killed half
 way; `lose`, read from an owner that stands still, until that is lost; `rate SIZE`, time reads and
 writes, and a plain socket.
@@ -23,6 +24,8 @@ from typing import Any
 import numpy
 
 import monarch.actor
+from monarch._src.testing import gpu as fakes
+from monarch._src.testing.gpu_arrays import DeviceArray
 from monarch.actor import Actor, attach, attach_to_workers, endpoint, this_host
 from monarch.rdma import RDMABuffer, RDMAError, transports
 
@@ -162,6 +165,41 @@ class Mover(Actor):
         return found
 
 
+class GpuOwner(Owner):
+    """Has memory of a GPU."""
+
+    @endpoint
+    def make(self, size: int) -> RDMABuffer:
+        fakes.install()
+        self.memory = on_gpu(pattern(size))
+        return RDMABuffer(self.memory)
+
+    @endpoint
+    def is_reversed(self) -> bool:
+        return self.memory.tobytes() == pattern(len(self.memory))[::-1].tobytes()
+
+
+class GpuMover(Mover):
+    """Moves it to its own."""
+
+    @endpoint
+    def read(self, buffer: RDMABuffer) -> bool:
+        fakes.install()
+        room = DeviceArray(buffer.size())
+        buffer.read_into(room).get()
+        return room.tobytes() == pattern(buffer.size()).tobytes()
+
+    @endpoint
+    def write(self, buffer: RDMABuffer) -> None:
+        buffer.write_from(on_gpu(pattern(buffer.size())[::-1].copy())).get()
+
+
+def on_gpu(data: Any) -> DeviceArray:
+    found = DeviceArray(len(data))
+    found.put(data)
+    return found
+
+
 def timed(work: Any) -> list[float]:
     work()
     found: list[float] = []
@@ -217,6 +255,20 @@ def main() -> None:
                 beside.is_reversed.call_one().get(),
             ]
             say(home=True, read=read, written=written, ways=mover.ways.call_one().get())
+        elif what == "gpu":
+            fakes.install()
+            there = mesh.slice(hosts=0).spawn_procs(name="gpus").spawn("has", GpuOwner)
+            moves: Any = mesh.slice(hosts=1).spawn_procs(name="others").spawn("moves", GpuMover)
+            here = on_gpu(pattern(3_000_001))
+            buffers = [there.make.call_one(9_000_001).get(), RDMABuffer(here)]
+            read = [moves.read.call_one(one).get() for one in buffers]
+            for one in buffers:
+                moves.write.call_one(one).get()
+            written = [
+                there.is_reversed.call_one().get(),
+                here.tobytes() == pattern(len(here))[::-1].tobytes(),
+            ]
+            say(gpu=True, read=read, written=written, ways=moves.ways.call_one().get())
         elif what == "kill":
             there = mesh.slice(hosts=0) if rest[0] == "worker" else this_host()
             ended = "", ""

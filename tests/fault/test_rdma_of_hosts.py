@@ -67,6 +67,10 @@ def test_memory_of_one_host_is_read_and_written_from_another_until_its_host_is_l
     moved = client.wait_for(lambda line: "home" in line)
     assert (moved["read"], moved["written"]) == ([True, True], [True, True])
     assert ["): tcp; not ibverbs" in way for way in moved["ways"]] == [True] * 3
+    client.tell("gpu")
+    moved = client.wait_for(lambda line: "gpu" in line)
+    assert (moved["read"], moved["written"]) == ([True, True], [True, True])
+    assert ["): tcp" in way for way in moved["ways"]] == [True] * 2
     for where in ("worker", "client"):
         client.tell(f"kill {where}")
         kind, text = client.wait_for(lambda line: "killed" in line)["killed"]
