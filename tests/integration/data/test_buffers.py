@@ -9,7 +9,8 @@ import itertools
 import pickle
 import socket
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -208,6 +209,30 @@ def test_keeping_the_buffer_keeps_its_memory() -> None:
     room = bytearray(1000)
     buffer.read_into(room).get()
     assert set(room) == {7}
+
+
+@pytest.mark.parametrize("size", [100, 20_000_000])  # in the caller's thread, and by several
+def test_memory_is_its_users_alone_when_its_transfer_is_done(procs: ProcMesh, size: int) -> None:
+    holder: Any = procs.slice(gpus=0).spawn("lasting", Holder)
+    buffer = holder.make.call_one(size, False).get()
+    gc.collect()
+    with without_gc():
+        for _ in range(30):
+            for move in (buffer.read_into, buffer.write_from):
+                room = numpy.zeros(size, numpy.uint8)
+                end = weakref.ref(room)
+                move(room).get()
+                del room
+                assert end() is None, "something of the runtime still holds it"
+
+
+@contextlib.contextmanager
+def without_gc() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def test_a_handle_shows_what_it_is_and_not_its_key() -> None:

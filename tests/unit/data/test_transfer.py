@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -51,6 +52,12 @@ class Recording:
     write_from = read_into
 
     def close(self, *, now: bool = False) -> None: ...
+
+
+class Forgetful(Recording):
+    """Notes nothing."""
+
+    def read_into(self, pieces: Sequence[Piece], deadline: float) -> None: ...
 
 
 def threads() -> tuple[Callable[[Callable[[], None]], bool], list[threading.Thread]]:
@@ -123,6 +130,21 @@ def test_what_is_told_of_a_run_is_told_before_it_returns() -> None:
     assert all(at_work for _, at_work in told), "`run` waits for who is at work"
     for thread in started:
         thread.join()
+
+
+def test_a_helper_that_comes_too_late_holds_no_memory_that_was_moved() -> None:
+    late: list[Callable[[], None]] = []
+    keep = bytearray(1)  # cannot be referred to weakly: its references are counted
+    before = sys.getrefcount(keep)
+    moved = Op("read", handle(100 * MIB), Memory(0, 100 * MIB, False, keep), 100 * MIB)
+    lane = Lane("read", [moved])
+    del moved
+    lane.run(Forgetful(8 * MIB), 0, lambda work: late.append(work) is None)
+    assert lane.finished
+    assert sys.getrefcount(keep) == before
+    assert late
+    for work in late:
+        work()
 
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=25)

@@ -142,10 +142,10 @@ class DataPlane:
         if len(ops) == 1 and ops[0].size <= INLINE and self._moved_at_once(ops[0], deadline):
             future.settle(lambda: None)
             return future
-        job = Job(self.move, ops, deadline, timeout_s)
+        jobs = [Job(self.move, ops, deadline, timeout_s)]
 
         def work() -> None:
-            error = job.moved()
+            error = jobs.pop().moved()  # and so nothing of ours holds the memory when it is done
             if error is None:
                 future.settle(lambda: None)
             else:

@@ -13,7 +13,9 @@ who has asked for it (`data.dialling`), and begins by saying so, with the ticket
     HERE      not answered: from here on the requests go the other way; `key` is the ticket
 
 The owner compares incarnation and key before it touches any memory, and hangs up on what is no
-request. Bytes are received where they belong; nothing is acknowledged but the whole.
+request. Bytes are received where they belong; nothing is acknowledged but the whole. The owner has
+let go of the region before it sends the last of what it answers: whoever drops the region then must
+not take this connection, which is its requester's for what comes next, for one that still uses it.
 
 Runs in: the server, in the owner, one thread an address to accept and one a connection, from the
 first request for its address on; the link, on whichever threads move bytes.
@@ -64,6 +66,7 @@ STREAMS = 4
 SPLIT_FROM = 1 << 23
 _HELLO_S = 10.0  # how long a connection may take to say its first request
 _NO_ROOM_S = 0.05
+_LAST = 1 << 12  # bytes of a READ that are sent once the region is let go of
 _LET_THROUGH = "a firewall between the hosts has to let that port through"
 
 
@@ -178,13 +181,23 @@ class TcpServer:
         if held is None:
             _answer(connection, STALE)
             return True
+        using = True
+
+        def let_go() -> None:
+            nonlocal using
+            if using:
+                using = False
+                self._regions.release(held, stop)
+                held.keep = None
+
         try:
             if held.size != whole:
+                let_go()
                 _answer(connection, STALE)
                 return True
-            return self._move(connection, held, what, offset, size)
+            return self._move(connection, held, let_go, what, offset, size)
         finally:
-            self._regions.release(held, stop)
+            let_go()
 
     def _refuse(self, connection: socket.socket, why: str) -> None:
         with self._lock:
@@ -194,27 +207,36 @@ class TcpServer:
             log.warning("hung up on %s: %s (%d so far)", peer, why, number)
 
     def _move(
-        self, connection: socket.socket, held: Held, what: int, offset: int, size: int
-    ) -> bool:
+        self, connection: socket.socket, held: Held, let_go: Callable[[], None], what: int,
+        offset: int, size: int,
+    ) -> bool:  # fmt: skip
         if offset + size > held.size or (what == WRITE and held.readonly):
+            let_go()
             _answer(connection, REFUSED)
             return True
-        if held.device is not None:
-            return self._move_on_gpu(connection, held.device, held.address + offset, what, size)
+        address, device = held.address + offset, held.device
+        if device is not None:
+            return self._move_on_gpu(connection, device, address, let_go, what, size)
         _answer(connection, DONE)
-        memory = view_of(held.address + offset, size)
+        memory = view_of(address, size)
         if what == READ:
-            for at in range(0, size, CHUNK):
-                connection.sendall(memory[at : at + CHUNK])
+            end = max(0, size - _LAST)
+            for at in range(0, end, CHUNK):
+                connection.sendall(memory[at : min(at + CHUNK, end)])
+            last = bytes(memory[end:])
+            let_go()
+            connection.sendall(last)
             return True
         if not received(connection, memory):
             return False
+        let_go()
         _answer(connection, DONE, size)
         return True
 
     def _move_on_gpu(
-        self, connection: socket.socket, device: Device, address: int, what: int, size: int
-    ) -> bool:
+        self, connection: socket.socket, device: Device, address: int,
+        let_go: Callable[[], None], what: int, size: int,
+    ) -> bool:  # fmt: skip
         begun = False
 
         def begin() -> None:
@@ -224,7 +246,7 @@ class TcpServer:
 
         try:
             if what == READ:
-                serving.send(connection, device, address, size, begin)
+                serving.send(connection, device, address, size, begin, let_go)
                 return True
             if not serving.receive(connection, device, address, size, begin):
                 return False
@@ -232,8 +254,10 @@ class TcpServer:
             log.warning("serving memory of GPU %d failed: %s", device.ordinal, error)
             if begun:  # what is said now would be taken for bytes
                 return False
+            let_go()
             _answer(connection, FAILED, error.number if isinstance(error, CudaError) else 0)
             return True
+        let_go()
         _answer(connection, DONE, size)
         return True
 

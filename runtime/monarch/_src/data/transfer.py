@@ -1,9 +1,9 @@
 """One submitted batch: what is to be moved, in which pieces, how much of it is done.
 
 Runs in: threads of the pool, several at once; a small transfer in the caller's.
-Invariants: when a batch is over, no thread moves bytes of it any more; a piece counts as done when
-it is complete, and is never moved again. A transport that fails loses nothing but the pieces that
-were on their way.
+Invariants: when a batch is over, no thread moves bytes of it any more, and if all of it is done,
+nothing here holds its memory. A piece counts as done when it is complete, and is never moved again.
+A transport that fails loses nothing but the pieces that were on their way.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class Lane:
                 self._over.wait()
             moved = {id(piece) for piece in self._moved}
             self._left = [piece for piece in whole if id(piece) not in moved]
+            self._moved = []  # a helper that comes too late holds this lane, but no memory
         if self.error is not None:
             raise self.error
 
@@ -135,6 +136,7 @@ class Lane:
                 if error is None and self._progress is not None:
                     self._progress(size)
             finally:  # and not before: what is told of this run is not to reach the next one
+                del batch  # whose memory is its user's alone once the run is over
                 with self._over:
                     self._running -= 1
                     self._over.notify_all()

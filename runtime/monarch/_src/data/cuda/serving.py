@@ -15,9 +15,14 @@ from monarch._src.data.sockets import received
 
 
 def send(
-    connection: socket.socket, device: Device, address: int, size: int, begin: Callable[[], None]
-) -> None:
-    """Send it. `begin`: called when the first of it has come from the GPU. Raises GpuError."""
+    connection: socket.socket, device: Device, address: int, size: int, begin: Callable[[], None],
+    copied: Callable[[], None],
+) -> None:  # fmt: skip
+    """Send it. Raises GpuError.
+
+    `begin` is called when the first of it has come from the GPU, `copied` when all of it has, and
+    before the last of it is sent.
+    """
     with gpu().chunks.taken(device.ordinal) as halves:
         todo = [cut for (cut,) in rounds([size], halves[0].size)]
         for n in range(len(todo) + 1):
@@ -29,6 +34,8 @@ def send(
                 half.stream.wait()
                 if n == 1:
                     begin()
+                if n == len(todo):
+                    copied()
                 connection.sendall(view_of(half.address, cut.size))
 
 

@@ -1,0 +1,98 @@
+"""The server and the link of TCP, in one process and over real sockets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import pytest
+
+from monarch._src.data import kernel
+from monarch._src.data.handle import VERSION, Handle
+from monarch._src.data.memory import Memory, memory_of
+from monarch._src.data.regions import Regions
+from monarch._src.data.tcp import TcpLink, TcpServer
+from monarch._src.data.transport import Piece, Stale
+
+pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="memory of other processes needs Linux")
+LOOPBACK = "127.0.0.1"
+TIMES = 100
+SIZES = [1, 4096, 4097, 3 << 20]
+
+
+class Watched(Regions):
+    """Tells how many uses of a region have not ended."""
+
+    def users(self, slot: int) -> int:
+        with self.lock:
+            return self._regions[slot].users
+
+
+class Sides:
+    """A region of the server, and local memory of the same size."""
+
+    def __init__(self, size: int) -> None:
+        self.regions = Watched("node", "address")
+        self.server = TcpServer(self.regions)
+        self.link = TcpLink(
+            self.regions.owner, self.server.place(LOOPBACK, [LOOPBACK]), lambda: False, self.soon()
+        )
+        self.data = numpy.arange(size, dtype=numpy.uint8)
+        self.local = memory_of(numpy.zeros(size, numpy.uint8))
+
+    @staticmethod
+    def soon() -> float:
+        return time.monotonic() + 60
+
+    def registered(self, **changes: Any) -> Piece:
+        memory = memory_of(self.data)
+        slot, key, _ = self.regions.register(
+            Memory(memory.address, memory.size, changes.pop("readonly", False), memory.keep)
+        )
+        handle = Handle(
+            VERSION, self.regions.owner, slot, key, changes.get("size", memory.size), False, False,
+            "actor", "id",
+        )  # fmt: skip
+        return Piece(handle, 0, self.local.address, self.local.size, self.local)
+
+    def close(self) -> None:
+        self.link.close()
+        self.server.close()
+        self.regions.close()
+
+
+@pytest.fixture(params=SIZES)
+def sides(request: pytest.FixtureRequest) -> Iterator[Sides]:
+    made = Sides(request.param)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("way", ["read", "write"])
+def test_who_has_the_whole_answer_is_not_being_served_any_more(sides: Sides, way: str) -> None:
+    piece = sides.registered()
+    move = sides.link.read_into if way == "read" else sides.link.write_from
+    for _ in range(TIMES):
+        move([piece], sides.soon())
+        assert sides.regions.users(piece.handle.slot) == 0
+
+
+@pytest.mark.parametrize("why", ["another size", "read-only"])
+def test_who_was_refused_is_not_being_served_any_more(sides: Sides, why: str) -> None:
+    wrong = {"size": sides.local.size + 1} if why == "another size" else {"readonly": True}
+    piece = sides.registered(**wrong)
+    for _ in range(TIMES):
+        with pytest.raises(Stale):
+            sides.link.write_from([piece], sides.soon())
+        assert sides.regions.users(piece.handle.slot) == 0
+
+
+def test_a_drop_takes_no_connection_from_who_has_its_answer(sides: Sides) -> None:
+    for _ in range(TIMES):
+        piece = sides.registered()
+        sides.link.read_into([piece], sides.soon())
+        assert sides.regions.drop(piece.handle.slot, piece.handle.key)
+        with pytest.raises(Stale):  # over the connection that was kept
+            sides.link.read_into([piece], sides.soon())
