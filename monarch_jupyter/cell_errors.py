@@ -24,7 +24,7 @@ from monarch_jupyter.rendering.failures import (
     is_rank_cell,
     whole_tracebacks_html,
 )
-from monarch_jupyter.rendering.frames import CellNames, Place, place_lines
+from monarch_jupyter.rendering.frames import CellNames, Place, place_lines, rank_cell_mesh
 from monarch_jupyter.traces import MACHINERY, RUNTIME, without_refusal, without_runtime
 
 HANDLED = (ActorError, SupervisionError)
@@ -79,6 +79,12 @@ class CellErrors:
             # Where the cell was, and not where in the runtime it waited.
             trace = without_runtime(trace)
             return self._show(shell, kind, error, trace, trace, tb_offset)
+        if isinstance(error, SyntaxError) and rank_cell_mesh(error.filename or ""):
+            # As of any cell: the place, and no frames, since none of its lines has run.
+            _remember(kind, error, trace)
+            lines = shell.SyntaxTB.structured_traceback(kind, error, [])
+            shell._showtraceback(kind, error, lines)
+            return lines
         if not isinstance(error, HANDLED):
             asked = without_refusal(error, trace)
             if asked is None:

@@ -28,6 +28,7 @@ from monarch_jupyter.commands import (
 )
 from monarch_jupyter.commands.command import Command, Invocation
 from monarch_jupyter.problems import CommandError, did_you_mean
+from monarch_jupyter.registry import mesh_names
 
 COMMANDS: dict[str, Command] = {
     command.name: command
@@ -77,6 +78,10 @@ def run_line(
     command = COMMANDS.get(name)
     if command is None:
         near = did_you_mean(name, COMMANDS)
+        mesh = name.partition("[")[0]
+        if mesh in mesh_names():
+            whole = f"%%monarch on {name}" if cell is not None else f"%monarch show {mesh}"
+            near = f", but a mesh; did you mean '{whole}'?"
         remedy = near or f"; there are {', '.join(COMMANDS)}"
         raise CommandError(f"monarch has no subcommand '{name}'{remedy}")
     if "-h" in rest or "--help" in rest:

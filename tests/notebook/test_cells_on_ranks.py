@@ -69,6 +69,7 @@ def test_a_syntax_error_is_found_before_anything_runs(kernel: Kernel) -> None:
     shown = kernel.run("%%monarch on workers\nseen = True\nif:\n  pass")
     assert shown.error_name == "SyntaxError"
     assert "if:" in shown.traceback
+    assert "magics.py" not in shown.traceback  # none of it has run
     kernel.ok("%%monarch on workers\n'seen' in dir()")
     assert kernel.value("_.values()") == "[False]"
 

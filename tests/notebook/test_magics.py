@@ -207,6 +207,16 @@ def test_a_line_that_cannot_be_done_is_one_line_with_the_remedy(
     assert "no meshes" in kernel.ok("%monarch ls").result["text/plain"]
 
 
+def test_the_name_of_a_mesh_in_place_of_a_subcommand_is_told_what_was_meant(
+    kernel: Kernel,
+) -> None:
+    kernel.ok("%monarch spawn workers gpus=2")
+    said = "monarch has no subcommand 'workers[gpus=1]', but a mesh; did you mean "
+    on_ranks = kernel.refused("%%monarch workers[gpus=1]\nrank")
+    assert on_ranks == f"{said}'%%monarch on workers[gpus=1]'?"
+    assert kernel.refused("%monarch workers[gpus=1]") == f"{said}'%monarch show workers'?"
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
