@@ -25,7 +25,13 @@ from monarch_jupyter.rendering.failures import (
     whole_tracebacks_html,
 )
 from monarch_jupyter.rendering.frames import CellNames, Place, place_lines, rank_cell_mesh
-from monarch_jupyter.traces import MACHINERY, RUNTIME, without_refusal, without_runtime
+from monarch_jupyter.traces import (
+    MACHINERY,
+    RUNTIME,
+    without_cause,
+    without_refusal,
+    without_runtime,
+)
 
 HANDLED = (ActorError, SupervisionError)
 INTERRUPTED = (KeyboardInterrupt, asyncio.CancelledError)
@@ -89,7 +95,8 @@ class CellErrors:
             asked = without_refusal(error, trace)
             if asked is None:
                 return self._as_ever(shell, kind, error, trace, tb_offset)
-            return self._show(shell, kind, error, asked, trace, tb_offset)
+            with without_cause(error):  # if it has one, that is told in its text
+                return self._show(shell, kind, error, asked, trace, tb_offset)
         settle(error)
         self._shown(error.failures)
         # What ranks wrote before they failed stands above the error.

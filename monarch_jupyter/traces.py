@@ -6,11 +6,13 @@ Runs in: any thread. Owns nothing; no traceback is changed, shorter ones are mad
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from opcode import opmap
 from types import TracebackType
 from typing import Any
 
+import cloudpickle
 import ipykernel
 import IPython
 
@@ -26,6 +28,7 @@ def _folder(package: Any) -> str:
 
 MACHINERY = (_folder(IPython), _folder(ipykernel), _folder(monarch_jupyter))
 RUNTIME = _folder(monarch)
+PICKLED = (RUNTIME, _folder(cloudpickle))
 
 
 def without_runtime(trace: TracebackType | None) -> TracebackType | None:
@@ -43,7 +46,7 @@ def without_refusal(error: BaseException, trace: TracebackType | None) -> Traceb
 
     It has where it raises an error itself, by a `raise`, about what it was asked for. An error that
     happens to it, an assertion included, is a fault of its own and none of the user's line; and one
-    with a cause has more to show.
+    with a cause has more to show, unless that is told in the error and no line of the user led there.
     """
     whole = list(_links(trace))
     inner = len(whole)
@@ -53,9 +56,33 @@ def without_refusal(error: BaseException, trace: TracebackType | None) -> Traceb
     if not asked or inner == len(whole) or not _raises(whole[-1]):
         return None
     more = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if more is not None or isinstance(error, AssertionError):
+    if isinstance(error, AssertionError) or (more is not None and not _is_told(more, error)):
         return None
     return _made_of(whole[:inner])
+
+
+@contextmanager
+def without_cause(error: BaseException) -> Generator[None]:
+    """While it is shown alone."""
+    cause, suppressed = error.__cause__, error.__suppress_context__
+    error.__cause__ = None
+    try:
+        yield
+    finally:
+        error.__cause__, error.__suppress_context__ = cause, suppressed
+
+
+def _is_told(cause: BaseException, error: BaseException) -> bool:
+    text = str(cause)
+    if cause is not error.__cause__ or not text or text not in str(error):
+        return False
+    before: BaseException | None = cause
+    while before is not None:
+        whole = list(_links(before.__traceback__))
+        if not whole or not all(_file(link).startswith(PICKLED) for link in whole):
+            return False
+        before = before.__cause__ or before.__context__
+    return True
 
 
 def _raises(link: TracebackType) -> bool:

@@ -165,6 +165,7 @@ REFUSED = {
     "frail.step([])": ".step.call(...) (every rank)",
     "workers.spawn('other', int)": "int",
     "workers.slice(gpus=9)": "9",
+    "import threading\nfrail.step.call([threading.Lock()])": "cannot pickle '_thread.lock'",
     "await frail.step.call_one([])": "call_one needs a mesh of one rank",
     "workers.stop().get()\nfrail.step.call([]).get()": "has been stopped",
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from monarch_jupyter.traces import MACHINERY, RUNTIME, without_refusal
+from monarch_jupyter.traces import MACHINERY, PICKLED, RUNTIME, without_cause, without_refusal
 
 USER = "/home/somebody/train.py"
 
@@ -97,6 +97,39 @@ def test_a_cause_that_the_runtime_leaves_out_hides_nothing() -> None:
         ),
     )
     assert files(without_refusal(error, trace)) == [USER]
+
+
+PICKLING = """\
+try:
+    inner()
+except TypeError as error:
+    raise TypeError(f'x: {error}') from error"""
+
+
+@pytest.mark.parametrize(
+    ("file", "is_told"), [(PICKLED[1] + "cloudpickle.py", True), (USER, False)]
+)
+def test_a_cause_that_is_told_in_the_error_is_left_out_unless_the_user_led_to_it(
+    file: str, is_told: bool
+) -> None:
+    """As of an argument that cannot be pickled, and of one whose own `__reduce__` fails."""
+    error, trace = raised(
+        (USER, "inner()"),
+        (RUNTIME + "api.py", PICKLING),
+        (file, "raise TypeError('cannot pickle')"),
+    )
+    shown = without_refusal(error, trace)
+    assert (files(shown) if shown else None) == ([USER] if is_told else None)
+
+
+def test_an_error_that_is_shown_without_its_cause_has_it_again_afterwards() -> None:
+    error = ValueError("no")
+    cause = error.__cause__ = KeyError("why")
+    error.__suppress_context__ = False
+    with without_cause(error):
+        assert "KeyError" not in "".join(traceback.format_exception(error))
+    assert error.__cause__ is cause
+    assert not error.__suppress_context__
 
 
 def test_there_is_nothing_to_cut_without_a_traceback() -> None:
