@@ -19,8 +19,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from monarch import observe
 from monarch.actor import ActorError, RankFailure, SupervisionError
 from monarch_jupyter.rendering.failures import (
+    died_in_cell,
     entry_lines,
-    fold_failures,
     is_rank_cell,
     whole_tracebacks_html,
 )
@@ -171,8 +171,8 @@ def error_lines(
 ) -> list[str]:
     """The error in blocks of lines: what failed, on which ranks, where, what called it."""
     blocks: list[str] = []
-    for group in fold_failures(error.failures):
-        head, *rest = entry_lines(group, cell_names)
+    for groups in observe.failures_by_place(error.failures):
+        head, *rest = entry_lines(groups, cell_names)
         title = "" if blocks else f"{type(error).__name__}: "
         blocks.append("\n".join([f"{_BOLD}{title}{head}{_PLAIN}", *rest, ""]))
     if not blocks:
@@ -197,7 +197,9 @@ def cell_names_of(shell: Any) -> CellNames:
 
 
 def _from_cell(error: ActorError | SupervisionError) -> bool:
-    return bool(error.failures) and all(is_rank_cell(failure) for failure in error.failures)
+    return bool(error.failures) and all(
+        is_rank_cell(failure) or died_in_cell(failure) for failure in error.failures
+    )
 
 
 def _calling_places(trace: TracebackType | None) -> Iterator[Place]:

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Iterable
 
 from monarch.actor import MeshFailure, RankFailure
-from monarch_jupyter.rendering.failures import fold_failures, headline
+from monarch.observe import failures_by_place
+from monarch_jupyter.rendering.failures import headline
 
 PATIENCE = 0.5
 """Seconds that a notice waits for a cell to raise the same failure, which then needs no notice."""
@@ -56,8 +57,8 @@ class FaultNotices:
         with self._lock:
             found = [self._waiting.pop(key) for key in identities if key in self._waiting]
             self._said.update(_identity(one) for one in found)
-        for group in fold_failures(found):
-            told = "; ".join(headline(group))
+        for groups in failures_by_place(found):
+            told = "; ".join(line.strip() for line in headline(groups))
             self._say(
                 f"monarch: {told}. Calls that include it raise; the rest of the mesh works on."
             )

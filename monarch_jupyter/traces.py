@@ -12,7 +12,7 @@ from opcode import opmap
 from types import TracebackType
 from typing import Any
 
-import cloudpickle
+import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 import ipykernel
 import IPython
 
@@ -46,7 +46,7 @@ def without_refusal(error: BaseException, trace: TracebackType | None) -> Traceb
 
     It has where it raises an error itself, by a `raise`, about what it was asked for. An error that
     happens to it, an assertion included, is a fault of its own and none of the user's line; and one
-    with a cause has more to show, unless that is told in the error and no line of the user led there.
+    with a cause has more to show, unless the error tells it and no line of the user led to it.
     """
     whole = list(_links(trace))
     inner = len(whole)

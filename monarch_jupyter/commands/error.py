@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 from monarch.actor import ActorError, SupervisionError
+from monarch.observe import fold_failures
 from monarch_jupyter.commands.command import Command, Invocation
 from monarch_jupyter.problems import CommandError
-from monarch_jupyter.rendering.failures import fold_failures, whole_text
+from monarch_jupyter.rendering.failures import whole_text
 
 
 def error() -> str:

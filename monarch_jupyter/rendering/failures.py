@@ -9,39 +9,34 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from monarch.actor import RankFailure
+from monarch.observe import failures_by_place, fold_failures, other_failures_text
 from monarch_jupyter.rank_names import name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.frames import CellNames, Place, place_lines, rank_cell_mesh
 from monarch_jupyter.rendering.html import Html
-from monarch_jupyter.rendering.words import count
 
 STDERR_LINES = 8
 _CELL_ACTOR = "Cell"
+_CELL_RUN = "Cell.run"
 
 
 def no_cells(filename: str) -> None:
     """The `CellNames` of a program that is no notebook."""
 
 
-def fold_failures(failures: Sequence[RankFailure]) -> list[list[RankFailure]]:
-    """Failures in groups that tell the same story, in the order in which each was first told."""
-    groups: dict[tuple[object, ...], list[RankFailure]] = {}
-    for failure in failures:
-        groups.setdefault(failure.story, []).append(failure)
-    return list(groups.values())
-
-
-def headline(group: Sequence[RankFailure]) -> list[str]:
-    """Who, where and what; then the other ranks of the group."""
-    first = group[0]
+def headline(groups: Sequence[Sequence[RankFailure]]) -> list[str]:
+    """Who, where and what; then the other ranks, and what they said otherwise."""
+    first = groups[0][0]
     said = first.what
     if is_rank_cell(first):
         # To its author it is a cell, not an endpoint of ours.
         said = f"the cell on {_cell_place(first)} raised {first.exception_type}: {first.message}"
-    if len(group) == 1:
-        return [said]
-    others = name_ranks(failure.point for failure in group[1:])
-    return [said, f"and on {count(len(group) - 1, 'more rank')}: {others}"]
+    elif died_in_cell(first):
+        said = said.replace(f" while it ran {_CELL_RUN}", " while it ran the cell", 1)
+    return [
+        said,
+        *other_failures_text(groups, lambda found: name_ranks(one.point for one in found)),
+    ]
 
 
 def is_rank_cell(failure: RankFailure) -> bool:
@@ -53,6 +48,11 @@ def is_rank_cell(failure: RankFailure) -> bool:
     )
 
 
+def died_in_cell(failure: RankFailure) -> bool:
+    """Whether a process has ended while it ran a `%%monarch on` cell."""
+    return failure.death is not None and failure.death.endpoint == _CELL_RUN
+
+
 def _cell_place(failure: RankFailure) -> str:
     """The rank by the name of its mesh, not by that of our actors on it."""
     names = (rank_cell_mesh(frame.filename) for frame in failure.frames)
@@ -60,10 +60,13 @@ def _cell_place(failure: RankFailure) -> str:
     return replace(failure, mesh_name=mesh).where
 
 
-def entry_lines(group: Sequence[RankFailure], cell_names: CellNames) -> list[str]:
-    """A group's headline, the user's frames with source, a dead process's last words."""
-    first = group[0]
-    lines = headline(group)
+def entry_lines(groups: Sequence[Sequence[RankFailure]], cell_names: CellNames) -> list[str]:
+    """The headline, the user's frames with source, a dead process's last words.
+
+    `groups`: of failures at one place; see `monarch.observe.failures_by_place`.
+    """
+    first = groups[0][0]
+    lines = headline(groups)
     for place in user_places(first):
         lines += [f"  {line}" for line in place_lines(place, cell_names)]
     death = first.first_cause.death
@@ -82,20 +85,21 @@ def user_places(failure: RankFailure) -> list[Place]:
 
 def failures_html(failures: Sequence[RankFailure], cell_names: CellNames) -> Html:
     """Every distinct failure, for a `MeshFailure` or an error that is looked at as a value."""
-    entries = [_entry_html(group, cell_names) for group in fold_failures(failures)]
+    entries = [_entry_html(groups, cell_names) for groups in failures_by_place(failures)]
     return html.card(*entries, whole_tracebacks_html(failures))
 
 
 def failures_text(failures: Sequence[RankFailure], cell_names: CellNames) -> str:
     """The same as text."""
-    groups = fold_failures(failures)
-    return "\n\n".join("\n".join(entry_lines(group, cell_names)) for group in groups)
+    return "\n\n".join(
+        "\n".join(entry_lines(groups, cell_names)) for groups in failures_by_place(failures)
+    )
 
 
 def whole_tracebacks_html(failures: Sequence[RankFailure]) -> Html:
     """What the entries leave out, folded; empty when they leave nothing out."""
-    told = [(group, whole_text(group)) for group in fold_failures(failures)]
-    inside = [html.block(text) for _, text in told if text]
+    told = [whole_text(group) for group in fold_failures(failures)]
+    inside = [html.block(text) for text in told if text]
     if not inside:
         return Html()
     return html.card(html.details(html.toned("every frame, on every rank", "muted"), *inside))
@@ -104,7 +108,7 @@ def whole_tracebacks_html(failures: Sequence[RankFailure]) -> Html:
 def whole_text(group: Sequence[RankFailure]) -> str:
     """A group with the whole remote traceback, its causes included, and where each process is."""
     where = [f"{f.where}: pid {f.pid} on {f.host}" for f in group]
-    parts = [*headline(group), *where]
+    parts = [*headline([group]), *where]
     told: RankFailure | None = group[0].first_cause
     while told is not None:  # from the first cause to what came of it in the end
         if told.traceback:
@@ -125,9 +129,9 @@ def _came_of_it(last: RankFailure, cause: RankFailure) -> RankFailure | None:
     return None
 
 
-def _entry_html(group: Sequence[RankFailure], cell_names: CellNames) -> Html:
-    lines = entry_lines(group, cell_names)
-    head = len(headline(group))
+def _entry_html(groups: Sequence[Sequence[RankFailure]], cell_names: CellNames) -> Html:
+    lines = entry_lines(groups, cell_names)
+    head = len(headline(groups))
     said = html.element("strong", html.toned(lines[0], "bad"))
     more = [html.element("div", line) for line in lines[1:head]]
     source = [html.block("\n".join(lines[head:]))] if lines[head:] else []

@@ -11,6 +11,9 @@ from monarch._src.events import (
     RankPaused,
     RankRestarting,
 )
+from monarch._src.failures import by_place as failures_by_place
+from monarch._src.failures import fold as fold_failures
+from monarch._src.failures import others_text as other_failures_text
 from monarch._src.logs.overwriting import shown as as_shown
 from monarch._src.mesh.doctor import Finding, doctor
 from monarch._src.mesh.inspecting import LiveActor, live_actors
@@ -84,7 +87,9 @@ __all__ = [
     "cancel_calls",
     "cancel_on",
     "doctor",
+    "failures_by_place",
     "flush_output",
+    "fold_failures",
     "interrupt_procs",
     "kill_procs",
     "live_actors",
@@ -96,6 +101,7 @@ __all__ = [
     "on_output",
     "open_calls",
     "open_pulls",
+    "other_failures_text",
     "payload_counts",
     "snapshot",
     "stacks",

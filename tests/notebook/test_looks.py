@@ -368,6 +368,21 @@ class TestFailures:
         failures = [failure(2), failure(0, message="no data"), failure(1)]
         assert [len(group) for group in fold_failures(failures)] == [2, 1]
 
+    def test_ranks_that_each_name_themselves_in_what_they_say_are_one_entry(self) -> None:
+        failures = [failure(rank, message=f"rank {rank}") for rank in (3, 0, 1, 2, 4, 5)]
+        lines = failures_text(failures, no_cells).splitlines()
+        assert lines[:6] == [
+            "Trainer.step on workers[gpus=3] raised ValueError: rank 3",
+            "and on 5 more ranks, in other words:",
+            "  gpus=0: rank 0",
+            "  gpus=1: rank 1",
+            "  gpus=2: rank 2",
+            "  2 more: gpus=4..5",
+        ]
+        assert "\n".join(lines).count("train.py") == 1
+        html = Reader(failures_html(failures, no_cells)).text
+        assert all(f"raised ValueError: rank {rank}" in html for rank in range(6)), "a click away"
+
     def test_only_frames_of_the_user_are_shown(self) -> None:
         text = failures_text([failure(0)], no_cells)
         assert "File /home/user/train.py, line 7, in step" in text
@@ -380,7 +395,7 @@ class TestFailures:
         assert "workers[gpus=1]: pid 1001 on here" in whole_text([failure(0), failure(1)])
 
     def test_a_dead_rank_tells_its_last_words(self) -> None:
-        lines = entry_lines([death(2)], no_cells)
+        lines = entry_lines([[death(2)]], no_cells)
         assert lines[0].startswith("workers[gpus=2] (pid 1002) died while it ran Trainer.step")
         assert lines[1:] == ["  its last lines on stderr:", "    step 41", "    step 42"]
 
@@ -395,7 +410,7 @@ class TestFailures:
             frames=(runner, cell),
             message="m",
         )
-        assert entry_lines([failed], no_cells) == [
+        assert entry_lines([[failed]], no_cells) == [
             "the cell on workers[gpus=1] raised ValueError: m",
             "  Cell In[5] on workers, line 2",
             "  ----> 2 1/0",

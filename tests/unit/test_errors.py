@@ -101,6 +101,53 @@ def test_ranks_that_failed_each_in_its_own_way() -> None:
     )
 
 
+def test_ranks_that_name_themselves_in_what_they_say_are_told_once() -> None:
+    ranks = [3, 0, 1, 2, 6, 7]
+    failures = [failed(n, frames=(CELL,), message=f"no batch\nfor rank {n}") for n in ranks]
+    failures.append(failed(8, frames=(CELL,), message="no batch\nfor rank 3"))
+    assert str(ActorError(failures=failures)) == (
+        "Trainer.step on workers[gpus=3] raised ZeroDivisionError: no batch\nfor rank 3\n"
+        '  File "<cell 3>", line 7, in step\n'
+        "    loss = self.loss / self.count\n"
+        "and on 1 more rank: gpus=8\n"
+        "and on 5 more ranks, in other words:\n"
+        "  gpus=0: no batch for rank 0\n"
+        "  gpus=1: no batch for rank 1\n"
+        "  gpus=2: no batch for rank 2\n"
+        "  2 more: gpus=6..7"
+    )
+
+
+def test_words_that_are_long_are_cut_where_they_are_those_of_other_ranks() -> None:
+    long = "x" * 1000
+    failures = [failed(n, frames=(CELL,), message=f"{n} {long}") for n in range(2)]
+    text = str(ActorError(failures=failures))
+    assert f"0 {long}" in text
+    assert text.splitlines()[-1] == f"  gpus=1: 1 {'x' * 198}..."
+
+
+def test_another_place_or_another_error_is_another_failure_whatever_it_says() -> None:
+    failures = [
+        failed(0, frames=(CELL,), message="a"),
+        failed(1, frames=(CELL, CELL), message="b"),
+        failed(2, frames=(CELL,), message="c", exception_type="KeyError"),
+        failed(3, frames=(), message="d"),
+        failed(4, frames=(), message="e"),
+    ]
+    assert "in other words" not in str(ActorError(failures=failures))
+
+
+def test_of_owners_that_failed_alike_what_their_causes_said_is_told() -> None:
+    failures = [
+        failed(n, kind="not handled", message="a child failed", frames=(),
+               causes=(failed(n, frames=(CELL,), message=f"bad shard {n}"),))
+        for n in range(3)
+    ]  # fmt: skip
+    text = str(SupervisionError(failures=failures))
+    assert text.count('File "<cell 3>"') == 1
+    assert text.endswith("in other words:\n  gpus=1: bad shard 1\n  gpus=2: bad shard 2")
+
+
 def test_a_constructor_that_raised() -> None:
     failure = failed(kind="constructor", endpoint=None, frames=(CELL,))
     assert str(SupervisionError(failures=[failure])) == (

@@ -7,7 +7,7 @@ are shown, equal stories of many ranks told once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -20,6 +20,8 @@ FailureKind = Literal[
 _FIRST_FRAMES, _LAST_FRAMES = 10, 20
 
 
+_WORDINGS = 3  # of one failure that are told, beside the first
+_LONGEST_WORDS = 200
 _LONG_S = 10.0  # below that, for how long something ran explains nothing
 
 
@@ -215,6 +217,17 @@ class RankFailure:
                 self.frames, bool(self.restarted), len(self.earlier),
                 *(cause.story for cause in self.causes))  # fmt: skip
 
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What must be equal for two ranks to have failed at one place, whatever they said of it.
+
+        Where no frame tells the place, the words do.
+        """
+        said = () if self.frames else (self.message,)
+        return (self.kind, self.actor_class, self.endpoint, self.exception_type, said,
+                self.frames, bool(self.restarted), len(self.earlier),
+                *(cause.place for cause in self.causes))  # fmt: skip
+
     def text(self) -> str:
         """`what`, then the user's frames, or the last lines of stderr of a dead process.
 
@@ -300,15 +313,55 @@ def fold(failures: Sequence[RankFailure]) -> list[list[RankFailure]]:
     return list(groups.values())
 
 
-def failures_text(failures: Sequence[RankFailure]) -> str:
-    """Every distinct story once, each with the ranks that share it."""
-    parts: list[str] = []
+def by_place(failures: Sequence[RankFailure]) -> list[list[list[RankFailure]]]:
+    """As `fold`, and those groups together that differ in nothing but their words.
+
+    Each rank names itself, or its device, in what it says: that makes no other failure of it.
+    """
+    places: dict[tuple[object, ...], list[list[RankFailure]]] = {}
     for group in fold(failures):
-        text = group[0].text()
-        if len(group) > 1:
-            others = len(group) - 1
-            text += f"\nand on {others} more rank{'s' * (others > 1)}: {ranks_text(group[1:])}"
-        parts.append(text)
+        places.setdefault(group[0].place, []).append(group)
+    return list(places.values())
+
+
+def others_text(
+    groups: Sequence[Sequence[RankFailure]],
+    name: Callable[[Sequence[RankFailure]], str] = ranks_text,
+) -> list[str]:
+    """Lines about all ranks of such groups but the first: which, and some of what they said.
+
+    `name`: names ranks.
+    """
+    first, *rest = groups
+    lines = [f"and on {_more_ranks(len(first) - 1)}: {name(first[1:])}"] if len(first) > 1 else []
+    if rest:
+        lines.append(f"and on {_more_ranks(sum(map(len, rest)))}, in other words:")
+        rest.sort(key=lambda group: min(tuple(one.point.values()) for one in group))
+        lines += [f"  {name(group)}: {_words(group[0], first[0])}" for group in rest[:_WORDINGS]]
+        left = [one for group in rest[_WORDINGS:] for one in group]
+        if left:
+            lines.append(f"  {len(left)} more: {name(left)}")
+    return lines
+
+
+def _more_ranks(count: int) -> str:
+    return f"{count} more rank{'s' * (count > 1)}"
+
+
+def _words(failure: RankFailure, known: RankFailure) -> str:
+    """In one line, what that one says otherwise than the one that is known."""
+    said = failure.first_cause.message
+    if said == known.first_cause.message:
+        said = failure.message
+    line = " ".join(said.split())
+    return line if len(line) <= _LONGEST_WORDS else f"{line[:_LONGEST_WORDS]}..."
+
+
+def failures_text(failures: Sequence[RankFailure]) -> str:
+    """Every distinct failure once, each with the ranks that share it."""
+    parts: list[str] = []
+    for groups in by_place(failures):
+        parts += [groups[0][0].text(), *others_text(groups)]
     return "\n".join(parts)
 
 
