@@ -12,7 +12,7 @@ from monarch.actor import RankFailure
 from monarch.observe import failures_by_place, fold_failures, other_failures_text
 from monarch_jupyter.rank_names import name_ranks
 from monarch_jupyter.rendering import html
-from monarch_jupyter.rendering.frames import CellNames, Place, place_lines, rank_cell_mesh
+from monarch_jupyter.rendering.frames import CellNames, Place, rank_cell_mesh, story_lines
 from monarch_jupyter.rendering.html import Html
 
 STDERR_LINES = 8
@@ -67,8 +67,7 @@ def entry_lines(groups: Sequence[Sequence[RankFailure]], cell_names: CellNames) 
     """
     first = groups[0][0]
     lines = headline(groups)
-    for place in user_places(first):
-        lines += [f"  {line}" for line in place_lines(place, cell_names)]
+    lines += [f"  {line}" for line in story_lines(user_places(first), cell_names)]
     death = first.first_cause.death
     if death is not None and death.stderr_tail:
         lines.append("  its last lines on stderr:")

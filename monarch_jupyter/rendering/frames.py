@@ -11,12 +11,17 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+
+from monarch_jupyter.rendering.words import count
 
 AROUND = 2
 """Lines shown before and after."""
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RANK_CELL = re.compile(r"<cell (?P<cell>.*)>\Z")
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/([^/]+?)(?:\.py)?(?:/|\Z)")
+_OF_PYTHON = re.compile(r"(?:/lib/python3\.\d+/|<frozen )([^/.>]+)")
 
 # The notebook's own name of a file that holds a cell, or None for any other file.
 CellNames = Callable[[str], str | None]
@@ -35,6 +40,12 @@ class Place:
     def is_own(self) -> bool:
         """Whether this is the notebook's own machinery, which tells nothing of the program."""
         return self.filename.startswith(_OWN) or "/monarch_jupyter/" in self.filename
+
+    @property
+    def library(self) -> str | None:
+        """What it is part of, if that was installed or comes with Python; None: of the program."""
+        match = _INSTALLED.search(self.filename) or _OF_PYTHON.search(self.filename)
+        return match[1] if match else None
 
 
 def rank_cell_filename(number: int, where: str) -> str:
@@ -55,6 +66,27 @@ def place_lines(place: Place, cell_names: CellNames) -> list[str]:
         f"{file_text(place.filename, cell_names)}, line {place.lineno}{inside}",
         *_source_lines(place),
     ]
+
+
+def story_lines(places: Sequence[Place], cell_names: CellNames) -> list[str]:
+    """A traceback: the lines of the program, and of libraries the one where it ended.
+
+    Where none is of the program, all are shown.
+    """
+    runs = [(of_library, list(run)) for of_library, run in groupby(places, _is_of_library)]
+    lines: list[str] = []
+    for run_at, (of_library, run) in enumerate(runs):
+        left_out = len(run) - (run_at == len(runs) - 1) if of_library and len(runs) > 1 else 0
+        if left_out:
+            libraries = dict.fromkeys(place.library for place in run[:left_out])
+            lines.append(f"... {count(left_out, 'frame')} of {', '.join(map(str, libraries))} ...")
+        for place in run[left_out:]:
+            lines += place_lines(place, cell_names)
+    return lines
+
+
+def _is_of_library(place: Place) -> bool:
+    return place.library is not None
 
 
 def file_text(filename: str, cell_names: CellNames) -> str:

@@ -73,10 +73,11 @@ def test_the_line_that_called_is_shown_too(kernel: Kernel) -> None:
     assert "----> 2 frail.step.call([2]).get()" in text
 
 
-def test_ranks_that_fail_differently_are_entries_of_their_own(kernel: Kernel) -> None:
+def test_ranks_that_each_say_their_own_of_a_failure_are_one_entry(kernel: Kernel) -> None:
     frail(kernel)
     text = kernel.run("frail.own_way.call().get()").traceback
     assert [f"rank {rank} has its own reason" in text for rank in range(4)] == [True] * 4
+    assert text.count("in own_way") == 1
 
 
 def test_every_frame_is_one_click_or_one_magic_away(kernel: Kernel) -> None:

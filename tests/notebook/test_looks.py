@@ -21,7 +21,7 @@ from monarch_jupyter.rendering.failures import (
     no_cells,
     whole_text,
 )
-from monarch_jupyter.rendering.frames import Place, place_lines, rank_cell_filename
+from monarch_jupyter.rendering.frames import Place, place_lines, rank_cell_filename, story_lines
 from monarch_jupyter.rendering.layout import grid_of, point_of
 from monarch_jupyter.rendering.meshes import listing_html, listing_text, mesh_html, mesh_text
 from monarch_jupyter.rendering.metrics import endpoints_html, endpoints_text
@@ -418,6 +418,27 @@ class TestFailures:
 
 
 class TestFrames:
+    def test_frames_of_libraries_are_counted_but_for_the_one_where_it_ended(self) -> None:
+        torch = "/env/lib/python3.11/site-packages/torch/nn/modules/"
+        mine = "/home/user/model.py"
+        files = [
+            mine, torch + "module.py", torch + "module.py", mine, "/env/lib/python3.11/json/x.py",
+            "<frozen importlib._bootstrap>", "/env/lib/python3.11/site-packages/six.py",
+        ]  # fmt: skip
+        places = [Place(file, at, "f", f"line {at}") for at, file in enumerate(files)]
+        assert story_lines(places, no_cells) == [
+            "File /home/user/model.py, line 0, in f",
+            "----> 0 line 0",
+            "... 2 frames of torch ...",
+            "File /home/user/model.py, line 3, in f",
+            "----> 3 line 3",
+            "... 2 frames of json, importlib ...",
+            "File /env/lib/python3.11/site-packages/six.py, line 6, in f",
+            "----> 6 line 6",
+        ]
+        assert places[6].library == "six"
+        assert len(story_lines(places[1:3], no_cells)) == 4  # there is nothing else to show
+
     def test_lines_around_are_shown_with_an_arrow(self, tmp_path: Path) -> None:
         file = tmp_path / "train.py"
         file.write_text("def step():\n    x = 1\n    raise ValueError\n    y = 2\n\n\nz = 3\n")
