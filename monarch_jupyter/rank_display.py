@@ -11,7 +11,11 @@ import base64
 import builtins
 import io
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, cast
 
 from monarch_jupyter.rank_widgets import is_widget, widget_html
@@ -28,6 +32,7 @@ _METHODS = {
     "_repr_jpeg_": "image/jpeg",
 }
 SHOWN = ("text/plain", *_METHODS.values())
+_IPYTHONS = "IPython.core.display_functions"
 
 
 def bundle_of(value: object) -> Bundle:
@@ -97,6 +102,38 @@ def install(send: Callable[[Bundle], None]) -> None:
             send(bundle_of(value))
 
     cast("Any", builtins).display = display
+    for name in (_IPYTHONS, "IPython.display"):
+        module: Any = sys.modules.get(name)
+        if module is not None:
+            module.display = display
+    known = any(isinstance(finder, _AsIPythonIs) for finder in sys.meta_path)
+    if _IPYTHONS not in sys.modules and not known:
+        sys.meta_path.insert(0, _AsIPythonIs())
+
+
+class _AsIPythonIs(MetaPathFinder):
+    """Puts our `display` in the place of IPython's where a program imports that.
+
+    IPython's own only prints where no shell of IPython runs. Nothing else of IPython is changed.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _IPYTHONS:
+            return None
+        sys.meta_path.remove(self)  # for good: it is imported once, and others are to find it
+        spec = find_spec(fullname)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            run = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                cast("Any", module).display = cast("Any", builtins).display
+
+            loader.exec_module = exec_module
+        return spec
 
 
 def take_open_figures() -> list[Bundle]:

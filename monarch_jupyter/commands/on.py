@@ -18,6 +18,9 @@ from monarch_jupyter.rendering.frames import rank_cell_filename
 
 ACTOR_NAME = "cells"
 
+_NOTEBOOKS_OWN = (
+    " on a rank: magics and ! are the notebook's own; subprocess.run(...) runs a command there"
+)
 # By uid of a mesh and selection: actors that run cells. Those of the whole mesh, under "",
 # serve every part of it; others are there only where a rank had died before the first cell.
 _cells: dict[tuple[str, str], ActorMesh] = {}
@@ -55,7 +58,12 @@ def _run_on(
     # The magic's own line stays in, so that line numbers are those the cell shows.
     source = f"# %%monarch on {selection}\n{cell}"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    split_cell(source, filename)
+    try:
+        split_cell(source, filename)
+    except SyntaxError as error:
+        if (error.text or "").lstrip().startswith(("!", "%")):
+            error.msg += _NOTEBOOKS_OWN
+        raise
     cells = _cells_on(mesh, selection)
     displays = shared_displays()
     try:

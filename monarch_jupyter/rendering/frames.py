@@ -75,6 +75,8 @@ def story_lines(places: Sequence[Place], cell_names: CellNames) -> list[str]:
     """
     runs = [(of_library, list(run)) for of_library, run in groupby(places, _is_of_library)]
     lines: list[str] = []
+    if len(runs) > 1 and runs[0][0]:
+        del runs[0]  # who called the program: an event loop, say
     for run_at, (of_library, run) in enumerate(runs):
         left_out = len(run) - (run_at == len(runs) - 1) if of_library and len(runs) > 1 else 0
         if left_out:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.notebook.kernel import Kernel
 
 
@@ -74,6 +76,14 @@ def test_a_syntax_error_is_found_before_anything_runs(kernel: Kernel) -> None:
     assert kernel.value("_.values()") == "[False]"
 
 
+@pytest.mark.parametrize("line", ["!nvidia-smi", "%time f()"])
+def test_a_line_that_only_the_notebook_knows_is_told_to_be_one(kernel: Kernel, line: str) -> None:
+    kernel.ok("%monarch spawn workers gpus=1")
+    shown = kernel.run(f"%%monarch on workers\nif rank == 0:\n    {line}")
+    assert shown.error_name == "SyntaxError"
+    assert "magics and ! are the notebook's own; subprocess.run(...) runs" in shown.traceback
+
+
 def test_an_error_shows_the_cells_own_lines_with_the_cells_own_numbers(kernel: Kernel) -> None:
     kernel.ok("%monarch spawn workers gpus=4")
     shown = kernel.run(
@@ -131,7 +141,13 @@ def test_a_part_of_a_mesh_held_in_a_variable_is_a_mesh_like_any_other(kernel: Ke
     kernel.ok("%%monarch on second[gpus=1]\nkept")
     assert kernel.value("_.values()") == "[3]"
     shown = kernel.run("%%monarch on second\nraise ValueError(rank)")
-    assert "the cell on workers[hosts=1, gpus=0] raised ValueError: 2" in shown.traceback
+    told = re.search(
+        r"the cell on workers\[hosts=1, gpus=(\d)\] raised ValueError: (\d)\n"
+        r"and on 1 more rank, in other words:\n  hosts=1 gpus=(\d): (\d)\n",
+        shown.traceback,
+    )
+    assert told
+    assert {told.group(1, 2), told.group(3, 4)} == {("0", "2"), ("1", "3")}
 
 
 def test_so_is_a_whole_mesh_under_other_dims(kernel: Kernel) -> None:

@@ -34,6 +34,17 @@ def test_display_on_a_rank_shows_in_the_cell_by_rank(kernel: Kernel) -> None:
     assert "gpus=1" in found["[gpus=1] Rich(1)"]
 
 
+def test_what_a_program_imports_as_display_from_ipython_shows_too(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=1")
+    kernel.ok("%%monarch on workers\nimport sys\nassert 'IPython' not in sys.modules")
+    imported = "from IPython.display import HTML, display"
+    (data,) = kernel.ok(f"%%monarch on workers\n{imported}\ndisplay(HTML('<b>hi</b>'))").displays
+    assert "<b>hi</b>" in data["text/html"]
+    whole = "import IPython\nIPython.display.display(5)"
+    (data,) = kernel.ok(f"%%monarch on workers\n{whole}").displays
+    assert data["text/plain"] == "[gpus=0] 5"
+
+
 def test_it_shows_while_the_cell_runs(kernel: Kernel) -> None:
     kernel.ok("%monarch spawn workers gpus=1")
     cell = "%%monarch on workers\nimport time\ndisplay('now')\ntime.sleep(600)"

@@ -437,6 +437,7 @@ class TestFrames:
             "----> 6 line 6",
         ]
         assert places[6].library == "six"
+        assert story_lines(places[1:4], no_cells) == story_lines(places[3:4], no_cells)
         assert len(story_lines(places[1:3], no_cells)) == 4  # there is nothing else to show
 
     def test_lines_around_are_shown_with_an_arrow(self, tmp_path: Path) -> None:
