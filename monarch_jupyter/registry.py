@@ -37,6 +37,10 @@ def find_mesh(name: str, namespace: Mapping[str, object] | None = None) -> ProcM
     if isinstance(value, ProcMesh):
         if any(mesh.uid == value.uid for mesh in live):
             return value
+        if not value.stopped:
+            raise CommandError(
+                f"{name} is not of this kernel any more; `%monarch attach` takes up what was kept"
+            )
         raise CommandError(f"{name} has stopped; `%monarch spawn {name} ...` makes a new one")
     for mesh in live:
         if mesh.name == name:

@@ -198,7 +198,8 @@ def _snapshot_of(mesh: ProcMesh) -> MeshSnapshot | None:
 def _line(mesh: ProcMesh) -> str:
     lives = any(other.uid == mesh.uid for other in observe.meshes())
     shown = "a slice of its ranks" if mesh.is_slice else "all of its ranks under other dims"
-    what = shown if lives else "stopped"
+    ended = "stopped" if mesh.stopped else "not of this kernel any more"
+    what = shown if lives else ended
     return f"{mesh.name} {extent_text(mesh.sizes)}, {what}"
 
 

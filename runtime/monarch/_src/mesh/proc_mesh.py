@@ -228,7 +228,9 @@ class ProcMesh(MeshTrait):
                 raise self._refused(name, ill, f"stop() {actors.name!r}")
 
     def _refused(self, name: str, failed: dict[int, RankFailure], remedy: str) -> SupervisionError:
-        if len(failed) < len(self._region):
+        if all(failure.kind == "out of reach" for failure in failed.values()):
+            remedy = "they are of a session that is not this process's any more"
+        elif len(failed) < len(self._region):
             remedy += ", or spawn it on a slice without what has failed"
         return SupervisionError(
             failures=list(failed.values()), remedy=f"{name!r} is not spawned: {remedy}"
