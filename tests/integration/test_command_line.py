@@ -44,7 +44,7 @@ def own_agent() -> psutil.Process:
 def test_without_a_subcommand_it_prints_help_that_lists_them() -> None:
     status, out, err = monarch()
     assert (status, err) == (0, "")
-    assert out.startswith("usage: monarch [-h] COMMAND")
+    assert out.startswith("usage: monarch [-h] [--version] COMMAND")
     for command in COMMANDS:
         assert f"\n    {command} " in out
 
@@ -94,6 +94,10 @@ def test_the_version_is_told_without_loading_what_it_does_not_need(
     version, loaded = run_python(program).splitlines()
     assert version.count(".") == 2
     assert loaded == ""
+
+
+def test_the_version_is_told_as_other_programs_tell_theirs() -> None:
+    assert monarch("--version") == monarch("version")
 
 
 def test_the_doctor_tells_what_this_machine_has() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from monarch._src.cli.spelling import debugging, hosts, machine, sessions
+from monarch._src.version import VERSION
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="monarch", description="A cluster in your notebook.")
+    parser.add_argument("--version", action="version", version=VERSION, help="the version")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for group in (sessions, debugging, hosts, machine):
