@@ -33,10 +33,13 @@ def headline(groups: Sequence[Sequence[RankFailure]]) -> list[str]:
         said = f"the cell on {_cell_place(first)} raised {first.exception_type}: {first.message}"
     elif died_in_cell(first):
         said = said.replace(f" while it ran {_CELL_RUN}", " while it ran the cell", 1)
-    return [
-        said,
-        *other_failures_text(groups, lambda found: name_ranks(one.point for one in found)),
-    ]
+    others = other_failures_text(groups, _name)
+    # What they said stands deeper than the frames that follow.
+    return [said, *(f"  {line}" if line.startswith(" ") else line for line in others)]
+
+
+def _name(failures: Sequence[RankFailure]) -> str:
+    return name_ranks(failure.point for failure in failures)
 
 
 def is_rank_cell(failure: RankFailure) -> bool:

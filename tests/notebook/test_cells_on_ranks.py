@@ -143,7 +143,7 @@ def test_a_part_of_a_mesh_held_in_a_variable_is_a_mesh_like_any_other(kernel: Ke
     shown = kernel.run("%%monarch on second\nraise ValueError(rank)")
     told = re.search(
         r"the cell on workers\[hosts=1, gpus=(\d)\] raised ValueError: (\d)\n"
-        r"and on 1 more rank, in other words:\n  hosts=1 gpus=(\d): (\d)\n",
+        r"and on 1 more rank, in other words:\n    hosts=1 gpus=(\d): (\d)\n",
         shown.traceback,
     )
     assert told

@@ -374,10 +374,10 @@ class TestFailures:
         assert lines[:6] == [
             "Trainer.step on workers[gpus=3] raised ValueError: rank 3",
             "and on 5 more ranks, in other words:",
-            "  gpus=0: rank 0",
-            "  gpus=1: rank 1",
-            "  gpus=2: rank 2",
-            "  2 more: gpus=4..5",
+            "    gpus=0: rank 0",
+            "    gpus=1: rank 1",
+            "    gpus=2: rank 2",
+            "    2 more: gpus=4..5",
         ]
         assert "\n".join(lines).count("train.py") == 1
         html = Reader(failures_html(failures, no_cells)).text
