@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -42,6 +44,20 @@ def same(arrived: Any, sent: Any) -> bool:
 def test_a_tensor_arrives_equal(dtype: str, count: int) -> None:
     sent = (torch.arange(count) % 2).to(getattr(torch, dtype))
     assert same(travelled(sent), sent)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64"]
+)
+@pytest.mark.parametrize("count", [0, 1, 100, MANY])
+def test_a_tensor_of_the_newer_types_arrives_with_the_same_bytes(dtype: str, count: int) -> None:
+    kind = getattr(torch, dtype)
+    raw = (torch.arange(count * kind.itemsize) % 100).to(torch.uint8)
+    sent = raw.view(kind)
+    arrived, parameter = travelled([sent, torch.nn.Parameter(sent, requires_grad=False)])
+    assert (arrived.dtype, arrived.shape) == (kind, (count,))
+    assert torch.equal(arrived.view(torch.uint8), raw)
+    assert arrived.data_ptr() == parameter.data_ptr()
 
 
 LAYOUTS = {
@@ -144,6 +160,17 @@ def test_storages_themselves_arrive() -> None:
     first, second = travelled((untyped, [untyped]))
     assert first is second[0]
     assert first.tolist() == untyped.tolist()
+
+
+def test_a_storage_arrives_where_torch_was_not_imported_yet() -> None:
+    sent = dumps(torch.arange(5.0).untyped_storage())
+    program = (
+        "import sys; from monarch._src.wire.frames import Payload; "
+        "from monarch._src.wire.pickling import loads; "
+        f"print(loads(Payload({bytes(sent.body)!r}, [])).nbytes())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "20\n", done.stderr
 
 
 def test_a_small_tensor_that_came_can_be_made_larger() -> None:

@@ -31,7 +31,12 @@ from monarch._src.wire.buffers import Buffer as WriteBuffer
 from monarch._src.wire.buffers import FrozenBuffer, whole
 from monarch._src.wire.frames import OUT_OF_BAND, Buffer, Payload, carried
 from monarch._src.wire.memory import copied
-from monarch._src.wire.storages import Memory, reduce_storage
+from monarch._src.wire.storages import (
+    Memory,
+    is_rebuild_of_untyped,
+    rebuild_of_untyped,
+    reduce_storage,
+)
 
 _dumps, _loads = pickle.dumps, pickle.loads
 LARGEST_PLAIN = 64
@@ -95,6 +100,8 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
             "UntypedStorage",
         ):
             return reduce_storage(obj, self._storages) or NotImplemented
+        if kind is FunctionType and is_rebuild_of_untyped(obj):
+            return rebuild_of_untyped, ()
         reduced = super().reducer_override(obj)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
         if kind is FunctionType and reduced is not NotImplemented:
             self.files.add(obj.__code__.co_filename)

@@ -5,13 +5,13 @@ copies, and one more for each tensor that shares the storage. Here a CPU storage
 which travels out of band if it is large, and tensors of one message that share memory share it
 there too. One that came out of band cannot be made larger in place (`resize_`).
 
-Nothing here imports torch: who has a tensor has it.
+Nothing here imports torch but to rebuild what somebody has sent: who has a tensor has it.
 """
 
 from __future__ import annotations
 
+import importlib
 import pickle
-import sys
 from typing import Any
 
 from monarch._src.wire.frames import OUT_OF_BAND
@@ -54,11 +54,34 @@ def reduce_storage(storage: Any, known: dict[int, Memory]) -> tuple[Any, ...] | 
 
 
 def _rebuild_untyped(buffer: Any) -> Any:
-    torch: Any = sys.modules["torch"]
+    torch = _torch()
     if not len(buffer):
         return torch.UntypedStorage(0)
     tensor = torch.frombuffer(buffer, dtype=torch.uint8)
     return (tensor.clone() if len(buffer) < OUT_OF_BAND else tensor).untyped_storage()
+
+
+def is_rebuild_of_untyped(function: Any) -> bool:
+    """Whether torch has this rebuild tensors of its newer types, from storages without a type."""
+    return function.__name__ == "_rebuild_tensor_v3" and function.__module__ == "torch._utils"
+
+
+def rebuild_of_untyped() -> Any:
+    """What does that from storages as they come here; see `is_rebuild_of_untyped`.
+
+    Torch's function takes what `torch.load` gives, which has a type all the same.
+    """
+    return _rebuild_from_untyped
+
+
+def _rebuild_from_untyped(storage: Any, *facts: Any) -> Any:
+    torch = _torch()
+    typed = torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.uint8, _internal=True)
+    return torch._utils._rebuild_tensor_v3(typed, *facts)
+
+
+def _torch() -> Any:
+    return importlib.import_module("torch")
 
 
 def _rebuild_typed(kind: Any, dtype: Any, untyped: Any) -> Any:
