@@ -46,9 +46,7 @@ def test_a_tensor_arrives_equal(dtype: str, count: int) -> None:
     assert same(travelled(sent), sent)
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64"]
-)
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64"])
 @pytest.mark.parametrize("count", [0, 1, 100, MANY])
 def test_a_tensor_of_the_newer_types_arrives_with_the_same_bytes(dtype: str, count: int) -> None:
     kind = getattr(torch, dtype)
@@ -169,8 +167,10 @@ def test_a_storage_arrives_where_torch_was_not_imported_yet() -> None:
         "from monarch._src.wire.pickling import loads; "
         f"print(loads(Payload({bytes(sent.body)!r}, [])).nbytes())"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "20\n", done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "20\n"
 
 
 def test_a_small_tensor_that_came_can_be_made_larger() -> None:
