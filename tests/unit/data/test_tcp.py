@@ -15,7 +15,10 @@ from monarch._src.data.memory import Memory, memory_of
 from monarch._src.data.regions import Regions
 from monarch._src.data.tcp import TcpLink, TcpServer
 from monarch._src.data.transport import Piece, Stale
+from monarch._src.testing.gpu_arrays import DeviceArray
+from tests.unit.data.gpus import fake
 
+__all__ = ["fake"]
 pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="memory of other processes needs Linux")
 LOOPBACK = "127.0.0.1"
 TIMES = 100
@@ -87,6 +90,26 @@ def test_who_was_refused_is_not_being_served_any_more(sides: Sides, why: str) ->
         with pytest.raises(Stale):
             sides.link.write_from([piece], sides.soon())
         assert sides.regions.users(piece.handle.slot) == 0
+
+
+@pytest.mark.parametrize("way", ["read", "write"])
+@pytest.mark.parametrize("where", ["host", "gpu"])
+@pytest.mark.usefixtures("fake")
+def test_who_asks_for_no_bytes_is_refused_at_once(where: str, way: str) -> None:
+    sides = Sides(10)
+    data = DeviceArray(10) if where == "gpu" else sides.data
+    try:
+        slot, key, _ = sides.regions.register(memory_of(data))
+        handle = Handle(
+            VERSION, sides.regions.owner, slot, key, 10, False, False, "actor", "id", where == "gpu"
+        )
+        move = sides.link.read_into if way == "read" else sides.link.write_from
+        for _ in range(2):  # over the same connection
+            with pytest.raises(Stale):
+                move([Piece(handle, 5, sides.local.address, 0, sides.local)], sides.soon())
+        move([Piece(handle, 5, sides.local.address, 5, sides.local)], sides.soon())
+    finally:
+        sides.close()
 
 
 def test_a_drop_takes_no_connection_from_who_has_its_answer(sides: Sides) -> None:

@@ -210,7 +210,7 @@ class TcpServer:
         self, connection: socket.socket, held: Held, let_go: Callable[[], None], what: int,
         offset: int, size: int,
     ) -> bool:  # fmt: skip
-        if offset + size > held.size or (what == WRITE and held.readonly):
+        if not size or offset + size > held.size or (what == WRITE and held.readonly):
             let_go()
             _answer(connection, REFUSED)
             return True
