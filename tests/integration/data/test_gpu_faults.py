@@ -107,6 +107,40 @@ def test_what_cannot_be_exported_goes_by_tcp_with_the_remedy(procs: ProcMesh) ->
     )  # fmt: skip
 
 
+def test_a_buffer_that_cannot_be_exported_takes_cuda_ipc_from_no_other_one(
+    procs: ProcMesh,
+) -> None:
+    holder, mover = sides(procs)
+    closed = [holder.make_unexportable.call_one(1 * MIB, 2 * n + 1).get() for n in range(2)]
+    opened = [holder.make.call_one(5 * MIB, False, seed=2 * n).get() for n in range(2)]
+    over_tcp(mover, closed[0], 1, "expandable_segments:False")
+    assert mover.read.call_one(opened[0], 0).get() == "cuda_ipc"
+    sources = [opened[0], closed[0], opened[1], closed[1]]
+    sinks = [holder.make_unexportable.call_one(1 * MIB, 9).get()]
+    sinks.append(holder.make.call_one(5 * MIB, False).get())
+    assert mover.batch.call_one(sources, sinks).get()
+    for at, sink in ((4, 100), (5, 101)):
+        assert holder.holds.call_one(at, sinks[sink - 100].size(), sink).get()
+    used, warned = mover.read_with_warnings.call_one(opened[1], 2).get()
+    assert (used, warned) == ("cuda_ipc", [])
+    ((transport, failed, transfers),) = mover.used.call_one().get()
+    assert (transport, transfers["tcp"]) == ("cuda_ipc", 3 + 2 * 2)
+    assert "expandable_segments:False" in failed["cuda_ipc"]
+
+
+def test_what_cannot_be_exported_is_an_error_that_says_why_without_the_fallback(
+    spawn_procs: Spawn,
+) -> None:
+    with configured(rdma_allow_tcp_fallback=False):
+        holder, mover = sides(spawn_procs({"gpus": 2}, name="workers"))
+        closed = holder.make_unexportable.call_one(1000, 7).get()
+        with pytest.raises(ActorError, match="expandable_segments:False") as raised:
+            mover.first_byte.call_one(closed).get()
+        buffer = holder.make.call_one(1000, False, seed=8).get()
+        assert mover.read.call_one(buffer, 8).get() == "cuda_ipc"
+    assert isinstance(raised.value.exception, RDMAUnavailableError)
+
+
 def test_memory_of_a_gpu_that_goes_by_tcp_is_told_though_other_memory_does_already(
     procs: ProcMesh,
 ) -> None:

@@ -31,8 +31,11 @@ from monarch._src.data.regions import Regions
 from monarch._src.data.staged import StagedLink
 from monarch._src.data.transfer import Op
 from monarch._src.data.transport import Piece, Stale, Unable
+from monarch._src.testing import gpu as fakes
 from monarch._src.testing.gpu import LAUNCH_FAILED, OUT_OF_MEMORY, FakeDriver
 from monarch._src.testing.gpu_arrays import DeviceArray
+from monarch.config import configured
+from monarch.rdma import get_rdma_backend
 from tests.unit.data.gpus import fake
 
 __all__ = ["fake"]
@@ -494,3 +497,18 @@ def test_memory_of_a_gpu_is_read_and_written_in_its_own_process(
     with pytest.raises(Unable, match="CUDA_ERROR_LAUNCH_FAILED"):
         link.read_into([Piece(handle, 0, memory.address, 1000, memory)], FAR)
     regions.close()
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_backend_of_memory_of_gpus_is_cuda_ipc_where_there_is_one() -> None:
+    assert get_rdma_backend("cuda") == "cuda_ipc"
+
+
+def test_the_backend_of_memory_of_gpus_is_tcp_or_none_where_there_is_none() -> None:
+    fakes.install(visible=())
+    try:
+        assert get_rdma_backend("cuda") == "tcp"
+        with configured(rdma_allow_tcp_fallback=False):
+            assert get_rdma_backend("cuda") == "none"
+    finally:
+        fakes.uninstall()

@@ -33,7 +33,7 @@ from monarch._src.data.keys import GPU, PROBING, Entry
 from monarch._src.data.memory import memory_of
 from monarch._src.data.peer import Peer
 from monarch._src.data.regions import PROBE_ATTEMPTS, PROBE_CELL, probe_cell
-from monarch._src.data.transport import Broken, Piece, Stale, TooLate, device_of
+from monarch._src.data.transport import Broken, Gone, Piece, Stale, TooLate, Unfit, device_of
 
 NOT_EXPORTED = (
     "what torch allocates can be opened with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False in "
@@ -53,6 +53,8 @@ class CudaIpcLink:
 
     Raises:
         Broken: there is no GPU here, or the owner's memory cannot be opened by it.
+
+    Its calls raise Unfit too, for an allocation that its owner's driver lets nobody open.
     """
 
     name: ClassVar[str] = "cuda_ipc"
@@ -99,6 +101,14 @@ class CudaIpcLink:
                 self._gpu.close_opened(device, base)
         raise Broken("what was written to the other process was not what could be read there")
 
+    def reaches(self, handle: Handle) -> bool:
+        """Whether that memory can be opened, as far as its owner's tables say."""
+        try:
+            entry, _ = self._peer.find(handle)
+            return not self._export(handle, entry).reason
+        except (Broken, Stale, Gone):
+            return True  # whatever it is, a transfer tells
+
     # --- transfers --------------------------------------------------------------------------------
 
     def read_into(self, pieces: Sequence[Piece], deadline: float) -> None:
@@ -131,10 +141,20 @@ class CudaIpcLink:
                     self._peer.still(piece.handle, raw)
 
     def _copy(self, found: Sequence[tuple[Piece, Entry]], *, write: bool) -> None:
+        exports = [self._export(piece.handle, entry) for piece, entry in found]
+        closed = {
+            piece.handle.slot: export.reason
+            for (piece, _), export in zip(found, exports, strict=True)
+            if export.reason
+        }
+        if closed:
+            reason = next(iter(closed.values()))
+            raise Unfit(
+                closed.keys(), f"the owner's driver lets nobody open it: {reason}", NOT_EXPORTED
+            )
         with ExitStack() as openings, ExitStack() as copies:  # those end first
             streams: dict[int, Stream] = {}
-            for piece, entry in found:
-                export = self._export(piece.handle, entry)
+            for (piece, entry), export in zip(found, exports, strict=True):
                 ordinal = self._device_for(piece, export)
                 opening = self._opened(piece.handle, entry, export, ordinal)
                 base = openings.enter_context(opening)
@@ -149,9 +169,7 @@ class CudaIpcLink:
         export = words.get(self._peer.exports(), GPU - entry.segment, entry.file)
         if export is None:
             raise Stale(handle)
-        if export.reason:
-            raise Broken(f"the owner's driver lets nobody open it: {export.reason}", NOT_EXPORTED)
-        if entry.offset + entry.size > export.size:
+        if not export.reason and entry.offset + entry.size > export.size:
             raise Broken("it does not lie in the allocation that it is said to lie in")
         return export
 

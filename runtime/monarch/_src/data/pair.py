@@ -61,6 +61,7 @@ class Pair:
         self._is_known = is_known
         self.choice = Choice(ORDER)
         self.links: dict[str, Link] = {}
+        self.unfit: dict[str, Why] = {}  # a link that works cannot reach some memory, last seen
         self.told: set[tuple[tuple[str, ...], str]] = set()  # who may move what, and who does
         self.transfers: Counter[str] = Counter()
         self.bytes_read: Counter[str] = Counter()
@@ -110,11 +111,11 @@ class Pair:
             while True:
                 name = self.choice.best(suited)
                 if name is None:
-                    why = self.choice.whys()
+                    why = self.whys()
                     self.choice.give_another_chance()
                     raise NoWay(why)
                 if name == "tcp" and not settings().rdma_allow_tcp_fallback:
-                    raise NoWay(self.choice.whys() | {"tcp": "rdma_allow_tcp_fallback is False"})
+                    raise NoWay(self.whys() | {"tcp": "rdma_allow_tcp_fallback is False"})
                 link = self.links.get(name)
                 if link is not None:
                     return link, False
@@ -136,6 +137,11 @@ class Pair:
                 del self.links[link.name]
                 link.close()
                 self.choice.failed(link.name, why)
+
+    def whys(self) -> dict[str, str]:
+        """Why each transport is not used, be it for some memory only."""
+        found = {name: why.text for name, why in self.unfit.items()} | self.choice.whys()
+        return {name: found[name] for name in self.choice.order if name in found}
 
     def moved(self, way: str, name: str, size: int) -> None:
         """Count a transfer."""

@@ -34,7 +34,7 @@ from monarch._src.data.regions import Regions
 from monarch._src.data.sockets import Connector, Opener, Place
 from monarch._src.data.staged import StagedLink
 from monarch._src.data.transfer import Lane, Op, Way
-from monarch._src.data.transport import Broken, Gone, Link, Piece, Stale, TooLate
+from monarch._src.data.transport import Broken, Gone, Link, Piece, Stale, TooLate, Unfit
 from monarch._src.errors import (
     RDMAOwnerLostError,
     RDMAReadTransferWarning,
@@ -198,7 +198,12 @@ class DataPlane:
             return
         pair = self.pair(handle.owner)
         fits = suited(handle)
-        while not lane.finished:
+        unfit: set[str] = set()  # what cannot reach some of that memory
+        while True:
+            if lane.finished:
+                if not lane.take_up():
+                    return
+                fits = tuple(name for name in fits if name not in unfit)
             if self._closed:
                 raise Gone("the session that this process took part in has ended")
             try:
@@ -214,6 +219,10 @@ class DataPlane:
             try:
                 over = StagedLink(link) if lane.on_gpu and not link.takes_gpus else link
                 lane.run(over, deadline, self.pool.submit)
+            except Unfit as error:
+                pair.unfit[link.name] = error.why
+                unfit.add(link.name)
+                lane.put_aside(error.slots)
             except Broken as error:
                 log.debug("%s to %s failed: %s", link.name, handle.owner.node, error)
                 pair.failed(link, error.why)
@@ -223,7 +232,8 @@ class DataPlane:
                 self._forget(handle.owner.incarnation)
                 raise
             finally:
-                pair.moved(lane.way, link.name, lane.done - before)
+                if lane.done > before:
+                    pair.moved(lane.way, link.name, lane.done - before)
 
     def _check_alive(self, owner: Owner, deadline: float) -> None:
         """Raises Gone: a connection from another host may end before its owner's end is told."""
@@ -234,15 +244,16 @@ class DataPlane:
             raise
 
     def _warn(self, pair: Pair, link: Link, fits: tuple[str, ...], way: Way) -> None:
-        whys = pair.choice.whys()
+        whys = pair.whys()
         if link.name == "tcp":
+            some = "some " if pair.unfit.keys() - set(fits) else ""
             reasons = "; ".join(f"{name}: {text}" for name, text in whys.items()) or (
                 "memory of a GPU goes no other way between hosts"
             )
             _warn_once(
                 RDMATcpFallbackWarning,
-                f"bytes to and from {pair.owner.node} (pid {pair.owner.pid}) go over TCP, since "
-                f"nothing faster works: {reasons}. To have an error instead: "
+                f"{some}bytes to and from {pair.owner.node} (pid {pair.owner.pid}) go over TCP, "
+                f"since nothing faster works: {reasons}. To have an error instead: "
                 "configure(rdma_allow_tcp_fallback=False)",
             )
         elif link.name != (fastest := next(n for n in pair.choice.order if n in fits)):
@@ -259,6 +270,8 @@ class DataPlane:
         pair = self._pairs.get(key)
         if pair is not None:
             return pair
+        if (owner.host, owner.pid) == (self.regions.owner.host, self.regions.owner.pid):
+            raise Gone("the session of this process in which it was registered has ended")
         self._run.routes.reach_node(owner.node, owner.address)  # and so hear of its end
         with self._lock:
             pair = self._pairs.get(key)

@@ -8,6 +8,7 @@ from monarch._src.actor.runtime import runtime_or_none
 from monarch._src.config import settings
 from monarch._src.data import cma
 from monarch._src.data.cuda.gpu import why_no_gpu
+from monarch._src.data.cuda_ipc import CudaIpcLink
 from monarch._src.data.handle import Handle
 from monarch._src.data.pair import suited
 from monarch._src.data.plane import DataPlane
@@ -18,8 +19,9 @@ from monarch._src.data.verbs import sysfs
 class TransportUse:
     """What this process knows of the ways to one other process whose memory it has used.
 
-    transport: what is used now, or was last; None before the first transfer has gone through.
-    failed: why each of those that do not work is not used.
+    transport: the fastest that bytes go over now; None before the first transfer has gone through.
+    failed: why each of those that do not work is not used. That which is used may be there too, or
+        a faster one that works: it cannot reach some of that process's memory.
     transfers, bytes_read, bytes_written: how much went over each.
     """
 
@@ -33,7 +35,10 @@ class TransportUse:
     bytes_written: dict[str, int] = field(default_factory=dict[str, int])
 
     def __str__(self) -> str:
-        why = "".join(f"; not {name}: {text}" for name, text in self.failed.items())
+        why = "".join(
+            f"; not {name}{' for all memory' if name == self.transport else ''}: {text}"
+            for name, text in self.failed.items()
+        )
         return f"{self.node} (pid {self.pid}): {self.transport or 'nothing yet'}{why}"
 
 
@@ -45,8 +50,8 @@ def transports() -> list[TransportUse]:
             pair.owner.node,
             pair.owner.pid,
             pair.owner.host.partition("/")[0],
-            next((name for name in pair.choice.order if name in pair.links), None),
-            pair.choice.whys(),
+            next((n for n in pair.choice.order if n in pair.links and pair.transfers[n]), None),
+            pair.whys(),
             dict(pair.transfers),
             dict(pair.bytes_read),
             dict(pair.bytes_written),
@@ -63,26 +68,39 @@ def backend_of(handle: Handle) -> str:
             return "local"
         for pair in plane.pairs():
             if pair.owner.incarnation == handle.owner.incarnation:
-                return pair.choice.best(suited(handle)) or "none"
+                link = pair.links.get("cuda_ipc")
+                closed = isinstance(link, CudaIpcLink) and not link.reaches(handle)
+                names = [n for n in suited(handle) if not (closed and n == "cuda_ipc")]
+                return pair.choice.best(names) or "none"
     if handle.gpu:
-        if "cuda_ipc" in suited(handle) and not why_no_gpu():
-            return "cuda_ipc"
-        return "tcp" if settings().rdma_allow_tcp_fallback else "none"
+        return get_rdma_backend("cuda") if "cuda_ipc" in suited(handle) else _last_resort()
     found = get_rdma_backend()
     return "shm" if handle.shared and found == "cma" else found
 
 
-def get_rdma_backend() -> str:
-    """The fastest transport that any memory of the host can be moved by, on this one.
+def get_rdma_backend(device: str = "cpu") -> str:
+    """The fastest transport that memory of that kind of device can be moved by, on this host.
 
-    `cma` where one process may look into another, else `ibverbs` over an RDMA card, else `tcp`;
-    `none` if that may not be used (`rdma_allow_tcp_fallback`). Which one a pair uses is decided by
-    a probe; see `transports()`. Memory of GPUs goes by `cuda_ipc` first, and by `tcp`.
+    Of `"cpu"`, any memory: `cma` where one process may look into another, else `ibverbs` over an
+    RDMA card, else `tcp`. Of `"cuda"`, a GPU's: `cuda_ipc` where this process can use a GPU, else
+    `tcp`. `none` if TCP may not be used (`rdma_allow_tcp_fallback`). Which one a pair uses is
+    decided by a probe; see `transports()`.
+
+    Raises:
+        ValueError: there is no memory of such a device that could be moved.
     """
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device={device!r}: memory of 'cpu' or 'cuda' is moved")
+    if device == "cuda":
+        return _last_resort() if why_no_gpu() else "cuda_ipc"
     if cma.works_here() is None:
         return "cma"
     if is_ibverbs_available():
         return "ibverbs"
+    return _last_resort()
+
+
+def _last_resort() -> str:
     return "tcp" if settings().rdma_allow_tcp_fallback else "none"
 
 

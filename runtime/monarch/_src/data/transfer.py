@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -70,6 +70,7 @@ class Lane:
         self._left: list[Piece] = [
             Piece(op.handle, op.offset, op.local.address, op.size, op.local) for op in ops
         ]
+        self._aside: list[Piece] = []
         self._lock = threading.Lock()
         self._over = threading.Condition(self._lock)
         self._moved: list[Piece] = []
@@ -77,8 +78,18 @@ class Lane:
 
     @property
     def finished(self) -> bool:
-        """Whether all is done."""
+        """Whether all is done, but for what was put aside."""
         return not self._left
+
+    def put_aside(self, slots: Collection[int]) -> None:
+        """Leave what is left of those regions to another link: see `take_up`."""
+        self._aside += [piece for piece in self._left if piece.handle.slot in slots]
+        self._left = [piece for piece in self._left if piece.handle.slot not in slots]
+
+    def take_up(self) -> bool:
+        """Go on with what was put aside, if anything was."""
+        self._left, self._aside = self._aside, []
+        return not self.finished
 
     def run(
         self, link: Link, deadline: float, enlist: Callable[[Callable[[], None]], bool]

@@ -8,7 +8,7 @@ wait for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -67,6 +67,14 @@ class Broken(Exception):
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
         self.why = Why(reason, remedy)
+
+
+class Unfit(Broken):
+    """It cannot reach the memory of those slots; that of others it can."""
+
+    def __init__(self, slots: Collection[int], reason: str, remedy: str) -> None:
+        super().__init__(reason, remedy)
+        self.slots = slots
 
 
 class Stale(Exception):
