@@ -31,6 +31,7 @@ from monarch.rdma import (
     RDMAAction,
     RDMABuffer,
     RDMAHandleError,
+    RDMAOwnerLostError,
     RDMATimeoutError,
     get_rdma_backend,
     is_ibverbs_available,
@@ -167,6 +168,22 @@ def test_overlapping_local_memory_in_one_action_is_refused() -> None:
     action.submit().get()
 
 
+@pytest.mark.parametrize("way", ["read", "write"])
+def test_an_action_moves_nothing_to_or_from_where_a_tensor_was_before_it_was_resized(
+    way: str,
+) -> None:
+    buffer = RDMABuffer(bytearray(64))
+    tensor = torch.zeros(64, dtype=torch.uint8)
+    action = RDMAAction()
+    action = action.read_remote(tensor, buffer) if way == "read" else action.write_remote(
+        buffer, tensor
+    )  # fmt: skip
+    action.submit().get()
+    tensor.resize_(1 << 24)
+    with pytest.raises(ValueError, match=r"RDMABuffer of 64 bytes of .* was resized after it was"):
+        action.submit()
+
+
 def test_an_action_of_nothing_is_done() -> None:
     assert RDMAAction().submit().get() is None
 
@@ -179,6 +196,15 @@ def test_a_time_out_is_a_typed_error_with_what_was_done() -> None:
     copy = pickle.loads(pickle.dumps(raised.value))
     assert str(copy) == str(raised.value)
     assert copy.size == 1000
+
+
+@pytest.mark.parametrize("timeout", [None, "30s"])
+def test_a_time_out_that_is_no_number_is_refused_with_what_to_give(timeout: Any) -> None:
+    buffer = RDMABuffer(bytearray(10))
+    with pytest.raises(TypeError, match=f"timeout={timeout!r}: give seconds, as a number"):
+        buffer.read_into(bytearray(10), timeout=timeout)
+    with pytest.raises(TypeError, match="give seconds, as a number"):
+        buffer.drop(timeout=timeout)
 
 
 def test_a_buffer_that_was_dropped_here_is_refused_at_the_call() -> None:
@@ -244,6 +270,13 @@ def test_a_handle_shows_what_it_is_and_not_its_key() -> None:
     assert same == buffer
     assert hash(same) == hash(buffer)
     assert same.owner == buffer.owner
+
+
+def test_memory_of_a_session_of_this_process_that_has_ended_is_told_as_such() -> None:
+    buffer = RDMABuffer(bytearray(10))
+    owner = msgspec.structs.replace(buffer.handle().owner, incarnation=bytes(16))
+    with pytest.raises(RDMAOwnerLostError, match="the session of this process in which it was"):
+        forged(buffer, owner=owner).read_into(bytearray(10)).get()
 
 
 def forged(buffer: RDMABuffer, **changes: Any) -> RDMABuffer:
@@ -320,6 +353,8 @@ def test_the_machine_says_what_it_has(procs: ProcMesh) -> None:
     assert is_ibverbs_available() == is_rdma_available() == (sysfs.usable_here()[0] is not None)
     with configured(rdma_disable_ibverbs=True):
         assert not is_ibverbs_available()
+    with pytest.raises(ValueError, match="memory of 'cpu' or 'cuda' is moved"):
+        get_rdma_backend("mps")
     holder: Any = procs.slice(gpus=0).spawn("holder", Holder)
     buffer = holder.make.call_one(1000, False).get()
     buffer.read_into(bytearray(1000)).get()

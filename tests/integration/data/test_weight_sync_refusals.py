@@ -69,6 +69,62 @@ def test_memory_that_may_not_be_written_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "room",
+    [torch.zeros(1).expand(4), numpy.lib.stride_tricks.as_strided(numpy.zeros(1), (4,), (0,))],
+)
+def test_one_elements_memory_for_several_is_refused_before_anything_moves(room: Any) -> None:
+    kind = torch.ones(4) if isinstance(room, torch.Tensor) else numpy.ones(4)
+    other = torch.zeros(2)
+    source = put_state_dict({"other": torch.ones(2), "w": kind})
+    with pytest.raises(StateDictMismatchError, match=r"'w': .* for several \(`expand`\)"):
+        get_state_dict(source.handle, {"other": other, "w": room})
+    assert other.sum() == 0
+
+
+def test_a_tensor_that_shows_the_negative_of_its_memory_is_pulled_into_as_any_other() -> None:
+    negative = torch._neg_view(torch.zeros(3))
+    get_state_dict(put_state_dict({"w": torch.ones(3)}).handle, {"w": negative}).get()
+    assert negative.tolist() == [1, 1, 1]
+
+
+def test_a_reader_pulls_nothing_to_where_a_tensor_was_before_it_was_resized() -> None:
+    room = {"w": torch.zeros(4)}
+    reader = StateDictReader(put_state_dict({"w": torch.ones(4)}).handle, room)
+    assert reader.pull().get()["w"].sum() == 4
+    room["w"].resize_(1 << 22)
+    with pytest.raises(ValueError, match="was resized, and is elsewhere now"):
+        reader.pull()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda _: put_state_dict({0: torch.ones(1)}), "the name 0 is of type int: give a str"),
+        (lambda _: put_state_dict(torch.nn.Linear(1, 1)), "model.state_dict()`, not Linear"),
+        (lambda s: s.refresh([torch.ones(1)]), "model.state_dict()`, not list"),
+        (lambda s: get_state_dict(s.handle, torch.nn.Linear(1, 1)), "by name, such as"),
+        (get_state_dict, "StateDictHandle (`.handle` of the StateDictSource)"),
+        (lambda s: get_state_dict([s.handle, 3]), "not by a int"),
+        (lambda s: get_state_dict(s.handle, slices={"a": (0, 1)}), "'a' is of type tuple"),
+        (lambda _: put_state_dict({"a": torch.ones(1)}, slices={"a": 1}), "give a TensorSlice"),
+        (lambda _: put_state_dict({"a": torch.ones(1)}, buffers=2.5), "as an integer"),
+        (lambda s: s.refresh(version=2.5), "as an integer"),
+        (lambda s: get_state_dict(s.handle, version=1.5), "as an integer"),
+        (lambda s: get_state_dict(s.handle, newer_than="1"), "as an integer"),
+    ],
+)
+def test_what_is_of_another_type_is_refused_at_the_call_and_the_next_one_works(
+    call: Callable[[Any], Any], text: str
+) -> None:
+    source = put_state_dict({"a": torch.ones(1)})
+    with pytest.raises(TypeError) as raised:
+        call(source)
+    assert text in str(raised.value)
+    assert source.refresh(version=numpy.int64(5)) == 5  # pyright: ignore[reportArgumentType]
+    assert get_state_dict(source.handle).get().version == 5
+
+
+@pytest.mark.parametrize(
     ("value", "text"),
     [
         (7, "'x' is of type int, and neither a torch tensor nor a numpy array"),

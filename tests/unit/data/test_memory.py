@@ -27,6 +27,7 @@ from monarch._src.data.memory import fix_in_place, memory_of, span_of_root, view
         lambda: torch.arange(9, dtype=torch.uint8)[1:],
         lambda: array.array("i", [1, 2]),
         lambda: mmap.mmap(-1, 8),
+        lambda: numpy.zeros(1, [("Origin", "f4"), ("Offset", "f4")]),
     ],
 )
 def test_memory_is_used_where_it_lies(make: Any) -> None:
@@ -58,6 +59,10 @@ def test_what_is_read_only_is_known_as_such(value: Any) -> None:
         (numpy.zeros((2, 3)), ValueError, "shape (2, 3)"),
         (numpy.zeros(8)[::2], ValueError, "flattened"),
         (torch.zeros(2, 3), ValueError, "flatten()"),
+        (torch.ones(3, dtype=torch.complex64).conj(), ValueError, "resolve_conj()"),
+        (torch._neg_view(torch.ones(3)), ValueError, "resolve_neg()"),
+        (numpy.zeros(3, "M8[s]"), TypeError, "`.view('u1')`"),
+        (numpy.zeros(3, [("a", "i4"), ("b", object)]), TypeError, "Python objects"),
         (torch.zeros(8)[::2], ValueError, "strides (2,)"),
         (torch.zeros(3, device="meta"), TypeError, "a tensor on meta"),
         (torch.zeros(3).to_sparse(), TypeError, "layout torch.sparse_coo"),

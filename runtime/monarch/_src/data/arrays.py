@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from monarch._src.data.layout import Facts, Kind, Shape
 from monarch._src.data.memory import Memory, memory_of
@@ -21,6 +21,8 @@ def facts_of(name: str, value: Any) -> Facts:
     Raises:
         TypeError: it is neither, or has no elements in rows and columns that could be moved.
     """
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"the name {name!r} is of type {type(name).__qualname__}: give a str")
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_tensor(name, value, torch)
@@ -57,7 +59,9 @@ def _of_tensor(name: str, value: Any, torch: Any) -> Facts:
 def memory_in_a_row(value: Any, kind: Kind) -> Memory | None:
     """The memory of its elements, row-major; None if it is not so, or not on the CPU."""
     if kind == "torch":
-        if value.device.type != "cpu" or not value.is_contiguous() or value.is_conj():
+        if value.device.type != "cpu" or not value.is_contiguous():
+            return None
+        if value.is_conj() or value.is_neg():
             return None
         return memory_of(value.detach().view(-1))
     if not value.flags.c_contiguous:
@@ -68,6 +72,22 @@ def memory_in_a_row(value: Any, kind: Kind) -> Memory | None:
 def is_readonly(value: Any, kind: Kind) -> bool:
     """Whether nothing may be written to it."""
     return kind == "numpy" and not value.flags.writeable
+
+
+def has_room(value: Any, kind: Kind) -> bool:
+    """Whether each element has memory of its own, not that of another one (`expand`)."""
+    strides = value.stride() if kind == "torch" else value.strides
+    return not any(size > 1 and not step for size, step in zip(value.shape, strides, strict=True))
+
+
+def named(state_dict: Any, what: str) -> Mapping[str, Any]:
+    """The same, if it is names and what they stand for. Raises TypeError."""
+    if not isinstance(state_dict, Mapping):
+        kind = type(state_dict).__qualname__
+        raise TypeError(
+            f"{what} takes tensors or arrays by name, such as `model.state_dict()`, not {kind}"
+        )
+    return cast("Mapping[str, Any]", state_dict)
 
 
 def view(memory: memoryview, kind: Kind, dtype: str, shape: Shape) -> Any:

@@ -13,7 +13,7 @@ from monarch._src.actor.runtime import runtime, runtime_or_none
 from monarch._src.data.cuda.driver import GpuError
 from monarch._src.data.cuda.waiting import QUEUED_FAILED, settle
 from monarch._src.data.handle import Handle, decode, encode
-from monarch._src.data.memory import Registrable, memory_of
+from monarch._src.data.memory import Registrable, is_in_place, memory_of
 from monarch._src.data.plane import plane_of
 from monarch._src.data.report import backend_of
 from monarch._src.data.transfer import Op, Ranges
@@ -227,8 +227,15 @@ class RDMAAction:
             timeout: seconds for the whole.
 
         Raises:
-            ValueError: a negative or NaN time-out.
+            ValueError: a negative or NaN time-out; the storage of a tensor was resized after that
+                was added.
         """
+        for op in self._ops:
+            if not is_in_place(op.local):
+                raise ValueError(
+                    f"the tensor given for {op.handle.text} was resized after it was added to this "
+                    "action, and is elsewhere now: make a new action"
+                )
         return plane_of(runtime()).submit(tuple(self._ops), seconds_of(timeout))
 
     def __len__(self) -> int:
@@ -254,7 +261,13 @@ def _overlap(handle: Handle, what: str) -> str:
 
 
 def seconds_of(timeout: float) -> float:
-    """A time-out that makes sense. ValueError otherwise."""
-    if not timeout >= 0:  # NaN is neither
+    """A time-out that makes sense. ValueError or TypeError otherwise."""
+    try:
+        sensible = timeout >= 0
+    except TypeError:
+        raise TypeError(
+            f"timeout={timeout!r}: give seconds, as a number; `math.inf` for no limit"
+        ) from None
+    if not sensible:  # NaN is neither
         raise ValueError(f"timeout={timeout}: give seconds of at least 0")
     return timeout

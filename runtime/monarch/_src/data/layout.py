@@ -130,6 +130,14 @@ class Facts(msgspec.Struct, frozen=True):
     shape: Shape
 
 
+def check_slices(parts: Mapping[str, object]) -> None:
+    """TypeError if something there is no TensorSlice."""
+    for name, part in parts.items():
+        if not isinstance(part, TensorSlice):
+            kind = type(part).__qualname__
+            raise TypeError(f"the slice of {name!r} is of type {kind}: give a TensorSlice")
+
+
 def laid_out(tensors: Mapping[str, Facts], parts: Mapping[str, TensorSlice]) -> Layout:
     """One after the other, each aligned. `parts`: which parts those are that are not whole.
 
@@ -141,6 +149,7 @@ def laid_out(tensors: Mapping[str, Facts], parts: Mapping[str, TensorSlice]) -> 
         raise ValueError(f"slices of what is not in the state dict: {', '.join(unknown)}")
     entries: list[Entry] = []
     at = 0
+    check_slices(parts)
     for name, facts in tensors.items():
         part = parts.get(name) or TensorSlice.whole(facts.shape)
         if part.local_shape != facts.shape:

@@ -79,12 +79,14 @@ def memory_of(value: Registrable, what: str = "RDMABuffer") -> Memory:
     except TypeError:
         kind = type(cast(object, value)).__qualname__
         raise TypeError(f"{what} takes {_NAMED}, not {kind}") from None
+    except ValueError as error:  # numpy has no word for such elements: dates, for one
+        raise TypeError(f"{what}: {error}; give its bytes, `.view('u1')`") from error
     if view.ndim != 1 or not view.c_contiguous:
         raise ValueError(
             f"{what} takes {_NAMED}; this one has shape {view.shape} and strides {view.strides}: "
             "give a contiguous one, flattened (`.ravel()`, `.cast('B')`)"
         )
-    if "O" in view.format:
+    if _has_objects(view):
         raise TypeError(
             f"{what}: what holds Python objects has no bytes that another process could use"
         )
@@ -110,6 +112,11 @@ def _of_tensor(tensor: Any, what: str) -> Memory:
         raise ValueError(
             f"{what} takes {_NAMED}; this tensor has shape {tuple(tensor.shape)} and strides "
             f"{tuple(tensor.stride())}: give `.flatten()` of a contiguous one"
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError(
+            f"{what}: what lies in memory is not what this tensor shows, but its conjugate or "
+            "negative: give `.resolve_conj().resolve_neg()`, which is a copy"
         )
     size = tensor.numel() * tensor.element_size()
     if not size:
@@ -155,6 +162,25 @@ def fix_in_place(memory: Memory) -> None:
             torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
         except RuntimeError:  # numpy is not installed
             pass
+
+
+def is_in_place(memory: Memory) -> bool:
+    """Whether it is still where it was: a tensor's storage that is resized moves, without a word.
+
+    All else that has memory is kept from that by what `keep` holds.
+    """
+    root = memory.root
+    if root is None or not type(root).__module__.startswith("torch"):
+        return True
+    start = root.data_ptr()
+    return start <= memory.address and memory.address + memory.size <= start + root.nbytes()
+
+
+def _has_objects(view: memoryview) -> bool:
+    """Whether elements are references; the format of a structured array has names in it."""
+    if _is_array(view.obj):
+        return cast(Any, view.obj).dtype.hasobject
+    return "O" in view.format
 
 
 def _array_root(view: memoryview) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from operator import index
 from typing import Any
 
 import msgspec
@@ -110,7 +111,9 @@ class StateDictSource:
         transfer_dtype: Any,
     ) -> None:
         """For `put_state_dict`. Copies nothing yet."""
+        state_dict = arrays.named(state_dict, "put_state_dict")
         facts = {name: arrays.facts_of(name, value) for name, value in state_dict.items()}
+        buffers = index(buffers)
         if not facts:
             raise ValueError("an empty state dict: there is nothing to publish")
         if not 1 <= buffers <= MOST_SLOTS:
@@ -182,7 +185,7 @@ class StateDictSource:
                 optimizer.step()
         """
         with self._writing:
-            slot, stamp = self._ring.begin(version)
+            slot, stamp = self._ring.begin(None if version is None else index(version))
             self._stamp(slot, stamp)
             kernel.fence()
         try:
@@ -217,6 +220,7 @@ class StateDictSource:
         return arrays.view(memory, entry.kind, entry.dtype, entry.shape)
 
     def _check(self, state_dict: Mapping[str, Any]) -> None:
+        state_dict = arrays.named(state_dict, "refresh")
         facts = {name: arrays.facts_of(name, value) for name, value in state_dict.items()}
         if facts != self._given:
             raise StateDictMismatchError(
@@ -276,7 +280,8 @@ def put_state_dict(
         transfer_dtype: publish floating-point tensors as this type, torch's or numpy's.
 
     Raises:
-        TypeError: a value is neither a tensor nor an array, or has no plain elements.
+        TypeError: a value is neither a tensor nor an array, or has no plain elements; a name is no
+            str.
         ValueError: it is empty; a slice does not fit; `buffers` or `version` make no sense.
         OSError: there is not that much memory to share.
     """

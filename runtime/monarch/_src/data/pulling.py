@@ -13,7 +13,8 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from operator import index
+from typing import Any, cast
 
 import msgspec
 
@@ -21,8 +22,8 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import runtime
 from monarch._src.data import arrays, kernel
 from monarch._src.data.buffer import TIMEOUT_S, seconds_of
-from monarch._src.data.layout import Entry, Facts, TensorSlice
-from monarch._src.data.memory import Memory, memory_of
+from monarch._src.data.layout import Entry, Facts, TensorSlice, check_slices
+from monarch._src.data.memory import Memory, is_in_place, memory_of
 from monarch._src.data.plane import DataPlane, plane_of
 from monarch._src.data.progress import PullProgress, Told
 from monarch._src.data.publishing import StateDictHandle
@@ -103,13 +104,14 @@ class StateDictReader:
         strict: bool = True,
     ) -> None:
         """See `get_state_dict`."""
-        one = isinstance(sources, StateDictHandle)
-        self._sources = [sources] if one else list(sources)
-        if not self._sources:
-            raise ValueError("no publisher was given: pass the handle of one, or those of all")
+        self._sources = _handles(sources)
+        check_slices(slices or {})
+        if user_state_dict is not None:
+            arrays.named(user_state_dict, "a pull")
         self._reads: list[_Read] = []
         self._stages: list[_Stage] = []
         self._state_dict: dict[str, Any] = {}
+        self._targets: list[Memory] = []  # of tensors given, as far as bytes are read right there
         self._headers = [bytearray(place_of(handle.buffers)) for handle in self._sources]
         self._ops: dict[tuple[int, ...], list[Op]] = {}
         self._busy = threading.Lock()
@@ -170,6 +172,8 @@ class StateDictReader:
             return f"{part} is to be pulled into a tensor of shape {facts.shape}"
         if arrays.is_readonly(value, facts.kind):
             return "it is to be pulled into an array that is read-only"
+        if not arrays.has_room(value, facts.kind):
+            return "it is to be pulled into what has one element's memory for several (`expand`)"
         boxes, left = covered(
             part, [entry.part for _, entry in places], zlib.crc32(name.encode()) % len(places)
         )
@@ -177,6 +181,8 @@ class StateDictReader:
             return f"no publisher that was given has the elements {', '.join(map(str, left[:3]))}"
         self._state_dict[name] = value
         memory = arrays.memory_in_a_row(value, facts.kind) if boxes else None
+        if memory is not None:
+            self._targets.append(memory)
         for number, box in boxes:
             source, entry = places[number]
             self._plan_box(source, entry, box, runs_of(box, entry.part, part), facts, value, memory)
@@ -216,11 +222,18 @@ class StateDictReader:
 
         Raises:
             RuntimeError: the pull before it, into the same memory, is not over.
+            ValueError: a tensor to pull into was resized since.
         """
+        version = None if version is None else index(version)
         if version is not None and (version < 0 or newer_than is not None):
             raise ValueError("give a version of at least 0, or `newer_than`, or neither")
-        wanted = Wanted(version, -1 if newer_than is None else newer_than)
+        wanted = Wanted(version, -1 if newer_than is None else index(newer_than))
         timeout = seconds_of(timeout)
+        if not all(map(is_in_place, self._targets)):
+            raise ValueError(
+                "a tensor that is pulled into was resized, and is elsewhere now: make a new "
+                "StateDictReader"
+            )
         run = runtime()
         plane = plane_of(run)
         if not self._busy.acquire(blocking=False):
@@ -284,6 +297,21 @@ class StateDictReader:
         for stage in self._stages:
             stage.finish()
         return PulledStateDict(self._state_dict)
+
+
+def _handles(sources: object) -> list[StateDictHandle]:
+    """Those that were given, one or several. Raises TypeError, ValueError."""
+    several = isinstance(sources, Iterable)
+    found = list(cast("Iterable[object]", sources)) if several else [sources]
+    for handle in found:
+        if not isinstance(handle, StateDictHandle):
+            raise TypeError(
+                f"a publisher is given by its StateDictHandle (`.handle` of the StateDictSource), "
+                f"not by a {type(handle).__qualname__}"
+            )
+    if not found:
+        raise ValueError("no publisher was given: pass the handle of one, or those of all")
+    return cast("list[StateDictHandle]", found)
 
 
 class _Pull:
