@@ -19,6 +19,7 @@ from monarch._src.data import kernel, pair, plane
 from monarch._src.data.plane import plane_of
 from monarch._src.data.transport import Broken, Link, Piece
 from monarch.actor import Actor, endpoint
+from monarch.config import configure
 from monarch.rdma import RDMAAction, RDMABuffer, shared_empty, transports
 
 TRANSPORTS = ["shm", "cma", "tcp"]
@@ -175,6 +176,14 @@ class Mover(Actor):
         """Know no other transports from here on; to be said before the first transfer."""
         pair.ORDER = tuple(names)
         warnings.simplefilter("ignore")
+
+    @endpoint
+    def forbid_tcp(self) -> None:
+        configure(rdma_allow_tcp_fallback=False)
+
+    @endpoint
+    def backend(self, buffer: RDMABuffer) -> str:
+        return buffer.backend
 
     @endpoint
     def read(self, buffer: RDMABuffer, seed: int = 0, offset: int = 0, timeout: float = 60) -> str:

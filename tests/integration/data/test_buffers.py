@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import itertools
+import math
 import pickle
 import socket
 import time
@@ -198,6 +199,16 @@ def test_a_time_out_is_a_typed_error_with_what_was_done() -> None:
     assert copy.size == 1000
 
 
+@pytest.mark.parametrize("timeout", [math.inf, 1e300, 1e10])
+def test_a_transfer_may_take_as_long_as_it_takes(procs: ProcMesh, timeout: float) -> None:
+    holder: Any = procs.slice(gpus=0).spawn("holder", Holder)
+    mover: Any = procs.slice(gpus=1).spawn("mover", Mover)
+    mover.only.call_one("tcp").get()  # sockets take no such number
+    buffer = holder.make.call_one(1000, False).get()
+    assert mover.read.call_one(buffer, timeout=timeout).get() == "tcp"
+    buffer.drop(timeout=timeout).get()
+
+
 @pytest.mark.parametrize("timeout", [None, "30s"])
 def test_a_time_out_that_is_no_number_is_refused_with_what_to_give(timeout: Any) -> None:
     buffer = RDMABuffer(bytearray(10))
@@ -235,6 +246,26 @@ def test_keeping_the_buffer_keeps_its_memory() -> None:
     room = bytearray(1000)
     buffer.read_into(room).get()
     assert set(room) == {7}
+
+
+@pytest.mark.parametrize("size", [100, 20_000_000])  # in the caller's thread, and by others
+def test_a_transfer_holds_its_buffers_until_it_is_done_and_an_action_its_own(size: int) -> None:
+    rooms = [numpy.zeros(size, numpy.uint8) for _ in range(10)]
+    sources = [numpy.full(size, n, numpy.uint8) for n in range(10)]
+    ends = [weakref.ref(source) for source in sources]
+    action = RDMAAction()
+    futures: list[Any] = []
+    for n, room in enumerate(rooms):
+        if n < 5:
+            action.read_remote(room, RDMABuffer(sources.pop(0)))
+        else:
+            futures.append(RDMABuffer(sources.pop(0)).read_into(room))
+    for future in (*futures, action.submit(), action.submit()):
+        future.get()
+    assert [int(room[-1]) for room in rooms] == list(range(10))
+    del action
+    gc.collect()
+    assert [end() for end in ends] == [None] * 10
 
 
 @pytest.mark.parametrize("size", [100, 20_000_000])  # in the caller's thread, and by several
@@ -363,3 +394,13 @@ def test_the_machine_says_what_it_has(procs: ProcMesh) -> None:
     assert use.transport == buffer.backend == get_rdma_backend()
     assert use.bytes_read == {use.transport: 1000}
     assert str(use).endswith(f"(pid {use.pid}): {use.transport}")
+
+
+def test_a_way_that_may_not_be_used_is_no_backend(procs: ProcMesh) -> None:
+    holder: Any = procs.slice(gpus=0).spawn("holder", Holder)
+    mover: Any = procs.slice(gpus=1).spawn("mover", Mover)
+    mover.only.call_one("tcp").get()
+    buffer = holder.make.call_one(1000, False).get()
+    assert mover.read.call_one(buffer).get() == "tcp"
+    mover.forbid_tcp.call_one().get()
+    assert mover.backend.call_one(buffer).get() == "none"

@@ -21,6 +21,7 @@ from monarch._src.errors import RDMAHandleError, RDMAUnavailableError
 from monarch._src.failures import at_text
 
 TIMEOUT_S = 60.0
+LONGEST_S = 2e6  # 23 days: sockets count milliseconds in 31 bits
 
 
 class RDMABuffer:
@@ -75,7 +76,7 @@ class RDMABuffer:
     def backend(self) -> str:
         """The transport that this process uses for it, or would.
 
-        `local`, `cuda_ipc`, `shm`, `cma`, `ibverbs` or `tcp`.
+        `local`, `cuda_ipc`, `shm`, `cma`, `ibverbs` or `tcp`; `none` if no way is left.
         """
         return backend_of(self._handle)
 
@@ -165,12 +166,13 @@ def _from_handle(data: bytes) -> RDMABuffer:
 class RDMAAction:
     """Several reads and writes that are submitted as one unit, in no particular order.
 
-    May be submitted again and again. It holds the local memory that it was given. Not for several
-    threads at once while it is being put together.
+    May be submitted again and again. It holds the local memory and the buffers that it was given,
+    as a transfer does until it is done. Not for several threads at once while it is put together.
     """
 
     def __init__(self) -> None:
         self._ops: list[Op] = []
+        self._buffers: list[RDMABuffer] = []
         self._read_into = Ranges()
         self._written_from = Ranges()
 
@@ -197,6 +199,7 @@ class RDMAAction:
                 raise ValueError(_overlap(handle, what))
         self._read_into.add(memory.address, end)
         self._ops.append(Op("read", handle, memory, handle.size))
+        self._buffers.append(src)
         return self
 
     def write_remote(self, dst: RDMABuffer, src: Registrable) -> RDMAAction:
@@ -218,6 +221,7 @@ class RDMAAction:
             raise ValueError(_overlap(handle, "read into"))
         self._written_from.add(memory.address, end)
         self._ops.append(Op("write", handle, memory, memory.size))
+        self._buffers.append(dst)
         return self
 
     def submit(self, *, timeout: float = TIMEOUT_S) -> Future[None]:
@@ -236,7 +240,8 @@ class RDMAAction:
                     f"the tensor given for {op.handle.text} was resized after it was added to this "
                     "action, and is elsewhere now: make a new action"
                 )
-        return plane_of(runtime()).submit(tuple(self._ops), seconds_of(timeout))
+        keep = tuple(self._buffers)
+        return plane_of(runtime()).submit(tuple(self._ops), seconds_of(timeout), keep)
 
     def __len__(self) -> int:
         """How many reads and writes it has."""
@@ -261,7 +266,7 @@ def _overlap(handle: Handle, what: str) -> str:
 
 
 def seconds_of(timeout: float) -> float:
-    """A time-out that makes sense. ValueError or TypeError otherwise."""
+    """A time-out that makes sense, LONGEST_S at most. ValueError or TypeError otherwise."""
     try:
         sensible = timeout >= 0
     except TypeError:
@@ -270,4 +275,4 @@ def seconds_of(timeout: float) -> float:
         ) from None
     if not sensible:  # NaN is neither
         raise ValueError(f"timeout={timeout}: give seconds of at least 0")
-    return timeout
+    return min(timeout, LONGEST_S)

@@ -32,10 +32,13 @@ class Job:
 
     def __init__(
         self, move: Move, ops: Sequence[Op], deadline: float, timeout_s: float,
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int], None] | None = None, keep: object = None,
     ) -> None:  # fmt: skip
-        """In the thread that wants it: what that has queued on a GPU is done before."""
+        """`keep`: what is not to go while this is there.
+
+        In the thread that wants it: what that has queued on a GPU is done before."""
         self._move = move
+        self._keep = keep
         self._progress = progress
         self._ops = ops
         self._deadline = deadline

@@ -135,14 +135,17 @@ class DataPlane:
 
     # --- transfers --------------------------------------------------------------------------------
 
-    def submit(self, ops: Sequence[Op], timeout_s: float) -> Future[None]:
-        """Move all of it; the future fails with an RDMAError if any of it could not be."""
+    def submit(self, ops: Sequence[Op], timeout_s: float, keep: object = None) -> Future[None]:
+        """Move all of it; the future fails with an RDMAError if any of it could not be.
+
+        `keep`: what is not to go before that.
+        """
         future: Future[None] = self._run.new_future()
         deadline = time.monotonic() + timeout_s
         if len(ops) == 1 and ops[0].size <= INLINE and self._moved_at_once(ops[0], deadline):
             future.settle(lambda: None)
             return future
-        jobs = [Job(self.move, ops, deadline, timeout_s)]
+        jobs = [Job(self.move, ops, deadline, timeout_s, keep=keep)]
 
         def work() -> None:
             error = jobs.pop().moved()  # and so nothing of ours holds the memory when it is done

@@ -71,7 +71,8 @@ def backend_of(handle: Handle) -> str:
                 link = pair.links.get("cuda_ipc")
                 closed = isinstance(link, CudaIpcLink) and not link.reaches(handle)
                 names = [n for n in suited(handle) if not (closed and n == "cuda_ipc")]
-                return pair.choice.best(names) or "none"
+                found = pair.choice.best(names) or "none"
+                return _last_resort() if found == "tcp" else found
     if handle.gpu:
         return get_rdma_backend("cuda") if "cuda_ipc" in suited(handle) else _last_resort()
     found = get_rdma_backend()
