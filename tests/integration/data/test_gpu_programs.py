@@ -87,6 +87,52 @@ print(json.dumps([seen, before, driver.held()]))
 """
 
 
+OCCUPIED = """
+import ctypes, gc, json
+from monarch._src.testing.gpu import install
+driver = install()
+from monarch._src.data.cuda.gpu import gpu
+from monarch._src.testing.gpu_arrays import DeviceArray
+from monarch.actor import shutdown_context, this_host
+from monarch.rdma import RDMATimeoutError
+from tests.integration.data.gpu_parties import GpuHolder
+
+holder = this_host().spawn_procs({"gpus": 1}).spawn("holder", GpuHolder)
+theirs = holder.make.call_one(5, False).get()
+before = holder.data.call_one(0).get()
+stream = gpu().taken(0)
+seen = []
+for number in (stream.number, 2):     # one of the program's, and that of this very thread
+    ours = DeviceArray(5, stream=number)
+    ours.put(b"first")
+    driver.occupy(number)
+    try:
+        theirs.write_from(ours, timeout=0.1).get()
+    except RDMATimeoutError as error:
+        seen.append(str(error))
+    seen.append(holder.data.call_one(0).get() == before)
+driver.release(2)
+late = theirs.write_from(DeviceArray(5, stream=stream.number))
+seen.append(late.done)
+driver.release(stream.number)
+late.get()
+seen.append(holder.data.call_one(0).get().hex())
+gpu().put_back(stream)
+shutdown_context().get()
+print(json.dumps(seen))
+"""
+
+
+def test_a_time_out_ends_the_wait_for_what_was_queued_and_nothing_is_moved(
+    run_python: Callable[..., str],
+) -> None:
+    first, kept, second, kept_again, done, moved = json.loads(run_python(OCCUPIED).splitlines()[-1])
+    for said in (first, second):
+        assert said.startswith("a write of 5 bytes to the RDMABuffer of 5 bytes of holder")
+        assert "not done within 0.1 s: what the program has queued on a GPU of this" in said
+    assert (kept, kept_again, done, moved) == (True, True, False, bytes(5).hex())
+
+
 def test_what_a_program_has_queued_is_waited_for_and_a_session_leaves_nothing(
     run_python: Callable[..., str],
 ) -> None:

@@ -45,10 +45,10 @@ class Job:
         self._timeout_s = timeout_s
         self._used: list[str] = []
         self._queued: set[Queued] = set()
-        self._failed: GpuError | None = None
+        self._failed: GpuError | TooLate | None = None
         try:
-            self._queued = queued_by(ops)
-        except GpuError as error:
+            self._queued = queued_by(ops, deadline)
+        except (GpuError, TooLate) as error:
             self._failed = error
 
     def moved(self) -> BaseException | None:
@@ -61,7 +61,10 @@ class Job:
         try:
             if self._failed is not None:
                 raise self._failed
-            wait_for(self._queued)
+            wait_for(self._queued, self._deadline)
+        except TooLate as error:
+            op = self._ops[0]
+            return self._told(error, op.way, op.handle, 0)
         except GpuError as error:
             op = self._ops[0]
             return self._told(Unable(f"{QUEUED_FAILED}: {error}"), op.way, op.handle, 0)
@@ -84,7 +87,8 @@ class Job:
             case Gone():
                 kind, reason = RDMAOwnerLostError, str(error)
             case TooLate():
-                kind, reason = RDMATimeoutError, f"not done within {self._timeout_s:g} s"
+                why = f": {error}" if str(error) else ""
+                kind, reason = RDMATimeoutError, f"not done within {self._timeout_s:g} s{why}"
             case NoWay():
                 kind, reason = RDMAUnavailableError, f"no transport leads there: {error}"
             case Unable():

@@ -28,7 +28,7 @@ from typing import Any, cast
 import msgspec
 
 from monarch._src.data import kernel
-from monarch._src.data.cuda.driver import DEVICE_ORDINAL, PROTOTYPES
+from monarch._src.data.cuda.driver import DEVICE_ORDINAL, NOT_READY, PROTOTYPES
 from monarch._src.data.cuda.gpu import use_functions
 
 log = logging.getLogger("monarch.testing")
@@ -59,6 +59,7 @@ _WORDS = {
     ILLEGAL_ADDRESS: (
         b"CUDA_ERROR_ILLEGAL_ADDRESS", b"an illegal memory access was encountered"
     ),
+    NOT_READY: (b"CUDA_ERROR_NOT_READY", b"device not ready"),
     LAUNCH_FAILED: (b"CUDA_ERROR_LAUNCH_FAILED", b"unspecified launch failure"),
 }  # fmt: skip
 
@@ -105,6 +106,8 @@ class FakeDriver:
         self._faults: dict[str, dict[int, int | Callable[[], None]]] = {}
         self._me = os.urandom(8)
         self._lock = threading.RLock()
+        self._less_busy = threading.Condition(self._lock)
+        self._busy: set[int] = set()
         self._local = threading.local()
         self._begun = False
         self._contexts: Counter[int] = Counter()
@@ -164,6 +167,17 @@ class FakeDriver:
         """How many copies were begun and are not done yet."""
         with self._lock:
             return sum(map(len, self._streams.values()))
+
+    def occupy(self, stream: int) -> None:
+        """A kernel begins on that stream, after which all else there has to wait."""
+        with self._lock:
+            self._busy.add(stream)
+
+    def release(self, stream: int) -> None:
+        """It is done."""
+        with self._less_busy:
+            self._busy.discard(stream)
+            self._less_busy.notify_all()
 
     def forget_pinned(self) -> None:
         """What nobody can free any more goes with the process."""
@@ -282,8 +296,18 @@ class FakeDriver:
             raise _Failed(INVALID_HANDLE)
         return self._streams[number]
 
+    def _cuStreamQuery(self, stream: int | None) -> None:
+        """What is queued was not done when this was asked, and is when it is asked again."""
+        self._current()
+        if (stream or 1) in self._busy:
+            raise _Failed(NOT_READY)
+        if self._queue(stream):
+            self._do_all(stream)
+            raise _Failed(NOT_READY)
+
     def _cuStreamSynchronize(self, stream: int | None) -> None:
         self._current()
+        self._less_busy.wait_for(lambda: (stream or 1) not in self._busy)
         self._do_all(stream)
 
     def _do_all(self, stream: int | None) -> None:

@@ -25,6 +25,7 @@ NON_BLOCKING = 1  # a stream that does not wait for the legacy one
 PORTABLE = 1  # pinned for all contexts
 DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD, another one in each thread
+NOT_READY = 600  # CUDA_ERROR_NOT_READY, which is none
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
@@ -54,6 +55,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuCtxPopCurrent_v2": (POINTER(c_void_p),),
     "cuThreadExchangeStreamCaptureMode": (POINTER(c_int),),
     "cuStreamCreate": (POINTER(c_void_p), c_uint),
+    "cuStreamQuery": (c_void_p,),
     "cuStreamSynchronize": (c_void_p,),
     "cuStreamDestroy_v2": (c_void_p,),
     "cuMemcpyAsync": (_ADDRESS, _ADDRESS, c_size_t, c_void_p),

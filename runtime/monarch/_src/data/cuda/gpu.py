@@ -179,6 +179,17 @@ class Gpu:
         with self._lock:
             self._streams.setdefault(stream.ordinal, []).append(stream)
 
+    def is_idle(self, ordinal: int, stream: int) -> bool:
+        """Whether all that was put on that stream, of anybody, is done. Raises CudaError."""
+        try:
+            with self.current(ordinal):
+                self.driver.call("cuStreamQuery", stream)
+        except CudaError as error:
+            if error.number != cuda.NOT_READY:
+                raise
+            return False
+        return True
+
     def synchronize(self, ordinal: int, stream: int) -> None:
         """Until all that was put on that stream, of anybody, is done. Raises CudaError."""
         with self.current(ordinal):
