@@ -170,7 +170,7 @@ def is_in_place(memory: Memory) -> bool:
     All else that has memory is kept from that by what `keep` holds.
     """
     root = memory.root
-    if root is None or not type(root).__module__.startswith("torch"):
+    if type(root).__name__ != "UntypedStorage":  # it is asked for each transfer
         return True
     start = root.data_ptr()
     return start <= memory.address and memory.address + memory.size <= start + root.nbytes()
