@@ -23,6 +23,7 @@ import torch
 from monarch._src.actor.runtime import runtime
 from monarch._src.data import handle as handles
 from monarch._src.data.plane import plane_of
+from monarch._src.data.regions import Regions
 from monarch._src.data.sockets import LOOPBACK, Place, StrangerError, dial
 from monarch._src.data.tcp import _REQUEST, MAGIC, READ, TcpServer
 from monarch._src.data.verbs import sysfs
@@ -304,10 +305,16 @@ def test_a_handle_shows_what_it_is_and_not_its_key() -> None:
 
 
 def test_memory_of_a_session_of_this_process_that_has_ended_is_told_as_such() -> None:
+    before = Regions("node", "address")
+    before.close()
     buffer = RDMABuffer(bytearray(10))
-    owner = msgspec.structs.replace(buffer.handle().owner, incarnation=bytes(16))
+    was_here = msgspec.structs.replace(buffer.handle().owner, incarnation=before.owner.incarnation)
     with pytest.raises(RDMAOwnerLostError, match="the session of this process in which it was"):
-        forged(buffer, owner=owner).read_into(bytearray(10)).get()
+        forged(buffer, owner=was_here).read_into(bytearray(10)).get()
+    # Of another container perhaps, whose processes have numbers of their own.
+    elsewhere = msgspec.structs.replace(was_here, incarnation=bytes(16))
+    with pytest.raises(RDMAOwnerLostError, match="there is no such process any more"):
+        forged(buffer, owner=elsewhere).read_into(bytearray(10)).get()
 
 
 def forged(buffer: RDMABuffer, **changes: Any) -> RDMABuffer:

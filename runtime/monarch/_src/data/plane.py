@@ -30,7 +30,7 @@ from monarch._src.data.local import LocalLink
 from monarch._src.data.memory import Memory
 from monarch._src.data.pair import Pair, suited
 from monarch._src.data.pool import Pool
-from monarch._src.data.regions import Regions
+from monarch._src.data.regions import Regions, was_here
 from monarch._src.data.sockets import Connector, Opener, Place
 from monarch._src.data.staged import StagedLink
 from monarch._src.data.transfer import Lane, Op, Way
@@ -273,7 +273,7 @@ class DataPlane:
         pair = self._pairs.get(key)
         if pair is not None:
             return pair
-        if (owner.host, owner.pid) == (self.regions.owner.host, self.regions.owner.pid):
+        if was_here(owner):
             raise Gone("the session of this process in which it was registered has ended")
         self._run.routes.reach_node(owner.node, owner.address)  # and so hear of its end
         with self._lock:

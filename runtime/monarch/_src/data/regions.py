@@ -44,6 +44,7 @@ CAPACITY = 1 << 18
 PROBE_BYTES = 1 << 14  # in cells, so that several peers may probe at once
 PROBE_CELL = 64
 PROBE_ATTEMPTS = 4  # another peer may have chosen the same cell
+_had: set[tuple[int, bytes]] = set()  # incarnations of this process, one a session
 
 
 class Held(msgspec.Struct, eq=False):
@@ -90,6 +91,7 @@ class Regions:
         self._exports: Exports | None = None
         self._retiring = 0  # threads that wait for writers elsewhere
         incarnation = os.urandom(16)
+        _had.add((self._pid, incarnation))
         size = bytes_for(CAPACITY)
         if kernel.PRESENT:
             self._files = (
@@ -313,6 +315,11 @@ class Regions:
             ours = {slot for storage in self._storages.values() for slot in storage.slots}
             assert ours == {s for s, region in self._regions.items() if region.root is not None}
             assert all((r.pin is None) != (r.root is None) for r in self._regions.values())
+
+
+def was_here(owner: Owner) -> bool:
+    """Whether it is this process, in this session or an earlier one."""
+    return (os.getpid(), owner.incarnation) in _had
 
 
 def probe_pattern(incarnation: bytes) -> bytes:
