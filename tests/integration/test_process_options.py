@@ -20,6 +20,7 @@ from monarch.actor import (
     Point,
     SupervisionError,
     default_bootstrap_cmd,
+    shutdown_context,
     this_host,
 )
 from monarch.observe import meshes, snapshot
@@ -270,3 +271,47 @@ def test_what_python_reads_only_as_it_begins_works_too(spawn_procs: Spawn, tmp_p
     assert echo.apply.call(hash, "text").get(timeout=60).values() == [int(expected.stdout)] * 2
     found = echo.apply.call(lambda: __import__("only_there").ANSWER).get(timeout=60)
     assert found.values() == [42, 42]
+
+
+# --- the environment of the client ----------------------------------------------------------------
+
+LATER, GONE = "MONARCH_TEST_LATER", "MONARCH_TEST_GONE"
+
+
+@pytest.mark.parametrize("command", [None, default_bootstrap_cmd()], ids=["forked", "executed"])
+def test_what_the_client_has_set_or_removed_since_its_session_began_holds_for_a_new_mesh(
+    spawn_procs: Spawn, monkeypatch: pytest.MonkeyPatch, command: BootstrapCommand | None
+) -> None:
+    shutdown_context()
+    monkeypatch.setenv(GONE, "there as the session begins")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    (first,) = environments(spawn_procs())
+    assert (first.get(LATER), first.get(GONE)) == (None, "there as the session begins")
+    assert first["OMP_NUM_THREADS"] == "1"
+
+    monkeypatch.setenv(LATER, "of the client")
+    monkeypatch.delenv(GONE)
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    (second,) = environments(spawn_procs(bootstrap_command=command))
+    assert (second.get(LATER), second.get(GONE)) == ("of the client", None)
+    assert second["OMP_NUM_THREADS"] == "5"
+
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    asked = [{LATER: "asked for"}, {KEY: "asked for"}]
+    procs = spawn_procs({"gpus": 2}, bootstrap_command=command, env=lambda point: asked[point.rank])
+    found = environments(procs)
+    assert [env.get(LATER) for env in found] == ["asked for", "of the client"]
+    assert [env["OMP_NUM_THREADS"] for env in found] == ["1", "1"]
+
+
+def test_what_the_client_has_set_for_python_holds_for_a_new_mesh(
+    spawn_procs: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn_procs()
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    echo = spawn_procs().spawn("echo", Echo)
+    expected = subprocess.run(
+        [sys.executable, "-c", "print(hash('text'))"],
+        capture_output=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert echo.apply.call_one(hash, "text").get(timeout=60) == int(expected.stdout)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from monarch.actor import ProcMesh, context, returns_future
 from tests.integration.actors import Counter
+from tests.integration.programs import run
 
 
 @returns_future
@@ -57,3 +59,25 @@ def test_it_runs_as_who_called_it() -> None:
 def test_a_plain_function_is_refused() -> None:
     with pytest.raises(TypeError, match="async def"):
         returns_future(len)  # type: ignore[arg-type]
+
+
+def test_it_travels_with_the_actors_of_a_script(tmp_path: Path) -> None:
+    program = """
+from monarch.actor import Actor, endpoint, returns_future, this_host
+
+@returns_future
+async def one_more(number):
+    return number + 1
+
+class Sums(Actor):
+    @returns_future
+    async def twice(self, number):
+        return 2 * number
+
+    @endpoint
+    async def add(self, number):
+        return await self.twice(number) + await one_more(number)
+
+print(this_host().spawn_procs().spawn("sums", Sums).add.call_one(4).get(timeout=60))
+"""
+    assert run(tmp_path, program) == (0, "13\n", "")

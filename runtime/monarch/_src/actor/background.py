@@ -89,6 +89,13 @@ class BackgroundLoop:
 background = BackgroundLoop()
 
 
+def begun(coroutine: Coroutine[Any, Any, R]) -> Future[R]:
+    """Run a coroutine on the background loop; what becomes of it."""
+    future: Future[R] = runtime().new_future()
+    background.submit(coroutine, future)
+    return future
+
+
 def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]]:
     """Make an `async def` return a `Future`: it runs at once, and can be waited for anywhere.
 
@@ -100,10 +107,10 @@ def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]
     if not inspect.iscoroutinefunction(function):
         raise TypeError(f"@returns_future needs an `async def`; {function!r} is none")
 
+    # It travels by value with classes of `__main__` and of cells, and so does all that it names:
+    # nothing but a function that the other side can import.
     @functools.wraps(function)
     def start(*args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        future: Future[R] = runtime().new_future()
-        background.submit(function(*args, **kwargs), future)
-        return future
+        return begun(function(*args, **kwargs))
 
     return start

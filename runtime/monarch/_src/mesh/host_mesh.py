@@ -138,8 +138,10 @@ class HostMesh(MeshTrait):
             bootstrap_command: what is executed for a process, or a function of its `Point` that
                 says so. It has to end in what `default_bootstrap_cmd()` runs.
             env: added to the environment of each process, or a function of its `Point` that gives
-                that. What Python or the loader reads as it begins (`PYTHON...`, `LD_...`) works
-                too, at the price of a start of Python; what a preloaded module has read does not.
+                that. The environment itself is that of the client now; on workers, theirs; of what
+                an actor spawns, that with which the client's session began. What Python or the
+                loader reads as it begins (`PYTHON...`, `LD_...`) works too, at the price of a start
+                of Python; what a preloaded module has read does not.
                 A mesh whose only dim is `gpus`, on a host with at least as many NVIDIA devices,
                 gives each process its own by `CUDA_VISIBLE_DEVICES`, unless that is set here, in
                 the command or in this process.
@@ -175,9 +177,7 @@ class HostMesh(MeshTrait):
         # Of each process of a host; ranks go host by host.
         affinity, numactl = affinity * max(1, len(sites)), numactl * max(1, len(sites))
         current_settings, set_here = settings(), for_new_procs()
-        environments = env_for(env, extent, elsewhere=elsewhere)
-        if set_here:
-            environments = [{**set_here, **added} for added in environments or [{}]]
+        environments = _environments(set_here, env_for(env, extent, elsewhere=elsewhere), elsewhere)
         commands = commands_for(
             bootstrap_command, self._python, environments, numactl, extent, elsewhere=elsewhere
         )
@@ -312,6 +312,16 @@ class HostMesh(MeshTrait):
         run = runtime_or_none()
         here = _host_text(self._own_sites(), run.host if run else "this host")
         return f"<HostMesh {self._region.extent} {here}>"
+
+
+def _environments(
+    settings_here: Mapping[str, str], asked: Sequence[Mapping[str, str]], elsewhere: bool
+) -> list[dict[str, str | None]]:
+    """What to change in the environment of the agents: one for all, or one a rank, or none."""
+    session = None if elsewhere else current_session()
+    changed = {} if session is None else session.changed_environment()
+    first = {**changed, **settings_here}
+    return [{**first, **added} for added in asked or ([{}] if first else [])]
 
 
 def _when_all_done(run: Runtime, futures: Sequence[Future[None]]) -> Future[None]:

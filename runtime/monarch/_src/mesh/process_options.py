@@ -247,7 +247,7 @@ class Launch:
 def commands_for(
     asked: PerRank[BootstrapCommand] | None,
     python: str,
-    env: list[dict[str, str]],
+    env: Sequence[Mapping[str, str | None]],
     numactl: list[list[str]],
     extent: Extent,
     *,
@@ -273,7 +273,7 @@ def commands_for(
         # With a function there is a point for every rank.
         command: Any = asked(point) if callable(asked) and point is not None else asked
         before = numactl[rank] if numactl else []
-        added = env[rank if len(env) > 1 else 0] if env else {}
+        added: Mapping[str, str | None] = env[rank if len(env) > 1 else 0] if env else {}
         if asked is not None:
             command = _checked_command(command, rank, elsewhere)
         elif python:

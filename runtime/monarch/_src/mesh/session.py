@@ -68,7 +68,15 @@ NOTICE_S = 5.0
 class Session:
     """One host agent and this process's runtime that talks to it."""
 
-    def __init__(self, directory: Path, agent: AgentProcess, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        agent: AgentProcess,
+        runtime: Runtime,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """`environment`: what the agent began with, if that was this process's."""
+        self._environment = _environment() if environment is None else environment
         self.directory = directory
         self.agent = agent
         self.runtime = runtime
@@ -103,12 +111,13 @@ class Session:
         directory = sessions.make()
         name = new_client_name()
         try:
-            agent = _launch(directory, name)
+            environment = _environment()
+            agent = _launch(directory, name, environment)
             runtime = client_runtime(name, directory)
         except BaseException:
             sessions.remove(directory)
             raise
-        return Session(directory, agent, runtime)
+        return Session(directory, agent, runtime, environment)
 
     def _heard(self, mesh: int, actor: int, failures: list[RankFailure]) -> None:
         # Before it is judged, since what becomes of it may end this process: it is no news then.
@@ -162,6 +171,13 @@ class Session:
     def is_ending(self) -> bool:
         """Whether this process ends it, or lets go of it, or has done so."""
         return self._closed
+
+    def changed_environment(self) -> dict[str, str | None]:
+        """What this process has set, or removed (None), in its environment since it has this."""
+        before, now = self._environment, _environment()
+        changed: dict[str, str | None] = dict.fromkeys(before.keys() - now.keys())
+        changed.update((key, text) for key, text in now.items() if before.get(key) != text)
+        return changed
 
     def check(self) -> None:
         """Notice an agent that has ended, before something is asked of it."""
@@ -276,11 +292,14 @@ def client_runtime(name: str, directory: Path) -> Runtime:
     return runtime
 
 
-def _launch(directory: Path, client: str) -> AgentProcess:
+def _environment() -> dict[str, str]:
+    """That of processes that are started now."""
+    return {"OMP_NUM_THREADS": "1", **os.environ}
+
+
+def _launch(directory: Path, client: str, environment: dict[str, str]) -> AgentProcess:
     # The agent starts Python while we go on; it connects to us, so neither waits for the other.
-    env = dict(os.environ)
-    env.setdefault("OMP_NUM_THREADS", "1")
-    env[CHILD_VARIABLE] = str(directory)
+    env = {**environment, CHILD_VARIABLE: str(directory)}
     arguments = [str(directory), client, str(os.getpid()), _ROOT]
     with open(directory / "agent.log", "ab") as agent_log:
         child = subprocess.Popen(

@@ -28,8 +28,8 @@ NO_LIFELINE = -1
 Main: TypeAlias = Callable[[Boot, int], int]
 
 
-def execute(command: Command, env: dict[str, str], boot: Boot, lifeline: int) -> NoReturn:
-    """Become that command; `env` is what the mesh adds to the environment."""
+def execute(command: Command, env: dict[str, str | None], boot: Boot, lifeline: int) -> NoReturn:
+    """Become that command; `env` is what the mesh changes in the environment."""
     asked: dict[str, str | None] = {**env, **command.env}
     full = dict(os.environ) if command.inherit_env else {}
     for name, value in asked.items():

@@ -48,7 +48,7 @@ class StartRank(msgspec.Struct, tag="start"):
 
     mesh: int
     rank: int
-    env: dict[str, str]
+    env: dict[str, str | None]  # a None removes
     affinity: list[int]
     command: Command | None
     ties: Ties

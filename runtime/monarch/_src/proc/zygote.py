@@ -177,8 +177,11 @@ class Zygote:
             boot = Boot(spec, start.rank, start.affinity, start.ties, life=start.life)
             if start.command is not None:
                 execute(start.command, start.env, boot, self._lifeline)
-            if start.env:
-                os.environ.update(start.env)
+            for name, value in start.env.items():
+                if value is not None:
+                    os.environ[name] = value
+                else:
+                    os.environ.pop(name, None)
             status = begin(boot, self._lifeline, self._main)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1

@@ -49,7 +49,7 @@ class SpawnProcs(Message, tag=10):
     sizes: list[int]
     owner: str
     owner_address: str
-    env: list[dict[str, str]]
+    env: list[dict[str, str | None]]  # a None removes
     cwd: str
     path: list[str]
     preload: list[str]
