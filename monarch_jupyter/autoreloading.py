@@ -177,9 +177,10 @@ adopted: dict[str, list[ActorMesh]] = {}
 
 def adopt(mesh: ActorMesh) -> bool:
     """Use what reloaded for another kernel, which knows what is loaded; whether it is that."""
-    if mesh.name != ACTOR_NAME or mesh.class_name != RankReloader.__name__:
+    who = observe.callees(mesh)
+    if who.name != ACTOR_NAME or who.class_name != RankReloader.__name__:
         return False
-    adopted.setdefault(f"{mesh.procs.uid:x}", []).append(mesh)
+    adopted.setdefault(f"{who.procs.uid:x}", []).append(mesh)
     return True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import MutableMapping, Sequence
 
-from monarch import session
+from monarch import observe, session
 from monarch.actor import ActorMesh, ProcMesh
 from monarch.session import AttachedSession, SessionError
 from monarch_jupyter.arguments import Option
@@ -50,10 +50,13 @@ def _run(invocation: Invocation) -> None:
 
 def bind(mesh: ProcMesh | ActorMesh, namespace: MutableMapping[str, object]) -> str:
     """Bind a mesh to its name; a line that says so. What else has that name is left alone."""
-    name = mesh.name
-    what = f"{mesh.class_name} on {mesh.procs.name}" if isinstance(mesh, ActorMesh) else "processes"
-    if isinstance(mesh, ActorMesh) and name in (ACTOR_NAME, RELOADER_NAME):
-        return ""  # ours: they run the cells of `%%monarch on`, and reload modules
+    if isinstance(mesh, ActorMesh):
+        who = observe.callees(mesh)
+        name, what = who.name, f"{who.class_name} on {who.procs.name}"
+        if name in (ACTOR_NAME, RELOADER_NAME):
+            return ""  # ours: they run the cells of `%%monarch on`, and reload modules
+    else:
+        name, what = mesh.name, "processes"
     if not name.isidentifier():
         return f"{name!r} ({what}) is no name for a variable; monarch_jupyter.attach returns it"
     there = namespace.get(name)

@@ -7,6 +7,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
 import monarch.debug
+from monarch import observe
 from monarch.actor import ActorMesh, ProcMesh
 from monarch.debug import DebugError, Replies, Selection, WaitingRanks
 from monarch_jupyter.arguments import Option
@@ -75,7 +76,11 @@ def _selected(invocation: Invocation) -> Selection | None:
         return None
     selection = parse_selection(" ".join(words))
     found = invocation.namespace.get(selection.name)
-    name = found.name if isinstance(found, (ProcMesh, ActorMesh)) else selection.name
+    name = selection.name
+    if isinstance(found, ActorMesh):
+        name = observe.callees(found).name
+    elif isinstance(found, ProcMesh):
+        name = found.name
     return Selection(name, dict(selection.dims))
 
 

@@ -48,9 +48,10 @@ def meshes_of(name: str) -> list[ActorMesh]:
 
 
 def _refused(mesh: ActorMesh, why: str, done: Sequence[ActorMesh]) -> str:
-    names = ", ".join(other.name for other in done)
+    names = ", ".join(observe.callees(other).name for other in done)
     has = f"; {names} {'has' if len(done) == 1 else 'have'} it already" if done else ""
-    return one_line(f"{mesh.name} on {mesh.procs.name} keeps the old code: {why}{has}")
+    who = observe.callees(mesh)
+    return one_line(f"{who.name} on {who.procs.name} keeps the old code: {why}{has}")
 
 
 class StaleClasses:
@@ -62,17 +63,17 @@ class StaleClasses:
     def news(self, namespace: MutableMapping[str, object]) -> Iterable[str]:
         """A line for each that was not told of yet."""
         for mesh in observe.actor_meshes():
-            old = observe.actor_class_of(mesh)
+            old, who = observe.actor_class_of(mesh), observe.callees(mesh)
             new = namespace.get(old.__name__)
             if new is old or not isinstance(new, type) or not issubclass(new, Actor):
                 continue
-            if (mesh.uid, new) in self._told:
+            if (who.uid, new) in self._told:
                 continue
-            self._told.add((mesh.uid, new))
+            self._told.add((who.uid, new))
             if not same_code(old, new):
                 name = old.__name__
                 yield (
-                    f"monarch: {name} has changed, and {mesh.name} on {mesh.procs.name} still runs "
+                    f"monarch: {name} has changed, and {who.name} on {who.procs.name} still runs "
                     f"the old code; `%monarch update {name}` puts the new one there, state kept"
                 )
 
@@ -87,9 +88,9 @@ def _run(invocation: Invocation) -> None:
         what = "is no actor class" if cls is not None else "is not defined"
         raise CommandError(f"{names[0]} {what}{did_you_mean(names[0], known)}")
     for mesh in update(cls):
-        ranks = count(len(mesh), "rank", "ranks")
+        who, ranks = observe.callees(mesh), count(len(mesh), "rank", "ranks")
         sys.stdout.write(
-            f"{mesh.name} on {mesh.procs.name}: {ranks} run the new {cls.__name__}, state kept\n"
+            f"{who.name} on {who.procs.name}: {ranks} run the new {cls.__name__}, state kept\n"
         )
 
 

@@ -205,13 +205,15 @@ def _line(mesh: ProcMesh) -> str:
 
 def actor_mesh_text(mesh: ActorMesh) -> str:
     """What the mesh is called and what it is made of."""
-    return f"{mesh.name} {extent_text(mesh.sizes)}: {mesh.class_name} on {mesh.procs.name}"
+    who = observe.callees(mesh)
+    return f"{who.name} {extent_text(mesh.sizes)}: {who.class_name} on {who.procs.name}"
 
 
 def actor_mesh_html(mesh: ActorMesh) -> Html:
     """The same as HTML."""
-    head = html.join([html.element("strong", mesh.name), html.code(extent_text(mesh.sizes))], " ")
-    return html.card(head, ": ", html.code(mesh.class_name), f" on {mesh.procs.name}")
+    who = observe.callees(mesh)
+    head = html.join([html.element("strong", who.name), html.code(extent_text(mesh.sizes))], " ")
+    return html.card(head, ": ", html.code(who.class_name), f" on {who.procs.name}")
 
 
 def host_mesh_text(mesh: HostMesh) -> str:

@@ -15,6 +15,7 @@ from monarch._src.failures import by_place as failures_by_place
 from monarch._src.failures import fold as fold_failures
 from monarch._src.failures import others_text as other_failures_text
 from monarch._src.logs.overwriting import shown as as_shown
+from monarch._src.mesh.actor_mesh import Callees, callees
 from monarch._src.mesh.doctor import Finding, doctor
 from monarch._src.mesh.inspecting import LiveActor, live_actors
 from monarch._src.mesh.live_code import actor_class_of, actor_meshes, update_actors
@@ -50,6 +51,7 @@ from monarch._src.mesh.telemetry import InstrumentMetrics, Process, SpanMetrics
 from monarch._src.mesh.transfers import OpenPull, open_pulls
 
 __all__ = [
+    "Callees",
     "CodePlace",
     "EndpointMetrics",
     "Finding",
@@ -84,6 +86,7 @@ __all__ = [
     "as_shown",
     "as_viewed",
     "call_of",
+    "callees",
     "cancel_calls",
     "cancel_on",
     "doctor",

@@ -6,19 +6,21 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from monarch.actor import (
     Actor,
     ActorMesh,
+    MeshStoppedError,
     Port,
     ProcMesh,
     SupervisionError,
     concurrent_endpoint,
     endpoint,
 )
+from monarch.observe import callees, metrics
 from tests.conftest import Faults
 from tests.integration.actors import append
 from tests.integration.gates import Gate, GateKeeper
@@ -51,6 +53,14 @@ class Marked(Actor):
     @endpoint(propagate=None, explicit_response_port=True, instrument=True)
     def all_options(self, port: Port[str]) -> None:
         port.send("all options")
+
+
+class Titled(Actor):
+    """An endpoint with the name of what a mesh could tell of itself."""
+
+    @endpoint
+    def name(self) -> str:
+        return "what the endpoint says"
 
 
 def test_an_endpoint_is_marked_with_and_without_options(four: ProcMesh) -> None:
@@ -116,6 +126,36 @@ def test_every_name_that_a_mesh_has_is_refused_as_that_of_an_endpoint(
     with pytest.raises(ValueError, match=f"Named.{name}: a mesh of actors has its own {name!r}"):
         four.spawn("named", cls)
     assert "named" not in four.actor_names
+
+
+@pytest.mark.parametrize("name", ["class_name", "name", "procs", "region", "uid", "check_usable"])
+def test_an_endpoint_may_have_any_name_that_not_every_mesh_has(four: ProcMesh, name: str) -> None:
+    def method(self: object, number: int) -> int:
+        return number + 1
+
+    method.__name__ = name
+    cls = type("Named", (Actor,), {name: endpoint(method)})
+    named = four.spawn(f"with_{name}", cls)
+    found = getattr(named.slice(gpus=slice(1, 3)), name).call(1).get(timeout=60)
+    assert found.values() == [2, 2]
+    assert repr(named) == f"<ActorMesh 'with_{name}': Named[gpus=4] on 'workers'>"
+    assert {seen.endpoint for seen in metrics(named).endpoints} == {name}
+    with pytest.raises(TypeError, match=f"Named.{name}"):
+        getattr(named, name).call()
+    cast("ActorMesh", named).stop().get(timeout=60)
+    with pytest.raises(MeshStoppedError, match=f"the actor mesh 'with_{name}'"):
+        getattr(named, name).call(1)
+
+
+def test_a_mesh_tells_who_its_actors_are_unless_an_endpoint_has_that_name(four: ProcMesh) -> None:
+    mesh = cast("ActorMesh", four.spawn("marked", Marked))
+    assert (mesh.name, mesh.class_name, mesh.procs.name) == ("marked", "Marked", "workers")
+    assert {"name", "class_name", "procs", "uid", "region"} <= set(dir(mesh))
+    assert len(dir(mesh)) == len(set(dir(mesh)))
+    titled = four.slice(gpus=0).spawn("titled", Titled)
+    assert titled.name.call_one().get(timeout=60) == "what the endpoint says"
+    as_mesh = cast("ActorMesh", titled)
+    assert (as_mesh.class_name, callees(as_mesh).name) == ("Titled", "titled")
 
 
 def test_a_class_is_refused_before_anything_is_sent(run_python: Callable[..., str]) -> None:

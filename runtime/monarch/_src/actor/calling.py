@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 
 class Target(Protocol):
-    """What can be called: an actor mesh. `failures_in` also consults what its owner was told."""
+    """What can be called: actors of a mesh. `failures_in` also consults what its owner was told."""
 
     @property
     def procs(self) -> ProcsRef: ...

@@ -58,24 +58,28 @@ class Actors:
         run.node.send(AGENT, message, ship(self.cls.cls))
 
 
-class ActorMesh(MeshTrait):
-    """A mesh of actors. Its endpoints are attributes; see `Endpoint` for how to call them."""
+class Callees:
+    """The actors that calls to a mesh of actors, or to a slice of one, go to: who they are.
+
+    Apart from the mesh, all of whose names its endpoints may have but those of every mesh.
+    """
+
+    __slots__ = ("_actors", "_runtime", "region")
 
     def __init__(self, runtime: Runtime, actors: Actors, region: Region) -> None:
+        """`region`: which ranks of the proc mesh."""
         self._runtime = runtime
         self._actors = actors
-        self._region = region
-
-    # --- what Endpoint needs ----------------------------------------------------------------------
+        self.region = region
 
     @property
     def procs(self) -> ProcsRef:
-        """Where its procs are."""
+        """Where their procs are."""
         return self._actors.procs
 
     @property
     def uid(self) -> int:
-        """The number that names this mesh."""
+        """The number that names the mesh."""
         return self._actors.uid
 
     @property
@@ -87,11 +91,6 @@ class ActorMesh(MeshTrait):
     def class_name(self) -> str:
         """The name of the actor class."""
         return self._actors.class_name
-
-    @property
-    def region(self) -> Region:
-        """Which ranks of the proc mesh it stands for."""
-        return self._region
 
     def check_usable(self) -> None:
         """MeshStoppedError if it has been stopped."""
@@ -121,6 +120,24 @@ class ActorMesh(MeshTrait):
         proc = dict(self.procs.extent.point_of_rank(rank))
         return moved(failure, self.procs.name, rank, told_point(proc, point))
 
+
+TOLD = ("class_name", "name", "procs", "region", "uid")
+"""What of its `Callees` a mesh tells too, where it has no endpoint or method of that name."""
+
+
+class ActorMesh(MeshTrait):
+    """A mesh of actors. Its endpoints are attributes; see `Endpoint` for how to call them.
+
+    Beside them it has what every mesh has, `initialized` and `stop`; who the actors are it tells by
+    `name`, `class_name`, `procs` and `uid`, unless an endpoint has that name.
+    """
+
+    def __init__(self, runtime: Runtime, actors: Actors, region: Region) -> None:
+        self._runtime = runtime
+        self._actors = actors
+        self._region = region
+        self._callees = Callees(runtime, actors, region)
+
     # --- mesh -------------------------------------------------------------------------------------
 
     def _new_with_region(self, region: Region) -> ActorMesh:
@@ -134,26 +151,30 @@ class ActorMesh(MeshTrait):
                 raise AttributeError(name)
             function = getattr(actors.cls.cls, name, None)
             if inspect.isfunction(function):
-                return PlainMethod(self._runtime, self, function, is_async=actors.cls.is_async)
+                return PlainMethod(
+                    self._runtime, self._callees, function, is_async=actors.cls.is_async
+                )
+            if name in TOLD:
+                return getattr(self._callees, name)
             has = ", ".join(actors.cls.endpoints) or "none"
             raise AttributeError(
                 f"{actors.cls.name} has no endpoint {name!r} (it has: {has}); mark the method "
                 "with @endpoint to make it callable"
             )
-        found = Endpoint(self._runtime, self, method)
+        found = Endpoint(self._runtime, self._callees, method)
         vars(self)[name] = found
         return found
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._actors.cls.endpoints]
+        return sorted({*super().__dir__(), *self._actors.cls.endpoints, *TOLD})
 
     @property
     def initialized(self) -> Future[None]:
         """Done when every constructor has run; fails with the error of one that raised."""
-        self.check_usable()
+        self._callees.check_usable()
         future = self._runtime.new_future()
-        pending = _Ready(self, future)
-        send_call(self._runtime, self, self._region, "", _NO_ARGUMENTS, pending)
+        pending = _Ready(self._callees, future)
+        send_call(self._runtime, self._callees, self._region, "", _NO_ARGUMENTS, pending)
         return future
 
     def stop(self, reason: str | None = None) -> Future[None]:
@@ -166,11 +187,13 @@ class ActorMesh(MeshTrait):
         """
         actors = self._actors
         if not actors.owned:
-            raise ValueError(f"{self.name!r} belongs to who spawned it; only the owner may stop it")
+            raise ValueError(
+                f"{actors.name!r} belongs to who spawned it; only the owner may stop it"
+            )
         if len(self._region) != len(actors.region):
-            raise ValueError(f"stop the whole mesh {self.name!r}, not a slice of it")
+            raise ValueError(f"stop the whole mesh {actors.name!r}, not a slice of it")
         reason = reason_text(reason, "stopped by client")
-        check_in_reach(self._runtime.known.dead(self.procs.uid))
+        check_in_reach(self._runtime.known.dead(actors.procs.uid))
         return self._stop(reason)
 
     def _stop(self, reason: str) -> Future[None]:
@@ -180,18 +203,18 @@ class ActorMesh(MeshTrait):
             future.settle(lambda: None)
             return future
         actors.stopped = reason
-        self._runtime.routes.unkeep(self.procs, actors.uid)
+        self._runtime.routes.unkeep(actors.procs, actors.uid)
         ownership = self._runtime.ownership
         ownership.released(actors.uid)
         future.on_done(lambda: ownership.gone(actors.uid))
         if actors.noted:
             self._runtime.node.send(AGENT, ForgetActors(actors.uid))
-        pending = _Stopped(self, future)
+        pending = _Stopped(self._callees, future)
         run = self._runtime
         number = run.calls.open(pending)
-        gone = self.failures_in(actors.region)
+        gone = self._callees.failures_in(actors.region)
         message = StopActor(actors.uid, number, 0, reason)
-        missed = run.routes.post(self.procs, actors.region, message, skip=gone, gather=True)
+        missed = run.routes.post(actors.procs, actors.region, message, skip=gone, gather=True)
         with run.answering:
             for position in {*gone, *missed}:
                 run.calls.answer(number, position, OK, NO_PAYLOAD)
@@ -204,8 +227,14 @@ class ActorMesh(MeshTrait):
 
     def __repr__(self) -> str:
         at = at_text(self._region.sizes)
+        who = self._callees
         stopped = ", stopped" if self._actors.stopped is not None else ""
-        return f"<ActorMesh {self.name!r}: {self.class_name}{at} on {self.procs.name!r}{stopped}>"
+        return f"<ActorMesh {who.name!r}: {who.class_name}{at} on {who.procs.name!r}{stopped}>"
+
+
+def callees(mesh: ActorMesh) -> Callees:
+    """Who the actors of a mesh, or slice, are, whatever its endpoints are called."""
+    return mesh._callees  # pyright: ignore[reportPrivateUsage]
 
 
 class OwnedActors:
@@ -213,7 +242,8 @@ class OwnedActors:
 
     def __init__(self, mesh: ActorMesh) -> None:
         self.mesh = mesh
-        self.name = mesh.name
+        self._callees = callees(mesh)
+        self.name = self._callees.name
 
     def note(self, failures: Sequence[RankFailure]) -> None:
         """Actors of it have failed."""
@@ -223,11 +253,11 @@ class OwnedActors:
 
     def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
         """A failure of a proc, told of the actor that lived there."""
-        return self.mesh.told_of(failure, rank)
+        return self._callees.told_of(failure, rank)
 
     def stands_on(self, procs: int, rank: int) -> bool:
         """Whether an actor of it lives on that proc."""
-        return self.mesh.procs.uid == procs and rank in self.mesh.region
+        return self._callees.procs.uid == procs and rank in self._callees.region
 
     def end(self, reason: str, grace_s: float) -> Future[None]:
         """Stop it, since its owner ends. Its actors take the time that their procs give them."""
@@ -259,8 +289,8 @@ class _AllDone(PendingCall):
 
     __slots__ = ("future",)
 
-    def __init__(self, mesh: ActorMesh, future: Future[None]) -> None:
-        super().__init__(mesh.procs.uid, mesh, mesh.region)
+    def __init__(self, whom: Callees, future: Future[None]) -> None:
+        super().__init__(whom.procs.uid, whom, whom.region)
         self.future = future
 
     def answered(self, position: int, payload: Payload) -> None:
@@ -286,9 +316,9 @@ class _Ready(_AllDone):
     __slots__ = ()
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
-        mesh = cast(ActorMesh, self.actor_mesh)
-        OneCall(mesh, self.region, self.future).raised(position, status, payload)
+        whom = cast(Callees, self.actor_mesh)
+        OneCall(whom, self.region, self.future).raised(position, status, payload)
 
     def lost(self, position: int, failure: RankFailure) -> None:
-        mesh = cast(ActorMesh, self.actor_mesh)
-        OneCall(mesh, self.region, self.future).lost(position, failure)
+        whom = cast(Callees, self.actor_mesh)
+        OneCall(whom, self.region, self.future).lost(position, failure)

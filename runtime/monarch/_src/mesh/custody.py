@@ -25,7 +25,7 @@ from monarch._src.errors import SessionError
 from monarch._src.failures import RankFailure
 from monarch._src.mesh import proc_mesh
 from monarch._src.mesh import session as own
-from monarch._src.mesh.actor_mesh import ActorMesh, OwnedActors
+from monarch._src.mesh.actor_mesh import ActorMesh, OwnedActors, callees
 from monarch._src.mesh.agent_process import AgentProcess
 from monarch._src.mesh.away import Away
 from monarch._src.mesh.host_mesh import hosts_of, this_host
@@ -83,7 +83,7 @@ class AttachedSession:
         self.proc_meshes = tuple(proc_meshes)
         self.actor_meshes = tuple(actor_meshes)
         self.procs: Mapping[str, ProcMesh] = {mesh.name: mesh for mesh in proc_meshes}
-        self.actors: Mapping[str, Any] = {mesh.name: mesh for mesh in actor_meshes}
+        self.actors: Mapping[str, Any] = {callees(mesh).name: mesh for mesh in actor_meshes}
 
     def __getitem__(self, name: str) -> Any:
         if name in self.procs and name in self.actors:

@@ -11,7 +11,7 @@ from monarch._src.actor.calling import AllCall, send_call
 from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.remote import ship
 from monarch._src.actor.served import UPDATE
-from monarch._src.mesh.actor_mesh import ActorMesh, Actors
+from monarch._src.mesh.actor_mesh import ActorMesh, Actors, callees
 from monarch._src.mesh.proc_mesh import owned_meshes
 
 
@@ -45,22 +45,22 @@ def update_actors(mesh: ActorMesh, cls: type[Actor], timeout: float | None = Non
         ActorError: a rank could not do it, because what its actor has does not fit.
         TimeoutError: an actor is still busy; it will do it when it is not.
     """
-    actors = _actors(mesh)
+    actors, whom = _actors(mesh), callees(mesh)
     old, new = actors.cls, actor_class(cls)
-    if len(mesh.region) != len(actors.region):
-        raise ValueError(f"update the whole mesh {mesh.name!r}, not a slice of it")
+    if len(whom.region) != len(actors.region):
+        raise ValueError(f"update the whole mesh {whom.name!r}, not a slice of it")
     if old.is_async != new.is_async:
         was, now = ("async", "sync") if old.is_async else ("sync", "async")
         raise ValueError(
-            f"the actors of {mesh.name!r} are {was} and {new.name} is {now} now, which actors that "
+            f"the actors of {whom.name!r} are {was} and {new.name} is {now} now, which actors that "
             "live can't become; stop them and spawn them again"
         )
-    mesh.check_usable()
+    whom.check_usable()
     run = mesh._runtime  # pyright: ignore[reportPrivateUsage]
     payload = ship(((cls,), cast("dict[str, Any]", {})), own=2)
     future = run.new_future()
-    pending = future.pending = AllCall(mesh, mesh.region, future)
-    send_call(run, mesh, mesh.region, UPDATE, payload, pending)
+    pending = future.pending = AllCall(whom, whom.region, future)
+    send_call(run, whom, whom.region, UPDATE, payload, pending)
     future.get(timeout)
     for name, method in new.endpoints.items():
         # What somebody holds of the mesh, a slice or an endpoint, goes over too.

@@ -17,7 +17,7 @@ from monarch._src.actor.endpoint import Actor
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.core.metrics import bounds_ns, mean_ns, merged, percentile_ns
-from monarch._src.mesh.actor_mesh import ActorMesh
+from monarch._src.mesh.actor_mesh import ActorMesh, callees
 from monarch._src.mesh.observe import RankRow, snapshot
 from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
 from monarch._src.mesh.telemetry import (
@@ -174,11 +174,12 @@ class _Wanted:
             self._place = (procs.ref, region)
             self.whole = len(region) == len(procs.region)
         elif isinstance(mesh, ActorMesh):
-            mesh.check_usable()
-            self._place = (mesh.procs, mesh.region)
-            self._actor = (mesh.class_name, mesh.name)
+            whom = callees(mesh)
+            whom.check_usable()
+            self._place = (whom.procs, whom.region)
+            self._actor = (whom.class_name, whom.name)
             actors = mesh._actors  # pyright: ignore[reportPrivateUsage]
-            self.whole = len(mesh.region) == len(actors.region)
+            self.whole = len(whom.region) == len(actors.region)
         elif mesh is not None:
             raise TypeError(f"metrics are of a proc mesh or an actor mesh, not of {mesh!r}")
 

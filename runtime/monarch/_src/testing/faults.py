@@ -21,7 +21,7 @@ from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.config import settings
 from monarch._src.core.ids import proc_node
 from monarch._src.errors import MessageLostError
-from monarch._src.mesh.actor_mesh import ActorMesh
+from monarch._src.mesh.actor_mesh import ActorMesh, callees
 from monarch._src.mesh.host_mesh import HostMesh
 from monarch._src.mesh.proc_mesh import ProcMesh
 from monarch._src.mesh.session import current_session
@@ -368,7 +368,8 @@ class _Target:
     def __init__(self, run: Runtime, mesh: Mesh) -> None:
         self._run = run
         if isinstance(mesh, ActorMesh):
-            self._ref, region = mesh.procs, mesh.region
+            whom = callees(mesh)
+            self._ref, region = whom.procs, whom.region
         else:
             self._ref = mesh._procs.ref  # pyright: ignore[reportPrivateUsage]
             region = mesh._region  # pyright: ignore[reportPrivateUsage]
