@@ -44,6 +44,22 @@ def test_what_has_one_place_has_no_dims_and_length_one(four: ProcMesh) -> None:
         assert mesh.extent == Extent([], [])
 
 
+def test_meshes_of_the_same_hosts_are_equal() -> None:
+    assert this_host() == this_host()
+    assert {this_host(): "known"}[this_host()] == "known"
+    assert pickle.loads(pickle.dumps(this_host())) == this_host()
+    assert this_host() != this_host().with_python_executable(sys.executable)
+    assert this_host() != this_host().flatten("hosts")
+    assert this_host() != "this host"
+
+
+def test_hosts_and_procs_that_are_there_say_true_and_actors_nothing(four: ProcMesh) -> None:
+    assert this_host().initialized.get(timeout=60) is True
+    assert four.initialized.get(timeout=60) is True
+    assert four.spawn("echo", Echo).initialized.get(timeout=60) is None  # type: ignore[attr-defined]
+    assert this_host().region.extent == this_host().extent
+
+
 def test_procs_actors_and_values_have_the_same_operations(grid: ProcMesh) -> None:
     echo: Any = grid.spawn("echo", Echo)
     values: Any = echo.rank.call().get()

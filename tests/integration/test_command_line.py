@@ -107,6 +107,17 @@ def test_the_doctor_tells_what_this_machine_has() -> None:
     assert any(line.startswith("ok  python") for line in out.splitlines())
 
 
+def test_the_doctor_tells_what_the_environment_sets_and_that_it_cannot_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MONARCH_LIVENESS", "1m")
+    assert "ok  settings           the environment sets MONARCH_LIVENESS\n" in monarch("doctor")[1]
+    monkeypatch.setenv("MONARCH_LIVENESS", "soon")
+    status, out, err = monarch("doctor")
+    assert (status, err) == (1, "")
+    assert "!!  settings           MONARCH_LIVENESS='soon': give a duration" in out
+
+
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     path = os.pathsep.join(p for p in sys.path if p)
     command = f"'{sys.executable}' -m monarch doctor | true; exit ${{PIPESTATUS[0]}}"

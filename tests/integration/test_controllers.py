@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from monarch.actor import (
     this_proc,
 )
 from tests.integration.gates import Gate, GateKeeper
+from tests.integration.programs import run
 
 
 class Registry(Actor):
@@ -63,6 +65,15 @@ class User(Actor):
         return neighbour.pid.call_one().get(timeout=60) == os.getpid()
 
 
+class Asking(Actor):
+    """Asks for a controller with a class that it has not."""
+
+    @endpoint
+    def other_class(self, controller: str) -> list[str]:
+        found: Any = get_or_spawn_controller(controller, Asking).get(timeout=60)
+        return found.add.call_one("three").get(timeout=60)
+
+
 class Refusing(Actor):
     """Can't be made unless told so."""
 
@@ -94,6 +105,34 @@ def test_a_controller_that_cannot_be_made_fails_who_asked_and_no_one_else(faults
         get_or_spawn_controller("moody", Refusing, False).get(timeout=60)
     better = get_or_spawn_controller("moody", Refusing, True).get(timeout=60)
     assert better.fine.call_one().get(timeout=60)
+
+
+def test_who_asks_with_another_class_gets_the_controller_that_is_there(four: ProcMesh) -> None:
+    get_or_spawn_controller("theirs", Registry, "one").get(timeout=60)
+    found: Any = get_or_spawn_controller("theirs", Refusing, True).get(timeout=60)
+    assert found.add.call_one("two").get(timeout=60) == ["one", "two"]
+    assert not hasattr(found, "fine")
+    user = four.slice(gpus=0).spawn("asking", Asking)
+    assert user.other_class.call_one("theirs").get(timeout=60) == ["one", "two", "three"]
+
+
+def test_so_does_who_asks_an_async_one_for_a_sync_one(tmp_path: Path) -> None:
+    program = """
+from monarch.actor import Actor, endpoint, get_or_spawn_controller
+
+class Awaiting(Actor):
+    @endpoint
+    async def who(self):
+        return "the first"
+
+class Blocking(Actor):
+    @endpoint
+    def what(self): ...
+
+get_or_spawn_controller("one", Awaiting).get(timeout=60)
+print(get_or_spawn_controller("one", Blocking).get(timeout=60).who.call_one().get(timeout=60))
+"""
+    assert run(tmp_path, program) == (0, "the first\n", "")
 
 
 def test_a_controller_may_own_meshes() -> None:

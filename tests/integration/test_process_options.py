@@ -78,6 +78,13 @@ def test_a_binding_that_is_no_text_is_refused() -> None:
         this_host().spawn_procs({"gpus": 1}, proc_bind=[{"cpus": 0}])  # type: ignore[dict-item]
 
 
+@pytest.mark.parametrize("bind", [{"cpus": "0"}, "0", 1, ["0"], [None]])
+def test_bindings_that_are_no_list_of_dicts_are_refused_with_an_example(bind: Any) -> None:
+    said = r'give a list of a dict for each process, as \[{"cpus": "0-3"}\]'
+    with pytest.raises(TypeError, match=said):
+        this_host().spawn_procs({"gpus": 1}, proc_bind=bind)
+
+
 @pytest.mark.parametrize("key", ["cpunodebind", "membind", "physcpubind"])
 def test_without_numactl_what_needs_it_is_refused_with_the_remedy(
     key: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -204,6 +211,15 @@ def test_a_command_that_never_comes_to_us_is_told_with_what_it_said(
     with pytest.raises(SupervisionError, match="never started: exited with status 3") as caught:
         procs.spawn("teller", Teller).pid.call().get(timeout=60)
     assert "not today" in str(caught.value)
+
+
+def test_a_directory_is_no_python_executable(faults: object, tmp_path: Path) -> None:
+    procs = this_host().with_python_executable(tmp_path).spawn_procs()
+    said = f"never started: {tmp_path} is not an executable file"
+    with pytest.raises(SupervisionError, match=said) as caught:
+        procs.spawn("teller", Teller).pid.call().get(timeout=60)
+    assert "Traceback" not in str(caught.value)
+    procs.stop().get(timeout=60)
 
 
 def test_a_command_that_drops_the_environment_is_told_with_the_remedy(

@@ -164,12 +164,15 @@ _PARSERS: dict[str, Callable[[str, object], Any]] = {
 }
 
 
-def _parsed(values: dict[str, object]) -> dict[str, Any]:
+def _parsed(
+    values: dict[str, object], called: Callable[[str], str] = lambda key: key
+) -> dict[str, Any]:
+    """`called`: what an error calls a key."""
     parsed: dict[str, Any] = {}
     for key, value in values.items():
         if key not in _PARSERS:
             raise ValueError(f"there is no setting {key!r}; {_hint(key)}")
-        parsed[key] = None if value is None else _PARSERS[key](key, value)
+        parsed[key] = None if value is None else _PARSERS[key](called(key), value)
     return parsed
 
 
@@ -243,12 +246,17 @@ def _environment() -> dict[str, object]:
     return found
 
 
+def from_environment() -> list[str]:
+    """The variables of the environment that set something."""
+    return [_variable(key) for key in _environment()]
+
+
 def _variable(key: str) -> str:
     return f"MONARCH_{key.upper()}"
 
 
 def _merged(runtime: dict[str, Any]) -> Settings:
-    environment = _parsed(_environment())
+    environment = _parsed(_environment(), _variable)
     given = {k: v for k, v in {**environment, **runtime}.items() if v is not None}
     merged = Settings(**given)
 
@@ -276,7 +284,7 @@ def for_new_procs() -> dict[str, str]:
     """What to add to the environment of new processes, so that what is set here is set there."""
     with _lock:
         runtime = dict(_runtime)
-    given = {**_parsed(_environment()), **runtime}
+    given = {**_parsed(_environment(), _variable), **runtime}
     return {_variable(key): _as_text(value) for key, value in given.items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from monarch._src.actor.context import Context, current
 from monarch._src.actor.runtime import runtime
-from monarch._src.shape import Extent, Point
+from monarch._src.shape import Point
 
 
 def context() -> Context:
@@ -17,9 +17,9 @@ def current_rank() -> Point:
     return context().message_rank
 
 
-def current_size() -> Extent:
+def current_size() -> dict[str, int]:
     """The dims and sizes of that slice."""
-    return context().message_rank.extent
+    return dict(context().message_rank.extent)
 
 
 def current_actor_name() -> str:

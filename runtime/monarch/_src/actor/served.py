@@ -18,8 +18,10 @@ from monarch._src.wire.figures import Key
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, SpawnActor
 
-# The name of what puts another class on a live actor; no method can have it.
+# The names of what puts another class on a live actor, and of what tells its class to who thinks
+# that it is another; no method can have them.
 UPDATE = "class ="
+CLASS = "class"
 
 
 def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,6 +71,9 @@ class ServedEndpoints:
         if name == UPDATE:
             update = _awaited(self._update) if self._class.is_async else self._update
             return Served(EndpointMethod(update, instrument=False), None)
+        if name == CLASS:
+            tell = _awaited(self._unlike) if self._class.is_async else self._unlike
+            return Served(EndpointMethod(tell, instrument=False), None)
         method = self._class.endpoints.get(name)
         if method is None:
             # A method that is no endpoint comes from as_endpoint, which has checked it.
@@ -88,6 +93,11 @@ class ServedEndpoints:
         instance.__class__ = cls  # TypeError if what it has would not fit
         self._class = new
         self._called.clear()
+
+    def _unlike(self, _instance: Any, module: str, qualname: str) -> type[Any] | None:
+        """The class of the actor, unless it is the one of that name."""
+        cls = self._class.cls
+        return None if (cls.__module__, cls.__qualname__) == (module, qualname) else cls
 
     def port_for(self, peer: str, call: Call, counts: EndpointCounts | None) -> Port[Any]:
         """The port through which an endpoint answers that call; what it sends is counted."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
+from monarch._src.actor.calling import OneCall, send_call
 from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.future import Future
+from monarch._src.actor.remote import ship
 from monarch._src.actor.runtime import runtime
+from monarch._src.actor.served import CLASS
 from monarch._src.actor.texts import name_text
-from monarch._src.mesh.actor_mesh import ActorMesh, Actors
+from monarch._src.mesh.actor_mesh import ActorMesh, Actors, Callees
 from monarch._src.mesh.proc_mesh import constructor_payload
 from monarch._src.mesh.session import session_for_client
 from monarch._src.shape import Extent, Region
@@ -25,8 +28,9 @@ A = TypeVar("A", bound=Actor)
 def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any) -> Future[A]:
     """The controller of that name, made with these arguments if there is none yet.
 
-    The future is done when its constructor has run; one that raises fails the future of whoever
-    asked, and the next to ask makes it anew.
+    Who comes later gets the one that is there, of whatever class it is. The future is done when its
+    constructor has run; one that raises fails the future of whoever asked, and the next to ask
+    makes it anew.
 
     Raises:
         TypeError: the arguments do not fit `__init__`, or one cannot be pickled; the name is no
@@ -45,18 +49,24 @@ def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any
     spec = SpawnActor(uid, name, cls.name, ref.uid, ref.name, 0, [], [], "", if_absent=True)
     region = Region.of_extent(Extent((), ()))
     run.routes.post(ref, region, spec, payload)
-    mesh = ActorMesh(run, Actors(uid, name, cls, ref, region, owned=False), region)
+    whom = Callees(run, Actors(uid, name, cls, ref, region, owned=False), region)
     found: Future[A] = run.new_future()
-    ready = mesh.initialized
+    # Answered when its constructor has run.
+    other: Future[type[Actor] | None] = run.new_future()
+    pending = other.pending = OneCall(whom, region, other)
+    named = ship(((Class.__module__, Class.__qualname__), cast("dict[str, Any]", {})))
+    send_call(run, whom, region, CLASS, named, pending)
 
     def settle() -> None:
         def value() -> A:
-            ready.get()
-            return cast(A, mesh)
+            there = other.get()
+            made = cls if there is None else actor_class(there)
+            actors = Actors(uid, name, made, ref, region, owned=False)
+            return cast(A, ActorMesh(run, actors, region))
 
         found.settle(value)
 
-    ready.on_done(settle)
+    other.on_done(settle)
     return found
 
 

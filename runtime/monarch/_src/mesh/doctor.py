@@ -6,13 +6,14 @@ import importlib.util
 import os
 import platform
 import resource
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from monarch._src.config import settings
+from monarch._src.config import from_environment, settings
 from monarch._src.data.cma import works_here
 from monarch._src.data.cuda.driver import NoGpuError, load
 from monarch._src.data.verbs import sysfs
@@ -54,6 +55,16 @@ def _monarch() -> Finding:
     return Finding("monarch", "ok", f"monarch-jupyter {VERSION}")
 
 
+def _settings() -> Finding:
+    try:
+        settings()
+    except (TypeError, ValueError) as error:
+        return Finding("settings", "problem", f"{error}", "correct it, or unset the variable")
+    given = from_environment()
+    text = f"the environment sets {', '.join(given)}" if given else "the environment sets none"
+    return Finding("settings", "ok", text)
+
+
 def _directory() -> Finding:
     try:
         base = sessions.base_directory()
@@ -76,6 +87,14 @@ def _descriptors() -> Finding:
 def _cores() -> Finding:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Finding("processors", "ok", f"{usable} usable of {os.cpu_count()}")
+
+
+def _numactl() -> Finding:
+    program = shutil.which("numactl")
+    if program is None:
+        detail = "proc_bind by memory nodes and physical cpus needs numactl; by cpus it does not"
+        return Finding("numactl", "missing", detail, "apt install numactl, dnf install numactl")
+    return Finding("numactl", "ok", program)
 
 
 def _death_notice() -> Finding:
@@ -115,7 +134,11 @@ def _rdma() -> Finding:
     place, reason, remedy = sysfs.usable_here()
     if place is None:
         return Finding("rdma", "missing", reason, remedy or None)
-    if settings().rdma_disable_ibverbs:
+    try:
+        disabled = settings().rdma_disable_ibverbs
+    except (TypeError, ValueError):
+        disabled = False  # the settings are a finding of their own
+    if disabled:
         return Finding("rdma", "missing", f"{place.text}: rdma_disable_ibverbs is True")
     return Finding("rdma", "ok", f"RDMABuffers can go over {place.text}")
 
@@ -167,9 +190,11 @@ def _package(name: str, module: str, extra: str, what: str) -> Callable[[], Find
 _CHECKS: tuple[Callable[[], Finding], ...] = (
     _python,
     _monarch,
+    _settings,
     _directory,
     _descriptors,
     _cores,
+    _numactl,
     _death_notice,
     _cuda,
     _bulk,

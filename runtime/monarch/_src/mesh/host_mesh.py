@@ -92,9 +92,14 @@ class HostMesh(MeshTrait):
         return tuple(host_of_site(site) for site in self._own_sites()) if self._sites else here
 
     @property
-    def initialized(self) -> Future[None]:
-        """Done: hosts are there when their mesh is."""
-        return Future[None].of(None)
+    def initialized(self) -> Future[bool]:
+        """Done, with True: hosts are there when their mesh is."""
+        return Future[bool].of(True)
+
+    @property
+    def region(self) -> Region:
+        """Which hosts of those that belong together this is."""
+        return self._region
 
     def _own_sites(self) -> tuple[str, ...]:
         """The sites of the hosts of this slice."""
@@ -304,6 +309,18 @@ class HostMesh(MeshTrait):
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same hosts, under the same dims, for the same Python."""
+        if not isinstance(other, HostMesh):
+            return NotImplemented
+        return self._what() == other._what()
+
+    def __hash__(self) -> int:
+        return hash(self._what())
+
+    def _what(self) -> tuple[Region, str, tuple[str, ...]]:
+        return self._region, self._python, self._sites
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HostMesh, (self._region, self._python, self._sites, self._name)

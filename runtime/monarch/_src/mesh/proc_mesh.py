@@ -53,7 +53,7 @@ class Procs:
         # If there is a bootstrap function: the ranks where it has returned, and where it raised.
         self.bootstrapped: set[int] | None = None
         self.failures: dict[int, RankFailure] = {}
-        self.initialized: Future[None] | None = None
+        self.initialized: Future[bool] | None = None
         self.kept = False  # it outlives this client
         self.lock = threading.Lock()
 
@@ -100,8 +100,8 @@ class ProcMesh(MeshTrait):
         return self._procs.stopped is not None
 
     @property
-    def initialized(self) -> Future[None]:
-        """Done when every process is up and its bootstrap function has returned.
+    def initialized(self) -> Future[bool]:
+        """Done, with True, when every process is up and its bootstrap function has returned.
 
         Fails with the error of one that could not start, or whose bootstrap function raised.
         """
@@ -451,4 +451,4 @@ def proc_restarting(mesh: int, rank: int) -> None:
 
 def _settle_if_all(procs: Procs, ranks: set[int]) -> None:
     if procs.initialized is not None and len(ranks) == len(procs.region):
-        procs.initialized.settle(lambda: None)
+        procs.initialized.settle(lambda: True)

@@ -166,10 +166,15 @@ def proc_bind_for(
     Raises:
         ValueError: the wrong number of entries, an unknown key, a cpu or node that is not there, or
             no `numactl`; says which rank and key.
-        TypeError: a value that is no text.
+        TypeError: a value that is no text, or no list of dicts.
     """
     if proc_bind is None:
         return [], []
+    asked: Any = proc_bind
+    if not isinstance(asked, Sequence) or not all(isinstance(one, Mapping) for one in asked):  # pyright: ignore[reportUnknownVariableType]
+        raise TypeError(
+            f'proc_bind={asked!r}: give a list of a dict for each process, as [{{"cpus": "0-3"}}]'
+        )
     if len(proc_bind) != extent.nelements:
         raise ValueError(
             f"proc_bind has {len(proc_bind)} entries for {extent.nelements} processes; "

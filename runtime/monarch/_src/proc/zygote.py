@@ -134,7 +134,7 @@ class Zygote:
         command = message.command
         if command is None:
             reason = self._broken.get(message.mesh)
-        elif not os.access(command.program, os.X_OK):
+        elif not (os.path.isfile(command.program) and os.access(command.program, os.X_OK)):
             reason = f"{command.program} is not an executable file"
         else:
             reason = None
