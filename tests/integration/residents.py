@@ -34,6 +34,10 @@ class Resident(Actor):
         return os.getpid()
 
     @endpoint
+    def host(self) -> HostMesh:
+        return this_host()
+
+    @endpoint
     def place(self) -> dict[str, int]:
         return dict(current_rank())
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,7 @@ from monarch.actor import (
     run_worker_loop_forever,
     shutdown_context,
     start_worker_loop_forever,
+    this_host,
 )
 from tests.integration.commands import Commands, monarch
 from tests.integration.residents import CLIENT, Resident
@@ -56,6 +58,44 @@ def test_a_worker_that_was_given_back_serves_the_next_one_and_shutdown_ends_it()
         assert len(set(pids)) == 4
         attached([one]).shutdown().get(timeout=PATIENCE_S)
         assert one.ended() == 0
+
+
+def test_a_block_over_workers_ends_them_also_when_it_raises() -> None:
+    async def program(one: Worker, broken: bool) -> None:
+        async with attached([one]) as mesh:
+            ranks = mesh.spawn_procs().spawn("ranks", Resident)
+            assert await ranks.slice(hosts=0).add.call_one(1) == 1
+            if broken:
+                raise KeyError("in the block")
+
+    for broken in (False, True):
+        with alone() as one:
+            with pytest.raises(KeyError, match="in the block") if broken else nullcontext():
+                asyncio.run(program(one, broken))
+            assert one.ended() == 0
+
+
+def test_a_block_over_workers_that_were_given_back_in_it_leaves_them() -> None:
+    async def program(one: Worker) -> None:
+        async with attached([one]) as mesh:
+            await mesh.stop()
+
+    with alone() as one:
+        asyncio.run(program(one))
+        mesh = attached([one])
+        assert mesh.spawn_procs().initialized.get(timeout=PATIENCE_S) is True
+        mesh.stop().get(timeout=PATIENCE_S)
+
+
+def test_hosts_are_equal_wherever_they_are_asked_for() -> None:
+    with workers(2) as found:
+        mesh = attached(found)
+        ranks = mesh.spawn_procs().spawn("ranks", Resident)
+        there = ranks.host.call().get(timeout=PATIENCE_S).values()
+        assert there == [mesh.slice(hosts=0), mesh.slice(hosts=1)]
+        assert there[0] != there[1]
+        assert len({*there, mesh, this_host()}) == 4
+        shutdown_context(reason="the workers are about to end")
 
 
 def test_a_client_that_is_killed_is_followed_by_the_next_one(tmp_path: Path) -> None:

@@ -308,7 +308,8 @@ class HostMesh(MeshTrait):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.stop()
+        """`shutdown`, as in Monarch; who wants workers to stay calls `stop` without a block."""
+        await self.shutdown()
 
     def __eq__(self, other: object) -> bool:
         """Whether it is the same hosts, under the same dims, for the same Python."""
@@ -319,8 +320,9 @@ class HostMesh(MeshTrait):
     def __hash__(self) -> int:
         return hash(self._what())
 
-    def _what(self) -> tuple[Region, str, tuple[str, ...]]:
-        return self._region, self._python, self._sites
+    def _what(self) -> tuple[Extent, str, tuple[str, ...]]:
+        # A slice of hosts is what `this_host()` is on them.
+        return self._region.extent, self._python, self._own_sites()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HostMesh, (self._region, self._python, self._sites, self._name)
