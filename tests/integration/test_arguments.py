@@ -16,6 +16,7 @@ from monarch.actor import (
     Actor,
     ActorError,
     Extent,
+    Port,
     ProcMesh,
     ValueMesh,
     endpoint,
@@ -104,6 +105,31 @@ def test_arguments_that_do_not_fit_are_a_type_error_at_the_call(
     echo = four.spawn("echo", Echo)
     with pytest.raises(TypeError, match=said):
         getattr(echo.named, adverb)(*args, **kwargs)
+
+
+class Open(Actor):
+    """Takes any names, but for those of its own."""
+
+    @endpoint
+    def named(self, **names: int) -> dict[str, int]:
+        return names
+
+    @endpoint(explicit_response_port=True)
+    def through(self, port: Port[dict[str, int]], **names: int) -> None:
+        port.send(names)
+
+
+@pytest.mark.parametrize("adverb", ["call", "choose", "stream", "broadcast"])
+def test_names_that_are_no_callers_are_a_type_error_at_the_call_and_end_nobody(
+    four: ProcMesh, adverb: str
+) -> None:
+    actors = four.spawn("open", Open)
+    for found, name in ((actors.named, "self"), (actors.through, "self"), (actors.through, "port")):
+        with pytest.raises(TypeError, match=f"multiple values for argument '{name}'"):
+            getattr(found, adverb)(**{name: 1})
+    one = actors.slice(gpus=0)
+    assert one.named.call_one(port=1, args=2).get(timeout=60) == {"port": 1, "args": 2}
+    assert one.through.call_one(kwargs=3).get(timeout=60) == {"kwargs": 3}
 
 
 def test_what_cannot_be_pickled_is_named_by_its_parameter(four: ProcMesh) -> None:

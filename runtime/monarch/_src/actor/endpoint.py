@@ -79,19 +79,30 @@ class EndpointMethod(Generic[P, R]):
     @cached_property
     def signature(self) -> inspect.Signature:
         """What a call takes."""
-        parameters = list(inspect.signature(self.function).parameters.values())
-        return inspect.Signature(parameters[2 if self.by_port else 1 :])
+        parameters = list(self._whole.parameters.values())
+        return inspect.Signature(parameters[self._ours :])
+
+    @cached_property
+    def _whole(self) -> inspect.Signature:
+        return inspect.signature(self.function)
+
+    @property
+    def _ours(self) -> int:
+        """How many parameters are no caller's: self, and the port."""
+        return 2 if self.by_port else 1
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without its signature, which the function has: most who get it never ask."""
-        return {name: value for name, value in self.__dict__.items() if name != "signature"}
+        """Without its signatures, which the function has: most who get it never ask."""
+        derived = ("signature", "_whole")
+        return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def check(self, class_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """TypeError if a call with these arguments could not begin."""
         if not kwargs and len(args) in self._fits:
             return
         try:
-            self.signature.bind(*args, **kwargs)
+            # The whole of it: who names self, or the port, would fail there in place of here.
+            self._whole.bind(*(None,) * self._ours, *args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{class_name}.{self.name}{self.signature}: {error}") from None
 
