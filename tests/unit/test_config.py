@@ -308,6 +308,27 @@ def test_what_the_environment_says_is_checked_too(
         settings()
 
 
+def test_blocks_that_overlap_each_take_away_what_they_have_set_and_no_more() -> None:
+    configure(startup_timeout=7)
+    first, second = configured(liveness=60), configured(cleanup_timeout=5, liveness=40)
+    first.__enter__()
+    second.__enter__()
+    assert (settings().liveness, settings().cleanup_s) == (40.0, 5.0)
+    first.__exit__(None, None, None)
+    assert (settings().liveness, settings().cleanup_s) == (40.0, 5.0)
+    configure(small_write_threshold=300)
+    second.__exit__(None, None, None)
+    assert get_runtime_config() == {"startup_timeout": 7.0}
+
+
+def test_a_block_that_is_refused_changes_nothing() -> None:
+    configure(liveness=20)
+    for wrong in ({"liveness": "soon"}, {"livness": 3}, {"cleanup_timeout": 21}):
+        with pytest.raises((TypeError, ValueError)), configured(**wrong):
+            pass
+    assert get_runtime_config() == {"liveness": 20.0}
+
+
 def test_a_block_of_settings_ends_with_the_block() -> None:
     configure(liveness=5)
     with configured(liveness=6, cleanup_timeout=1) as inside:

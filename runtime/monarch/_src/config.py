@@ -233,7 +233,13 @@ def _in_force(settings: Settings, key: str) -> float:
 # --- layers ---------------------------------------------------------------------------------------
 
 _lock = threading.Lock()
-_runtime: dict[str, Any] = {}
+# What `configure` sets: outside of all blocks, and in each block that has not ended. Blocks of
+# several threads or tasks end in any order, and each takes away what it has set and no more.
+_layers: list[dict[str, Any]] = [{}]
+
+
+def _configured() -> dict[str, Any]:
+    return {key: value for layer in _layers for key, value in layer.items()}
 
 
 def _environment() -> dict[str, object]:
@@ -276,14 +282,14 @@ def settings() -> Settings:
         TypeError, ValueError: as `configure`, of what the environment says.
     """
     with _lock:
-        runtime = dict(_runtime)
+        runtime = _configured()
     return _merged(runtime)
 
 
 def for_new_procs() -> dict[str, str]:
     """What to add to the environment of new processes, so that what is set here is set there."""
     with _lock:
-        runtime = dict(_runtime)
+        runtime = _configured()
     given = {**_parsed(_environment(), _variable), **runtime}
     return {_variable(key): _as_text(value) for key, value in given.items()}
 
@@ -299,7 +305,8 @@ def _as_text(value: Any) -> str:
 def configure(**values: object) -> dict[str, Any]:
     """Set settings for what is made from now on; returns all settings in force.
 
-    A None takes a setting back: it is as if nothing had set it.
+    A None takes a setting back: it is as if nothing had set it. What is set while a block of
+    `configured` runs ends with the block.
 
     Raises:
         ValueError: an unknown key (the nearest names are listed), a value that cannot work, or
@@ -308,25 +315,26 @@ def configure(**values: object) -> dict[str, Any]:
     """
     parsed = _parsed(values)
     with _lock:
-        runtime = {**_runtime, **parsed}
-        _merged(runtime)
-        _runtime.clear()
-        _runtime.update(runtime)
+        _merged({**_configured(), **parsed})
+        _layers[-1].update(parsed)
     return get_global_config()
 
 
 @contextmanager
 def configured(**values: object) -> Generator[dict[str, Any], None, None]:
-    """`configure()` for the length of a `with` block."""
+    """`configure()` for the length of a `with` block, for the whole process.
+
+    Blocks may overlap: of two that set the same, the one that began last counts.
+    """
+    parsed = _parsed(values)
     with _lock:
-        before = dict(_runtime)
-    configure(**values)
+        _merged({**_configured(), **parsed})
+        _layers.append(parsed)
     try:
         yield get_global_config()
     finally:
         with _lock:
-            _runtime.clear()
-            _runtime.update(before)
+            _layers[:] = [layer for layer in _layers if layer is not parsed]
 
 
 def get_global_config() -> dict[str, Any]:
@@ -337,10 +345,11 @@ def get_global_config() -> dict[str, Any]:
 def get_runtime_config() -> dict[str, Any]:
     """Only what `configure()` has set."""
     with _lock:
-        return dict(_runtime)
+        return _configured()
 
 
 def clear_runtime_config() -> None:
     """Forget everything that `configure()` has set."""
     with _lock:
-        _runtime.clear()
+        for layer in _layers:
+            layer.clear()
