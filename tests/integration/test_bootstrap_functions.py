@@ -104,7 +104,7 @@ def test_a_bootstrap_function_runs_on_the_main_thread(spawn_procs: Spawn) -> Non
     def set_up() -> None:
         assert threading.current_thread() is threading.main_thread()
 
-    assert spawn_procs({"gpus": 2}, bootstrap=set_up).initialized.get(timeout=60) is None
+    assert spawn_procs({"gpus": 2}, bootstrap=set_up).initialized.get(timeout=60) is True
 
 
 def test_a_bootstrap_function_may_call_actors_elsewhere(spawn_procs: Spawn, four: ProcMesh) -> None:
@@ -126,7 +126,7 @@ def test_initialized_waits_for_the_bootstrap_function(spawn_procs: Spawn, gate: 
     gate.open(1)
     assert not initialized.done
     gate.open(1)
-    assert initialized.get(timeout=60) is None
+    assert initialized.get(timeout=60) is True
 
 
 def test_an_actor_can_wait_for_a_mesh_of_its_own_to_be_bootstrapped(four: ProcMesh) -> None:

@@ -94,7 +94,7 @@ def test_arguments_that_do_not_fit_the_constructor_are_refused_at_spawn(four: Pr
 
 def test_initialized_is_done_when_every_proc_is_up(spawn_procs: Spawn) -> None:
     procs = spawn_procs({"gpus": 2})
-    assert procs.initialized.get(timeout=60) is None
+    assert procs.initialized.get(timeout=60) is True
     teller = procs.spawn("teller", Teller)
     assert teller.initialized.get(timeout=60) is None
 
