@@ -15,6 +15,7 @@ from monarch._src.net import keys
 from monarch.actor import attach as attach_through
 from monarch.actor import attach_to_workers, shutdown_context
 from monarch.session import attach, detach, reap
+from tests.audits import audited
 from tests.fault.keepers import Keeper, info, keeper, kept_name
 from tests.integration.programs import watched
 from tests.workers import PATIENCE_S, Worker, worker, workers
@@ -42,7 +43,7 @@ class Site:
 
     def tunnelled(self) -> int:
         """How often the gateway was asked for a connection."""
-        lines = map(json.loads, (self.folder / "audit").read_text().splitlines())
+        lines = audited(self.folder / "audit")
         return sum(line["what"] == "linked" and "tunnel-" in line["node"] for line in lines)
 
 

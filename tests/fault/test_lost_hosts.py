@@ -5,7 +5,6 @@ The hosts are network namespaces: two workers, and a third with the client.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 from monarch._src.core.links import Bounds
 from monarch._src.core.room import ALLOWANCE, QUEUE
 from monarch._src.net import keys
+from tests.audits import audited
 from tests.fault.calling import (
     PROGRAM,
     calling,
@@ -197,7 +197,7 @@ def test_each_thing_that_an_operator_does_is_in_the_audit(
     client.wait_for(lambda line: "got" in line)
     client.tell("end")
     client.wait_for(lambda line: "given_back" in line)
-    lines = [json.loads(line) for line in (tmp_path / "audit1").read_text().splitlines()]
+    lines = audited(tmp_path / "audit1")
     told = {line["what"]: line for line in lines if line["what"] != "broke off"}
     assert list(told) == ["linked", "attach", "spawn", "left"]
     assert told["linked"]["role"] == "owner"

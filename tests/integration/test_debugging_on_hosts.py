@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import json
 from pathlib import Path
 
 from monarch._src.net import keys
 from monarch.actor import attach_to_workers, shutdown_context
 from monarch.debug import attach, cast, resume, waiting
 from monarch.observe import interrupt_procs, snapshot
+from tests.audits import audited
 from tests.integration.dap_client import debugging
 from tests.integration.debugging import Stepper, news
 from tests.workers import PATIENCE_S, TRUST_ALL, workers
@@ -34,7 +34,7 @@ def test_who_debugs_and_who_kills_is_in_the_audit_of_the_host(tmp_path: Path) ->
         answer.get(timeout=PATIENCE_S)
         interrupt_procs(procs.slice(gpus=1))
         shutdown_context(reason="the worker is about to end")
-    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    lines = audited(audit)
     told = [line for line in lines if line["what"] in ("debug", "kill")]
     assert {line["what"] for line in told} == {"debug", "kill"}
     for line in told:

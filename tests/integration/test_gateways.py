@@ -44,6 +44,7 @@ from monarch.actor import (
 )
 from monarch.config import configured
 from monarch.session import SessionError
+from tests.audits import audited
 from tests.conftest import Faults
 from tests.integration.programs import running
 from tests.integration.residents import CLIENT, Resident
@@ -64,8 +65,7 @@ class Site:
         self.addresses = [one.address for one in behind]
 
     def audit(self, what: str) -> list[dict[str, Any]]:
-        lines = (self.folder / "audit").read_text().splitlines()
-        return [found for line in lines if (found := json.loads(line))["what"] == what]
+        return [line for line in audited(self.folder / "audit") if line["what"] == what]
 
     def wait_until_refused(self, caller: Caller, why: str) -> None:
         """Until that is in the audit; what was only received is not yet."""

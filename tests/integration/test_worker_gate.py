@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from monarch._src.net import keys
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, HoldSite, LetSiteGo, Shutdown
 from monarch.actor import attach_to_workers, shutdown_context
+from tests.audits import audited
 from tests.integration.residents import Resident
 from tests.strangers import Bomb, linked
 from tests.workers import PATIENCE_S, Worker, worker
@@ -35,7 +35,7 @@ def one(job: str, tmp_path: Path) -> Iterator[Worker]:
 
 
 def refusals(tmp_path: Path) -> list[str]:
-    lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    lines = audited(tmp_path / "audit")
     return [line["why"] for line in lines if line["what"] == "refused"]
 
 

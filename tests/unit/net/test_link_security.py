@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import re
@@ -39,6 +38,7 @@ from monarch._src.wire.linking import (
     encode_link,
 )
 from monarch._src.wire.messages import Call, Snapshot
+from tests.audits import audited
 from tests.unit.net.linked import Load, Make, Party
 
 MALFORMED = int(os.environ.get("MONARCH_MALFORMED", "1000"))
@@ -69,7 +69,7 @@ class Guarded:
         assert self.worker.next_message() == b"still here"
 
     def refused(self) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
+        lines = audited(self.log)
         return [line for line in lines if line["what"] == "refused"]
 
     def wait_for_refusals(self, count: int) -> None:
@@ -306,7 +306,7 @@ def test_who_links_is_written_down_with_role_key_and_address(
     guarded: Guarded, job_keys: Load
 ) -> None:
     guarded.still_works()
-    lines = [json.loads(line) for line in guarded.log.read_text().splitlines()]
+    lines = audited(guarded.log)
     assert {key: lines[0][key] for key in ("what", "role", "key", "node", "address")} == {
         "what": "linked", "role": "owner", "key": fingerprint(job_keys(Role.OWNER).public),
         "node": "client-1", "address": "127.0.0.1",
