@@ -56,7 +56,8 @@ def test_meshes_of_the_same_hosts_are_equal() -> None:
 def test_hosts_and_procs_that_are_there_say_true_and_actors_nothing(four: ProcMesh) -> None:
     assert this_host().initialized.get(timeout=60) is True
     assert four.initialized.get(timeout=60) is True
-    assert four.spawn("echo", Echo).initialized.get(timeout=60) is None  # type: ignore[attr-defined]
+    echo: Any = four.spawn("echo", Echo)
+    assert echo.initialized.get(timeout=60) is None
     assert this_host().region.extent == this_host().extent
 
 

@@ -118,6 +118,20 @@ def test_ranks_that_name_themselves_in_what_they_say_are_told_once() -> None:
     )
 
 
+def test_another_reason_among_many_that_differ_in_numbers_is_seen() -> None:
+    said = [f"rank {rank} timed out after {rank / 7} s" for rank in range(128)]
+    said[77], said[90], said[91] = "no space left", "rank 90 is stuck", "rank 91 is stuck"
+    failures = [failed(n, frames=(CELL,), message=text) for n, text in enumerate(said)]
+    lines = str(ActorError(failures=failures)).splitlines()
+    assert lines[-5:] == [
+        "and on 127 more ranks, in other words:",
+        "  gpus=77: no space left",
+        "  gpus=90: rank 90 is stuck",
+        f"  gpus=1: {said[1]}",
+        "  124 more: gpus=2..76, gpus=78..89, gpus=91..127",
+    ]
+
+
 def test_words_that_are_long_are_cut_where_they_are_those_of_other_ranks() -> None:
     long = "x" * 1000
     failures = [failed(n, frames=(CELL,), message=f"{n} {long}") for n in range(2)]

@@ -22,6 +22,7 @@ _FIRST_FRAMES, _LAST_FRAMES = 10, 20
 
 _WORDINGS = 3  # of one failure that are told, beside the first
 _LONGEST_WORDS = 200
+_NO_DIGITS = str.maketrans("", "", "0123456789")
 _LONG_S = 10.0  # below that, for how long something ran explains nothing
 
 
@@ -337,11 +338,34 @@ def others_text(
     if rest:
         lines.append(f"and on {_more_ranks(sum(map(len, rest)))}, in other words:")
         rest.sort(key=lambda group: min(tuple(one.point.values()) for one in group))
+        rest = _odd_first(rest, first[0])
         lines += [f"  {name(group)}: {_words(group[0], first[0])}" for group in rest[:_WORDINGS]]
         left = [one for group in rest[_WORDINGS:] for one in group]
         if left:
             lines.append(f"  {len(left)} more: {name(left)}")
     return lines
+
+
+def _odd_first(
+    groups: Sequence[Sequence[RankFailure]], known: RankFailure
+) -> list[Sequence[RankFailure]]:
+    """Each wording once before any that differs from one of them in numbers only.
+
+    Among a hundred ranks that give their number, the one with another reason is to be seen.
+    """
+    seen = {_wording(known)}
+    odd: list[Sequence[RankFailure]] = []
+    usual: list[Sequence[RankFailure]] = []
+    for group in groups:
+        wording = _wording(group[0])
+        (usual if wording in seen else odd).append(group)
+        seen.add(wording)
+    return [*odd, *usual]
+
+
+def _wording(failure: RankFailure) -> tuple[str, str]:
+    said = (failure.first_cause.message, failure.message)
+    return said[0].translate(_NO_DIGITS), said[1].translate(_NO_DIGITS)
 
 
 def _more_ranks(count: int) -> str:
