@@ -40,15 +40,33 @@ class Arguments:
 
 
 def split_words(line: str) -> list[str]:
-    """The words of a magic's line, quotes respected.
+    """The words of a magic's line, quotes respected; none of a comment behind them.
 
     Raises:
         CommandError: a quote is not closed.
     """
     try:
-        return shlex.split(line)
+        return shlex.split(_without_comment(line))
     except ValueError as error:
         raise CommandError(f"{line.strip()}: {str(error).lower()}; close the quote") from None
+
+
+def _without_comment(line: str) -> str:
+    """The line up to a `#` where a word begins; `shlex` would take one within a word too."""
+    quote, before, escaped = "", " ", False
+    for at, char in enumerate(line):
+        if escaped:
+            escaped = False
+        elif char == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char == "#" and before.isspace():
+            return line[:at]
+        before = char
+    return line
 
 
 def parse_arguments(command: str, words: Sequence[str], known: Sequence[Option]) -> Arguments:

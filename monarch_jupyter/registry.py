@@ -21,8 +21,8 @@ def complete_meshes(words: Sequence[str], _namespace: MutableMapping[str, object
 
 def no_name(command: str, wanted: str) -> CommandError:
     """A command was given nothing, and needs what is wanted; the text says what there is."""
-    listed = ", ".join(mesh_names())
-    there = f"; there is {listed}" if listed else "; there are no meshes"
+    names = mesh_names()
+    there = _listed(names) if names else "; there are no meshes"
     return CommandError(f"{command} needs {wanted}{there}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import keyword
 import math
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,7 @@ def split_job(text: str) -> tuple[str, str]:
 
 def check_name(name: str) -> None:
     """Raises:
-    CommandError: `name` can't be a variable of the notebook.
+    CommandError: `name` can't be a variable of the notebook, or hides a function of Python.
     """
     if "=" in name:
         raise CommandError(f"spawn needs a name before {name}; for example `{EXAMPLE}`")
@@ -74,6 +75,10 @@ def check_name(name: str) -> None:
         raise CommandError(
             f"'{name}' can't name a mesh, because the notebook binds it as a variable; "
             "use letters, digits and _"
+        )
+    if hasattr(builtins, name):
+        raise CommandError(
+            f"'{name}' is Python's own, which the notebook would lose; choose another name"
         )
 
 

@@ -39,7 +39,8 @@ def spawn(
     if it has several; of `dims`, `hosts` is how many of them, and all if it is left out.
 
     Raises:
-        CommandError: the name is taken, a dim is none, a module to preload doesn't exist.
+        CommandError: the name is taken, a dim is none, a module to preload doesn't exist, these are
+            more processes than a host may have.
         SupervisionError: a process didn't start; the mesh is stopped again.
     """
     check_name(name)
@@ -59,12 +60,15 @@ def _make(request: SpawnRequest) -> ProcMesh:
     hosts = this_host()
     if request.job:
         hosts = hosts_of(request.job, request.hosts, dims.pop("hosts", None))
-    mesh = hosts.spawn_procs(
-        dims or None,
-        name=request.name,
-        env=request.env or None,
-        preload=request.preload,
-    )
+    try:
+        mesh = hosts.spawn_procs(
+            dims or None,
+            name=request.name,
+            env=request.env or None,
+            preload=request.preload,
+        )
+    except ValueError as error:  # more processes than a host may have
+        raise CommandError(str(error)) from None
     try:
         mesh.initialized.get()
         if request.keep:

@@ -76,6 +76,12 @@ def test_a_syntax_error_is_found_before_anything_runs(kernel: Kernel) -> None:
     assert kernel.value("_.values()") == "[False]"
 
 
+def test_a_comment_may_stand_behind_the_ranks_it_names(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=3  # three, for a start")
+    kernel.ok("%%monarch on workers[gpus=0:2]  # it's the first two\nrank")
+    assert kernel.value("_.values()") == "[0, 1]"
+
+
 @pytest.mark.parametrize("line", ["!nvidia-smi", "%time f()"])
 def test_a_line_that_only_the_notebook_knows_is_told_to_be_one(kernel: Kernel, line: str) -> None:
     kernel.ok("%monarch spawn workers gpus=1")

@@ -33,12 +33,29 @@ def test_spawn_without_dims_asks_for_one_rank() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("on workers  # warm up", ["on", "workers"]),
+        ("on workers[gpus=0:2] # it's only two", ["on", "workers[gpus=0:2]"]),
+        ("# nothing", []),
+        ("spawn w --env A=x#y", ["spawn", "w", "--env", "A=x#y"]),
+        ("logs w --grep '# step'  # with a mark", ["logs", "w", "--grep", "# step"]),
+        (r"logs w --grep \# # 'a mark'", ["logs", "w", "--grep", "#"]),
+        (r'logs w --grep "a \" # b"', ["logs", "w", "--grep", 'a " # b']),
+    ],
+)
+def test_what_stands_behind_a_hash_is_a_comment(line: str, words: list[str]) -> None:
+    assert split_words(line) == words
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "spawn needs a name; for example `%monarch spawn workers gpus=8`"),
         ("gpus=8", "spawn needs a name before gpus=8"),
         ("my-mesh gpus=8", "'my-mesh' can't name a mesh"),
         ("class gpus=8", "'class' can't name a mesh"),
+        ("print gpus=8", "'print' is Python's own, which the notebook would lose; choose another"),
         ("workers gpus", "'gpus' is no dim; write dim=N, as in `%monarch spawn workers gpus=8`"),
         ("workers gpus=many", "gpus=many: 'many' is no size; give a whole number, as in gpus=8"),
         ("workers gpus=1.5", "gpus=1.5: '1.5' is no size"),

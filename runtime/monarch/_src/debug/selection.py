@@ -42,6 +42,11 @@ class Selection:
             size *= one
         return self.ranks is None or _holds(self.ranks, rank, size)
 
+    def __str__(self) -> str:
+        dims = ", ".join(f"{dim}={_text(wanted)}" for dim, wanted in self.dims.items())
+        ranks = "" if self.ranks is None else f" ranks({_text(self.ranks).strip('()')})"
+        return self.name + (f"[{dims}]" if dims else "") + ranks
+
 
 def parse_named(text: str) -> Selection:
     """`workers`, or `workers[gpus=0:4]`.
@@ -96,6 +101,13 @@ def _wanted(text: str) -> Wanted:
     if not parts or not all(part.isdecimal() for part in parts):
         raise DebugError(f"{text.strip()!r} selects no ranks; {HOW}")
     return int(parts[0]) if len(parts) == 1 else tuple(int(part) for part in parts)
+
+
+def _text(wanted: Wanted) -> str:
+    if not isinstance(wanted, slice):
+        return str(wanted)
+    bounds = [wanted.start, wanted.stop, *([] if wanted.step is None else [wanted.step])]
+    return ":".join("" if bound is None else str(bound) for bound in bounds)
 
 
 def _holds(wanted: Wanted, at: int, size: int) -> bool:
