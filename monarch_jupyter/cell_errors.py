@@ -7,10 +7,11 @@ look as they always did, or as another handler has them that was there before.
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -28,6 +29,7 @@ from monarch_jupyter.rendering.frames import CellNames, Place, place_lines, rank
 from monarch_jupyter.traces import (
     MACHINERY,
     RUNTIME,
+    with_short_causes,
     without_cause,
     without_refusal,
     without_runtime,
@@ -44,6 +46,9 @@ OPEN = 0.4
 """The same while some have not, who may be about to fail or may compute for hours."""
 LOOK = 0.02
 
+# Kinds of failures after which who has failed cannot be called any more.
+_ENDED = ("proc died", "actor died", "nobody waited", "not handled", "constructor")
+_NO_NAME = re.compile(r"name '(\w+)' is not defined")
 # Not red: on the red ground of an error, in a dark theme, that is hard to read.
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
@@ -104,6 +109,7 @@ class CellErrors:
         _remember(kind, error, trace)
         cell_names = cell_names_of(shell)
         lines = error_lines(error, trace, cell_names)
+        lines += _names_of_the_notebook(error, shell.user_ns)
         shell._showtraceback(kind, error, lines)
         rest = whole_tracebacks_html(error.failures)
         if rest:
@@ -135,9 +141,12 @@ class CellErrors:
         tb_offset: int | None,
     ) -> list[str]:
         kinds, handler = self._before
-        if handler is not None and isinstance(error, kinds):
-            return handler(kind, error, trace, tb_offset)
-        shell.showtraceback((kind, error, trace), tb_offset=tb_offset, running_compiled_code=True)
+        with with_short_causes(error, HANDLED):
+            if handler is not None and isinstance(error, kinds):
+                return handler(kind, error, trace, tb_offset)
+            shell.showtraceback(
+                (kind, error, trace), tb_offset=tb_offset, running_compiled_code=True
+            )
         return []
 
 
@@ -177,13 +186,45 @@ def error_lines(
         blocks.append("\n".join([f"{_BOLD}{title}{head}{_PLAIN}", *rest, ""]))
     if not blocks:
         blocks.append(f"{_BOLD}{type(error).__name__}: {error}{_PLAIN}")
-    if isinstance(error, SupervisionError) and error.failures and error.remedy:
-        blocks.append(f"{error.remedy}\n")
+    remedy = _remedy(error)
+    if remedy:
+        blocks.append(f"{remedy}\n")
     caller = [] if _from_cell(error) else list(_calling_places(trace))
+    caller = [place for place in caller if place.library is None] or caller
     if caller:
         lines = [line for place in caller for line in place_lines(place, cell_names)]
         blocks.append("\n".join(["called from", *(f"  {line}" for line in lines)]))
     return blocks
+
+
+def _remedy(error: ActorError | SupervisionError) -> str:
+    """What can be done where something has ended for good; empty if nothing has."""
+    if not isinstance(error, SupervisionError) or not error.failures:
+        return ""
+    ended = [one for one in error.failures if one.kind in _ENDED and not one.restarted]
+    if error.remedy or not ended or any(one.earlier for one in ended):
+        return error.remedy
+    it = "it" if len(ended) == 1 else "them"
+    return (
+        f"calls that include {it} raise from now on: stop the mesh and spawn it again, or go on "
+        f"with a slice without {it}"
+    )
+
+
+def _names_of_the_notebook(
+    error: ActorError | SupervisionError, names: Container[str]
+) -> Iterator[str]:
+    """Lines about names that a cell on ranks has taken for its own."""
+    told = (
+        _NO_NAME.match(failure.message)
+        for failure in error.failures
+        if failure.exception_type == "NameError" and is_rank_cell(failure)
+    )
+    for name in dict.fromkeys(match[1] for match in told if match and match[1] in names):
+        yield (
+            f"{name!r} is a variable of the notebook, and ranks have their own: assign it in a "
+            "cell on them, or hand it to an endpoint\n"
+        )
 
 
 def cell_names_of(shell: Any) -> CellNames:

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from opcode import opmap
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 import ipykernel
@@ -70,6 +70,46 @@ def without_cause(error: BaseException) -> Generator[None]:
         yield
     finally:
         error.__cause__, error.__suppress_context__ = cause, suppressed
+
+
+@contextmanager
+def with_short_causes(
+    error: BaseException, of_ranks: tuple[type[BaseException], ...]
+) -> Generator[None]:
+    """While it is shown: of what it came of, or holds, the user's frames alone where they tell all.
+
+    That is so of errors `of_ranks`, which have what happened there in their text, and of refusals.
+    """
+    kept: list[tuple[BaseException, TracebackType | None, BaseException | None, bool]] = []
+    seen = {id(error)}
+    behind = _behind(error)
+    while behind:
+        one = behind.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        trace = one.__traceback__
+        kept.append((one, trace, one.__cause__, one.__suppress_context__))
+        if isinstance(one, of_ranks):
+            one.__traceback__, one.__cause__ = without_runtime(trace), None
+        else:
+            one.__traceback__ = without_refusal(one, trace) or trace
+            behind += _behind(one)
+    try:
+        yield
+    finally:
+        for one, trace, cause, suppressed in kept:
+            one.__traceback__, one.__cause__ = trace, cause
+            one.__suppress_context__ = suppressed
+
+
+def _behind(error: BaseException) -> list[BaseException]:
+    """What an error came of, and what it holds if it is a group; Python 3.10 has no class of it."""
+    found: list[BaseException] = []
+    if any(kind.__name__ == "BaseExceptionGroup" for kind in type(error).__mro__):
+        found += cast(Any, error).exceptions
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return found if before is None else [*found, before]
 
 
 def _is_told(cause: BaseException, error: BaseException) -> bool:

@@ -61,7 +61,9 @@ class StaleClasses:
         self._told: set[tuple[int, type]] = set()
 
     def news(self, namespace: MutableMapping[str, object]) -> Iterable[str]:
-        """A line for each that was not told of yet."""
+        """A line for each that was not told of yet; one for several of a name, as a cell that was
+        run again leaves them."""
+        said: set[str] = set()
         for mesh in observe.actor_meshes():
             old, who = observe.actor_class_of(mesh), observe.callees(mesh)
             new = namespace.get(old.__name__)
@@ -72,10 +74,13 @@ class StaleClasses:
             self._told.add((who.uid, new))
             if not same_code(old, new):
                 name = old.__name__
-                yield (
+                news = (
                     f"monarch: {name} has changed, and {who.name} on {who.procs.name} still runs "
                     f"the old code; `%monarch update {name}` puts the new one there, state kept"
                 )
+                if news not in said:
+                    said.add(news)
+                    yield news
 
 
 def _run(invocation: Invocation) -> None:

@@ -5,10 +5,10 @@ All else is one click away. No I/O but source lines.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from monarch.actor import RankFailure
+from monarch.actor import Frame, RankFailure
 from monarch.observe import failures_by_place, fold_failures, other_failures_text
 from monarch_jupyter.rank_names import name_ranks
 from monarch_jupyter.rendering import html
@@ -64,23 +64,30 @@ def _cell_place(failure: RankFailure) -> str:
 
 
 def entry_lines(groups: Sequence[Sequence[RankFailure]], cell_names: CellNames) -> list[str]:
-    """The headline, the user's frames with source, a dead process's last words.
+    """The headline, the user's frames with source, what is behind it, a process's last words.
 
     `groups`: of failures at one place; see `monarch.observe.failures_by_place`.
     """
     first = groups[0][0]
     lines = headline(groups)
-    lines += [f"  {line}" for line in story_lines(user_places(first), cell_names)]
-    death = first.first_cause.death
+    cause = first.first_cause
+    lines += [f"  {line}" for line in story_lines(user_places(cause.frames), cell_names)]
+    before: tuple[object, ...] = ()
+    for one in cause.behind:
+        lines.append(one.what)
+        if one.place != before:  # of a group, several may have been raised at one place
+            lines += [f"  {line}" for line in story_lines(user_places(one.frames), cell_names)]
+        before = one.place
+    death = cause.death
     if death is not None and death.stderr_tail:
         lines.append("  its last lines on stderr:")
         lines += [f"    {line}" for line in death.stderr_tail[-STDERR_LINES:]]
+    lines += [f"  {line}" for line in first.lives]
     return lines
 
 
-def user_places(failure: RankFailure) -> list[Place]:
-    """The frames of the user's own program where it all began, outermost first."""
-    frames = failure.first_cause.frames
+def user_places(frames: Iterable[Frame]) -> list[Place]:
+    """Those of the user's own program, outermost first."""
     places = [Place(f.filename, f.lineno, f.name, f.line) for f in frames if f.user]
     return [place for place in places if not place.is_own]
 

@@ -17,6 +17,8 @@ from monarch_jupyter.rendering.words import count
 
 AROUND = 2
 """Lines shown before and after."""
+FIRST, LAST = 4, 6
+"""Frames shown of very many."""
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RANK_CELL = re.compile(r"<cell (?P<cell>.*)>\Z")
@@ -71,7 +73,8 @@ def place_lines(place: Place, cell_names: CellNames) -> list[str]:
 def story_lines(places: Sequence[Place], cell_names: CellNames) -> list[str]:
     """A traceback: the lines of the program, and of libraries the one where it ended.
 
-    Where none is of the program, all are shown.
+    Where none is of the program, all are shown. Of many, as an endless recursion has them, those at
+    both ends.
     """
     runs = [(of_library, list(run)) for of_library, run in groupby(places, _is_of_library)]
     lines: list[str] = []
@@ -82,8 +85,23 @@ def story_lines(places: Sequence[Place], cell_names: CellNames) -> list[str]:
         if left_out:
             libraries = dict.fromkeys(place.library for place in run[:left_out])
             lines.append(f"... {count(left_out, 'frame')} of {', '.join(map(str, libraries))} ...")
-        for place in run[left_out:]:
-            lines += place_lines(place, cell_names)
+        lines += _run_lines(run[left_out:], cell_names)
+    return lines
+
+
+def _run_lines(run: Sequence[Place], cell_names: CellNames) -> list[str]:
+    """Frames one after the other: what calls itself once, of very many those at both ends."""
+    calls = [(place, len(list(same))) for place, same in groupby(run)]
+    beyond = len(calls) - FIRST - LAST
+    lines: list[str] = []
+    for at, (place, times) in enumerate(calls):
+        if beyond > 0 and FIRST <= at < FIRST + beyond:
+            if at == FIRST:
+                lines.append(f"... {count(beyond, 'more frame')} ...")
+            continue
+        lines += place_lines(place, cell_names)
+        if times > 1:
+            lines.append(f"... the same {count(times - 1, 'more time')} ...")
     return lines
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         SupervisionError,
     )
     from monarch._src.failures import (
+        Behind,
         Death,
         Frame,
         MeshFailure,
@@ -62,7 +63,7 @@ _LIGHT = {
     "core.identity": "ProcId Uid",
     "errors": "ActorError CallCancelled DeadlockError MeshStoppedError RestartedError "
     "SupervisionError",
-    "failures": "Death Frame MeshFailure OutOfMemory RankFailure Undeliverable",
+    "failures": "Behind Death Frame MeshFailure OutOfMemory RankFailure Undeliverable",
     "shape": "Extent NDSlice Point Region Shape ValueMesh",
     "telemetry.meter": "get_meter",
     "telemetry.spans": "span traced",
@@ -133,6 +134,7 @@ __all__ = [
     "ActorId",
     "ActorInstance",
     "ActorMesh",
+    "Behind",
     "BootstrapCommand",
     "CallCancelled",
     "Channel",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import os
 import signal
@@ -56,6 +57,35 @@ class Failing(Actor):
             {}["absent"]
         except KeyError as error:
             raise RuntimeError("could not look it up") from error
+
+    @endpoint
+    def raise_in_a_chain(self, length: int) -> None:
+        error = ValueError("0")
+        for number in range(1, length):
+            after = ValueError(str(number))
+            after.__cause__, error = error, after
+        raise error
+
+    @endpoint
+    def raise_while_handling(self) -> None:
+        try:
+            {}["absent"]
+        except KeyError:
+            self.could_not_repair()
+
+    def could_not_repair(self) -> None:
+        raise RuntimeError("could not repair it")
+
+    @endpoint
+    def raise_a_group(self) -> None:
+        group = vars(builtins)["ExceptionGroup"]  # of Python 3.11
+        raise group("two shards", [ValueError("shard 3"), OSError("shard 5")])
+
+    @endpoint
+    def raise_a_cycle(self) -> None:
+        error, cause = ValueError("one"), ValueError("two")
+        error.__cause__, cause.__cause__ = cause, error
+        raise error
 
     @endpoint
     def recurse(self, depth: int = 0) -> None:
@@ -125,6 +155,17 @@ class Mute(Exception):
 
     def __str__(self) -> str:
         raise ZeroDivisionError
+
+
+class Asking(Actor):
+    """Calls another actor, whose error is its own then."""
+
+    def __init__(self, failing: Failing) -> None:
+        self.failing = failing
+
+    @endpoint
+    def ask(self) -> None:
+        self.failing.raise_with_cause.call_one().get()
 
 
 class BadConstructor(Actor):

@@ -17,7 +17,7 @@ from tests.conftest import Faults
 from tests.integration import mortals
 from tests.integration.actors import Echo
 from tests.integration.gates import GateKeeper
-from tests.integration.mortals import BadConstructor, Failing, Picky
+from tests.integration.mortals import Asking, BadConstructor, Failing, Picky
 from tests.integration.programs import run
 
 Spawn = Callable[..., ProcMesh]
@@ -128,6 +128,43 @@ def test_the_remote_traceback_shows_the_causes(four: ProcMesh) -> None:
     assert "KeyError: 'absent'" in told
     assert "The above exception was the direct cause" in told
     assert told.index("KeyError") < told.index("RuntimeError: could not look it up")
+
+
+def test_an_error_says_what_it_came_of(four: ProcMesh) -> None:
+    failing = four.spawn("failing", Failing).slice(gpus=0)
+    lines = str(failing.raise_with_cause.call_one().exception()).splitlines()
+    at = lines.index("because of KeyError: 'absent'")
+    assert lines[0].endswith("raised RuntimeError: could not look it up")
+    assert lines[at + 2].strip() == '{}["absent"]'
+    lines = str(failing.raise_while_handling.call_one().exception()).splitlines()
+    assert "while it handled KeyError: 'absent'" in lines
+    assert not any("_src" in line for line in lines)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no groups before 3.11")
+def test_an_error_says_what_a_group_holds(four: ProcMesh) -> None:
+    error = four.spawn("failing", Failing).slice(gpus=0).raise_a_group.call_one().exception()
+    assert "in it: ValueError: shard 3\nin it: OSError: shard 5" in str(error)
+
+
+def test_a_chain_of_errors_is_told_as_far_as_the_next_eight(four: ProcMesh) -> None:
+    failing = four.spawn("failing", Failing).slice(gpus=0)
+    error = failing.raise_in_a_chain.call_one(1000).exception()
+    assert isinstance(error, ActorError)
+    assert [one.message for one in error.failures[0].behind] == [
+        str(number) for number in range(998, 990, -1)
+    ]
+    error = failing.raise_a_cycle.call_one().exception()
+    assert isinstance(error, ActorError)
+    assert [one.message for one in error.failures[0].behind] == ["two"]
+
+
+def test_the_error_of_another_actor_is_told_once(four: ProcMesh) -> None:
+    failing = four.spawn("failing", Failing).slice(gpus=0)
+    asking = four.spawn("asking", Asking, failing).slice(gpus=1)
+    text = str(asking.ask.call_one().exception())
+    assert text.count("could not look it up") == 2, "its line, and its words"
+    assert text.count("because of KeyError: 'absent'") == 1
 
 
 def test_an_exception_that_cannot_be_pickled_arrives_as_its_text(four: ProcMesh) -> None:

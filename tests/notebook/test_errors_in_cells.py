@@ -41,6 +41,19 @@ class Frail(Actor):
     @endpoint
     def pid(self):
         return os.getpid()
+
+    @endpoint
+    def look_up(self, key):
+        try:
+            return {}[key]
+        except KeyError as error:
+            raise RuntimeError("no such setting") from error
+
+    @endpoint
+    def recurse(self):
+        def deeper():
+            deeper()
+        deeper()
 """
 
 
@@ -64,6 +77,79 @@ def test_ranks_that_fail_alike_are_one_entry_with_the_line_that_raised(kernel: K
     assert re.search(r"Cell In\[\d+\], line \d+, in fail", text)
     assert '    raise ValueError("the loss is not a number")' in text
     assert "_src" not in text, "frames of the runtime are shown"
+
+
+def test_what_an_error_came_of_is_shown_with_its_lines(kernel: Kernel) -> None:
+    frail(kernel, 2)
+    text = kernel.run("frail.look_up.call('lr').get()").traceback
+    assert re.search(r"^because of KeyError: 'lr'\n  Cell In\[\d+\], line", text, re.MULTILINE)
+    assert re.search(r"-> \d+             return \{\}\[key\]", text)
+    assert "_src" not in text
+
+
+def test_an_endless_recursion_is_shown_in_a_screenful(kernel: Kernel) -> None:
+    frail(kernel, 2)
+    text = kernel.run("frail.recurse.call().get()").traceback
+    assert "raised RecursionError" in text
+    assert re.search(r"\.\.\. the same \d+ more times \.\.\.", text)
+    assert len(text.splitlines()) < 30
+
+
+def test_an_error_of_the_cell_that_came_of_one_of_ranks_shows_no_frames_of_the_runtime(
+    kernel: Kernel,
+) -> None:
+    frail(kernel, 2)
+    ask = "frail.step.call([0]).get()"
+    for raising in ("raise RuntimeError('no step') from error", "raise RuntimeError('no step')"):
+        shown = kernel.run(f"try:\n    {ask}\nexcept Exception as error:\n    {raising}")
+        assert shown.error_name == "RuntimeError"
+        assert f"-> 4     {raising}" in shown.traceback
+        assert "ActorError: Frail.step on workers[gpus=0] raised ValueError" in shown.traceback
+        assert "_src" not in shown.traceback
+        assert kernel.value("__import__('sys').last_value.__context__.__cause__") == (
+            "ValueError('the loss is not a number')"
+        )
+    shown = kernel.run(
+        "import asyncio\nasync def ask():\n    await frail.step.call([0])\n"
+        "async with asyncio.TaskGroup() as group:\n    group.create_task(ask())"
+    )
+    assert "raised ValueError: the loss is not a number" in shown.traceback + shown.stderr
+    assert "_src" not in shown.traceback + shown.stderr
+
+
+def test_the_line_that_called_ends_the_trace_also_where_a_library_waits_for_it(
+    kernel: Kernel,
+) -> None:
+    frail(kernel, 2)
+    shown = kernel.run("import asyncio\nawait asyncio.gather(frail.step.call([0]))")
+    assert shown.traceback.rstrip().endswith("-> 2 await asyncio.gather(frail.step.call([0]))")
+
+
+def test_what_can_be_done_about_a_death_is_said_with_it(kernel: Kernel) -> None:
+    frail(kernel)
+    for code in ("frail.slice(gpus=1).die.call().get()", "frail.step.call([]).get()"):
+        text = kernel.run(code).traceback
+        assert "calls that include it raise from now on: stop the mesh and spawn it again" in text
+    kernel.ok(
+        "from monarch.actor import this_host\n"
+        "again = this_host().spawn_procs({'gpus': 2}, restart='on-failure')\n"
+        "frail = again.spawn('frail', Frail)"
+    )
+    text = kernel.run("frail.slice(gpus=1).die.call().get()").traceback
+    assert "it is started again, and what it held in memory is lost" in text
+    assert "from now on" not in text
+    kernel.ok("again.stop().get()")
+
+
+def test_a_cell_on_ranks_that_wants_a_variable_of_the_notebook_says_whose_it_is(
+    kernel: Kernel,
+) -> None:
+    kernel.ok("%monarch spawn workers gpus=2\nrate = 0.1")
+    said = "'rate' is a variable of the notebook, and ranks have their own: assign it in a cell on"
+    assert said in kernel.run("%%monarch on workers\nprint(rate)").traceback
+    text = kernel.run("%%monarch on workers\nprint(rote)").traceback
+    assert "name 'rote' is not defined" in text
+    assert "of the notebook" not in text
 
 
 def test_the_line_that_called_is_shown_too(kernel: Kernel) -> None:

@@ -15,6 +15,7 @@ from monarch._src.failures import as_causes, at_text, failures_text, fold, moved
 from monarch._src.wire.text import pack, unpacker
 from monarch.actor import (
     ActorError,
+    Behind,
     DeadlockError,
     Death,
     Frame,
@@ -81,6 +82,46 @@ def test_an_endpoint_that_raised_alike_on_some_ranks() -> None:
         "    loss = self.loss / self.count\n"
         "and on 4 more ranks: gpus=0..2, gpus=6"
     )
+
+
+def test_what_an_error_came_of_is_told_behind_it_with_its_own_frames() -> None:
+    behind = (
+        Behind("from", "KeyError", "'lr'", (OURS, HELPER)),
+        Behind("during", "OSError", "", ()),
+    )
+    known = failed(frames=(CELL,), behind=behind)
+    assert str(ActorError(failures=[known, failed(0, frames=(CELL,), behind=behind)])) == (
+        "Trainer.step on workers[gpus=3] raised ZeroDivisionError: division by zero\n"
+        '  File "<cell 3>", line 7, in step\n'
+        "    loss = self.loss / self.count\n"
+        "because of KeyError: 'lr'\n"
+        '  File "/home/me/train.py", line 12, in mean\n'
+        "    return total / count\n"
+        "while it handled OSError\n"
+        "and on 1 more rank: gpus=0"
+    )
+
+
+def test_what_a_group_of_exceptions_holds_is_told_and_a_place_once() -> None:
+    behind = [Behind("in", "ValueError", f"shard {at}", (HELPER,)) for at in range(2)]
+    lines = failed(frames=(), behind=(*behind, Behind("in", "KeyError", "1", (CELL,)))).text()
+    assert lines.splitlines()[1:] == [
+        "in it: ValueError: shard 0",
+        '  File "/home/me/train.py", line 12, in mean',
+        "    return total / count",
+        "in it: ValueError: shard 1",
+        "in it: KeyError: 1",
+        '  File "<cell 3>", line 7, in step',
+        "    loss = self.loss / self.count",
+    ]
+
+
+def test_failures_that_came_of_others_are_others_and_travel_with_them() -> None:
+    one, other = (failed(behind=(Behind("from", kind, "x", (CELL,)),)) for kind in ("A", "B"))
+    assert one.story != other.story
+    assert one.place != other.place
+    assert one.place == failed(behind=(Behind("from", "A", "y", (CELL,)),)).place
+    assert unpacker(RankFailure)(pack(one)) == one
 
 
 def test_an_endpoint_that_raised_alike_on_two_ranks() -> None:

@@ -11,30 +11,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from monarch._src.raised import (
+    FIRST_FRAMES,
+    LAST_FRAMES,
+    Behind,
+    Frame,
+    behind_text,
+    frames_text,
+)
+
 FailureKind = Literal[
     "endpoint", "constructor", "actor died", "nobody waited", "not handled", "undeliverable",
     "proc died", "host lost", "link lost", "never started", "stopped", "out of reach",
 ]  # fmt: skip
 
 
-_FIRST_FRAMES, _LAST_FRAMES = 10, 20
-
-
 _WORDINGS = 3  # of one failure that are told, beside the first
 _LONGEST_WORDS = 200
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _LONG_S = 10.0  # below that, for how long something ran explains nothing
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One line of a remote traceback. `user` is False for frames of the runtime itself."""
-
-    filename: str
-    lineno: int
-    name: str
-    line: str
-    user: bool = True
 
 
 @dataclass(frozen=True)
@@ -118,7 +113,7 @@ class RankFailure:
 
     `restarted`: the rank is being started again, for the so-maniest time (0: it is not). `earlier`:
     the ends of the lives that this one followed, the oldest first, as far as they counted for the
-    limit that it has reached.
+    limit that it has reached. `behind`: the exceptions that this one came of, or holds.
     """
 
     mesh_name: str
@@ -139,6 +134,7 @@ class RankFailure:
     earlier: tuple[Death, ...] = ()
     # Of an owner, or of what had called: of which failures this one came, the first one first.
     causes: tuple[RankFailure, ...] = ()
+    behind: tuple[Behind, ...] = ()
 
     @property
     def first_cause(self) -> RankFailure:
@@ -215,7 +211,7 @@ class RankFailure:
     def story(self) -> tuple[object, ...]:
         """What must be equal for two ranks to have failed in the same way."""
         return (self.kind, self.actor_class, self.endpoint, self.exception_type, self.message,
-                self.frames, bool(self.restarted), len(self.earlier),
+                self.frames, bool(self.restarted), len(self.earlier), self.behind,
                 *(cause.story for cause in self.causes))  # fmt: skip
 
     @property
@@ -227,6 +223,7 @@ class RankFailure:
         said = () if self.frames else (self.message,)
         return (self.kind, self.actor_class, self.endpoint, self.exception_type, said,
                 self.frames, bool(self.restarted), len(self.earlier),
+                tuple(one.place for one in self.behind),
                 *(cause.place for cause in self.causes))  # fmt: skip
 
     def text(self) -> str:
@@ -240,47 +237,32 @@ class RankFailure:
 
     def _own_text(self) -> str:
         what = self._then if self.causes else self._what
-        lines = [what, *_frames_text([frame for frame in self.frames if frame.user])]
+        lines = [what, *frames_text([frame for frame in self.frames if frame.user])]
+        lines += behind_text(self.behind)
         if self.death and self.death.stderr_tail:
             lines.append("  last lines on its stderr:")
             lines += [f"    {line}" for line in self.death.stderr_tail[-8:]]
+        lines += [f"  {line}" for line in self.lives]
+        return "\n".join(lines)
+
+    @property
+    def lives(self) -> list[str]:
+        """Lines about the lives of a rank that is started again, before and after this failure."""
+        lines: list[str] = []
         if self.restarted:
             lines.append(
-                "  it is started again, and what it held in memory is lost; this call may have "
+                "it is started again, and what it held in memory is lost; this call may have "
                 "been done in part: call again"
             )
         if self.earlier:
-            lines.append(f"  it has been started again {_times(len(self.earlier))} before, after:")
-            lines += [f"    {e.text()}, {e.ran_s:.1f} s after its start" for e in self.earlier]
-            lines.append("  and by its policy not once more: look for the cause, then spawn anew")
-        return "\n".join(lines)
+            lines.append(f"it has been started again {_times(len(self.earlier))} before, after:")
+            lines += [f"  {e.text()}, {e.ran_s:.1f} s after its start" for e in self.earlier]
+            lines.append("and by its policy not once more: look for the cause, then spawn anew")
+        return lines
 
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
-
-
-def _frames_text(frames: Sequence[Frame]) -> list[str]:
-    """As in a traceback; bounded, since an endless recursion has a thousand."""
-    runs: list[tuple[Frame, int]] = []
-    for frame in frames:
-        if runs and runs[-1][0] == frame:
-            runs[-1] = (frame, runs[-1][1] + 1)
-        else:
-            runs.append((frame, 1))
-    left_out = len(runs) - _FIRST_FRAMES - _LAST_FRAMES
-    lines: list[str] = []
-    for at, (frame, count) in enumerate(runs):
-        if left_out > 0 and _FIRST_FRAMES <= at < _FIRST_FRAMES + left_out:
-            if at == _FIRST_FRAMES:
-                lines.append(f"  ... {left_out} more frames ...")
-            continue
-        lines.append(f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}')
-        if frame.line:
-            lines.append(f"    {frame.line}")
-        if count > 1:
-            lines.append(f"  [the same {count - 1} more times]")
-    return lines
 
 
 def at_text(point: dict[str, int]) -> str:
@@ -448,8 +430,8 @@ def as_causes(failures: Sequence[RankFailure]) -> tuple[RankFailure, ...]:
 
 def _lean(failure: RankFailure) -> RankFailure:
     frames = failure.frames
-    if len(frames) > _FIRST_FRAMES + _LAST_FRAMES:
-        frames = frames[:_FIRST_FRAMES] + frames[-_LAST_FRAMES:]
+    if len(frames) > FIRST_FRAMES + LAST_FRAMES:
+        frames = frames[:FIRST_FRAMES] + frames[-LAST_FRAMES:]
     message = failure.message
     if len(message) > _LEAN_TEXT:
         message = message[:_LEAN_TEXT] + " ..."

@@ -11,17 +11,19 @@ import linecache
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from monarch._src import errors
 from monarch._src.errors import ActorError, SupervisionError
-from monarch._src.failures import FailureKind, Frame, OutOfMemory, RankFailure
+from monarch._src.failures import FailureKind, OutOfMemory, RankFailure
 from monarch._src.proc.system import memory_limit, rss_bytes
+from monarch._src.raised import FIRST_FRAMES, LAST_FRAMES, Behind, Frame, held_by
 from monarch._src.wire.frames import Payload, carried
 from monarch._src.wire.messages import DIED
 from monarch._src.wire.pickling import dumps, loads
@@ -31,6 +33,8 @@ from monarch._src.wire.text import unpacker
 LONGEST_TEXT = 1 << 19  # characters
 LONGEST_LINE = 200
 MOST_FRAMES = 2000
+MOST_BEHIND = 8  # exceptions
+LONGEST_BEHIND = 4096  # characters
 _RUNTIME = str(Path(errors.__file__).parent) + os.sep
 _unpack_failure = unpacker(RankFailure)
 
@@ -123,7 +127,32 @@ def describe(
         frames=frames_of(exception.__traceback__),
         traceback=_bounded("".join(traceback.format_exception(exception))),
         memory=_memory_of(exception),
+        behind=tuple(islice(_behind(exception, {id(exception)}), MOST_BEHIND)),
     )
+
+
+def _behind(exception: BaseException, seen: set[int]) -> Iterator[Behind]:
+    """What a group holds, then what an exception was raised from, or during the handling of."""
+    if isinstance(exception, (ActorError, SupervisionError)):
+        return  # its text tells all of it
+    near: list[tuple[Literal["from", "during", "in"], BaseException]]
+    near = [("in", one) for one in held_by(exception)]
+    if exception.__cause__ is not None:
+        near.append(("from", exception.__cause__))
+    elif not exception.__suppress_context__:
+        context = exception.__context__
+        # One that was never raised was put there: the failure that a supervisor was asked about.
+        if context is not None and context.__traceback__ is not None:
+            near.append(("during", context))
+    for how, one in near:
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        frames = frames_of(one.__traceback__)
+        if len(frames) > FIRST_FRAMES + LAST_FRAMES:
+            frames = frames[:FIRST_FRAMES] + frames[-LAST_FRAMES:]
+        yield Behind(how, type(one).__name__, _bounded(_text_of(one), LONGEST_BEHIND), frames)
+        yield from _behind(one, seen)
 
 
 def _memory_of(exception: BaseException) -> OutOfMemory | None:
@@ -146,11 +175,11 @@ def _text_of(exception: BaseException) -> str:
         return f"<its text could not be made: {type(error).__name__}>"
 
 
-def _bounded(text: str) -> str:
-    left_out = len(text) - LONGEST_TEXT
+def _bounded(text: str, longest: int = LONGEST_TEXT) -> str:
+    left_out = len(text) - longest
     if left_out <= 0:
         return text
-    half = LONGEST_TEXT // 2
+    half = longest // 2
     return f"{text[:half]}\n... {left_out:,} characters are left out ...\n{text[-half:]}"
 
 
