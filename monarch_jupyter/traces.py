@@ -119,10 +119,16 @@ def _is_told(cause: BaseException, error: BaseException) -> bool:
     before: BaseException | None = cause
     while before is not None:
         whole = list(_links(before.__traceback__))
-        if not whole or not all(_file(link).startswith(PICKLED) for link in whole):
+        if not whole or not all(_pickles(_file(link)) for link in whole):
             return False
         before = before.__cause__ or before.__context__
     return True
+
+
+def _pickles(file: str) -> bool:
+    """Whether that is a file of what pickles; compiled modules call theirs by a relative path."""
+    compiled = not os.path.isabs(file) and not file.startswith("<")
+    return compiled or file.startswith(PICKLED)
 
 
 def _raises(link: TracebackType) -> bool:

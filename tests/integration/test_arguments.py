@@ -7,6 +7,7 @@ import threading
 from collections import namedtuple
 from dataclasses import dataclass
 from fractions import Fraction
+from types import FunctionType
 from typing import Any
 
 import numpy
@@ -242,6 +243,38 @@ def test_a_class_that_cannot_be_sent_is_named(four: ProcMesh) -> None:
         four.spawn("local", Local)
 
 
+def uses_it() -> object:
+    return LOCK
+
+
+def test_what_of_a_class_cannot_be_sent_is_named_by_the_way_to_it(
+    four: ProcMesh,
+) -> None:
+    lock, mine = LOCK, globals() | {"__name__": "__main__"}
+    helper = FunctionType(uses_it.__code__, mine, "helper")
+
+    class Base:
+        def method(self) -> object:
+            return Leads, lock  # its own class, too, which leads nowhere
+
+    class Leads(Actor, Base):
+        @endpoint
+        def nothing(self) -> None: ...
+
+    class Uses(Actor):
+        run = helper
+
+        @endpoint
+        def nothing(self) -> None: ...
+
+    said = "cannot be sent to another process: {}, a lock: cannot pickle"
+    at = "Leads, its base Base.method, its variable lock"
+    with pytest.raises(TypeError, match=said.format(at)):
+        four.spawn("leads", Leads)
+    with pytest.raises(TypeError, match=said.format("Uses.run, which uses LOCK")):
+        four.spawn("uses", Uses)
+
+
 def test_what_is_nested_too_deeply_is_named_too(four: ProcMesh) -> None:
     deep: list[Any] = []
     for _ in range(10_000):
@@ -287,6 +320,24 @@ def test_a_value_that_cannot_be_pickled_on_the_way_back_is_an_error_of_that_call
     with pytest.raises(ActorError, match="value that it returned, a lock, cannot be sent"):
         echo.unpicklable.call().get()
     assert echo.rank.call().get().values() == [0, 1, 2, 3]
+
+
+async def _coroutine() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda: {"a": [1, threading.Lock()]}, "a dict, .*, because of it['a'][1], a lock: cannot"),
+        (lambda: (n for n in range(3)), "an endpoint answers once; return a list of what it"),
+        (_coroutine, "a coroutine, .*: await it in an `async def` endpoint"),
+    ],
+)
+def test_what_in_an_answer_cannot_be_sent_is_named_with_what_to_do(
+    four: ProcMesh, made: Any, says: str
+) -> None:
+    error = four.spawn("echo", Echo).slice(gpus=0).apply.call_one(made).exception()
+    assert re.search(re.escape(says).replace(r"\.\*", ".*"), str(error))
 
 
 def test_lambdas_and_closures_travel_by_value(four: ProcMesh) -> None:

@@ -444,7 +444,8 @@ class Endpoint(Generic[P, R]):
             return dumps_arguments(args, kwargs) or ship((args, kwargs), own=2, loose=True)
         except Exception as error:
             who = f"{target.class_name}.{self.name}"
-            raise unpicklable(who, self._method.signature, args, kwargs, error) from error
+            told, cause = unpicklable(who, self._method.signature, args, kwargs, error)
+            raise told from cause
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """Not how an endpoint is called; the error says how."""

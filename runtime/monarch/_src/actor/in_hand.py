@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from monarch._src.actor.mailbox import caller_of
 from monarch._src.actor.remote import pack, ship
 from monarch._src.actor.served import Served
+from monarch._src.actor.unpicklable import unpicklable_answer
 from monarch._src.core.metrics import EndpointCounts
 from monarch._src.core.waiting import Wait
 from monarch._src.errors import CallCancelled
@@ -149,11 +150,8 @@ class InHand:
                 return None
             try:
                 payload = _NONE if value is None else ship(value, loose=True)
-            except Exception as unpicklable:
-                error = TypeError(
-                    f"the value that it returned, a {type(value).__qualname__}, cannot be sent to "
-                    f"another process: {unpicklable}"
-                )
+            except Exception as why:
+                error = unpicklable_answer(value, why)
             else:
                 self._answer(peer, call, OK, payload, counts)
                 return None

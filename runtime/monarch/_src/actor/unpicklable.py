@@ -1,20 +1,25 @@
 """What to say when something cannot be sent: which argument, and what in it.
 
 Runs in: the process that calls, and only after pickling has failed. Looks into containers,
-attributes and closures for the innermost thing that fails by itself.
+attributes, closures, classes and what their code uses for the innermost thing that fails by itself.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, cast
 
 from monarch._src.actor.remote import ship
 
 DEEPEST = 20
 MOST_LOOKED_INTO = 1000  # things in one container
+_USES = ", which uses "
+_MADE_ANEW = ("__dict__", "__weakref__", "_abc_impl")  # of a class, where it is rebuilt
+_NOTEBOOKS_OWN = (
+    "lines with % and ! are the notebook's own; subprocess.run(...) runs a command on a rank"
+)
 
 
 def unpicklable(
@@ -23,25 +28,58 @@ def unpicklable(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     error: Exception,
-) -> TypeError:
-    """The error that names what of a call cannot be pickled.
+    what: object = None,
+) -> tuple[TypeError, Exception | None]:
+    """The error that names what of a call cannot be pickled, and its cause if that tells more.
 
     Args:
         who: what is called, as `Trainer.step`.
         signature: gives positional arguments their names.
         error: what pickling all of it raised.
+        what: goes along with the arguments: an actor's class, say.
     """
+    told = TypeError(_told(who, signature, args, kwargs, error, what))
+    return told, None if _NOTEBOOKS_OWN in str(told) else error
+
+
+def _told(
+    who: str,
+    signature: inspect.Signature | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    error: Exception,
+    what: object,
+) -> str:
     named = [(_parameter(signature, at), value) for at, value in enumerate(args)]
     for name, value in [*named, *kwargs.items()]:
         cause = _why_not(value)
         if cause is not None:
-            path, inner, cause = _innermost(value, cause)
-            within = f", because of {name}{path}, a {_type_of(inner)}" if path else ""
-            return TypeError(
+            return (
                 f"{who}: argument {name!r} of type {_type_of(value)} cannot be sent to another "
-                f"process{within}: {cause}"
+                f"process{_why(name, value, cause)}"
             )
-    return TypeError(f"{who} cannot be sent to another process: {error}")
+    cause = None if what is None else _why_not(what)
+    path, inner, why = ("", None, error) if cause is None else _innermost(what, cause)
+    at = f"{who}{path}, a {_type_of(inner)}: " if path else ""
+    return f"{who} cannot be sent to another process: {at}{why}"
+
+
+def unpicklable_answer(value: object, error: Exception) -> TypeError:
+    """The error that names what of an answer cannot be pickled; `error` is what that raised."""
+    said = f"the value that it returned, a {_type_of(value)}, cannot be sent to another process"
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        return TypeError(f"{said}: an endpoint answers once; return a list of what it yields")
+    if inspect.iscoroutine(value):
+        value.close()  # nobody can await it any more
+        return TypeError(f"{said}: await it in an `async def` endpoint")
+    return TypeError(f"{said}{_why('it', value, error)}")
+
+
+def _why(name: str, value: object, cause: Exception) -> str:
+    """The end of a sentence: where in the value it lies, if not in all of it, and the reason."""
+    path, inner, cause = _innermost(value, cause)
+    within = f", because of {name}{path}, a {_type_of(inner)}" if path else ""
+    return f"{within}: {cause}"
 
 
 def _parameter(signature: inspect.Signature | None, position: int) -> str:
@@ -65,11 +103,17 @@ def _why_not(value: object) -> Exception | None:
 def _innermost(value: Any, cause: Exception) -> tuple[str, Any, Exception]:
     """The way into a value, what is there, and why that cannot be pickled."""
     path, found, why = "", value, cause
+    seen = {id(value)}  # a method may use its own class
     for _ in range(DEEPEST):
         for step, part in _parts(found):
+            if id(part) in seen:
+                continue
             deeper = _why_not(part)
             if deeper is not None:
+                seen.add(id(part))
                 path, found, why = path + step, part, deeper
+                if step == f"{_USES}get_ipython":
+                    return path, found, TypeError(_NOTEBOOKS_OWN)
                 break
         else:
             return path, found, why
@@ -89,9 +133,26 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             yield f", its variable {name}", cell.cell_contents
+        for name in _globals_of(value.__code__):
+            if name in value.__globals__:
+                yield f"{_USES}{name}", value.__globals__[name]
+    elif isinstance(value, type):
+        for name, item in list(vars(value).items())[:MOST_LOOKED_INTO]:
+            if name not in _MADE_ANEW:
+                yield f".{name}", getattr(item, "function", getattr(item, "__func__", item))
+        for base in value.__bases__:
+            yield f", its base {base.__name__}", base
     elif not isinstance(value, type) and _pickles_its_attributes(type(cast(object, value))):
         for name, item in list(getattr(value, "__dict__", {}).items())[:MOST_LOOKED_INTO]:
             yield f".{name}", item
+
+
+def _globals_of(code: CodeType) -> Iterator[str]:
+    """What code may take from the globals, that of functions in it too."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals_of(inner)
 
 
 def _pickles_its_attributes(kind: type[Any]) -> bool:

@@ -352,7 +352,8 @@ def constructor_payload(cls: type[Actor], args: tuple[Any, ...], kwargs: dict[st
     try:
         return ship((cls, args, kwargs), own=2)
     except Exception as error:
-        raise unpicklable(cls.__name__, signature, args, kwargs, error) from error
+        told, cause = unpicklable(cls.__name__, signature, args, kwargs, error, cls)
+        raise told from cause
 
 
 # --- the meshes that this process owns ------------------------------------------------------------

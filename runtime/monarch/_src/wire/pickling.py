@@ -18,6 +18,7 @@ be written to are copied first, since sending goes on after the call that sends 
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import io
 import pickle
@@ -91,6 +92,10 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
             # An error is shown as one of a public module, which nobody has to have imported here;
             # what cloudpickle does not find there would travel by value.
             importlib.import_module(obj.__module__)
+        if kind is FunctionType or kind.__name__ in _EXITS:
+            name = _pythons_own(obj, kind)
+            if name is not None:
+                return getattr, (builtins, name)
         if kind is FrozenBuffer or kind is WriteBuffer:
             reduced = obj.__reduce_ex__(5)
             self._fixed.update((id(piece), piece) for piece in reduced[1])
@@ -108,6 +113,21 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
         elif kind is CodeType:
             self.files.add(obj.co_filename)
         return cast(Any, reduced)
+
+
+# What a notebook puts in the place of functions of Python's, by class: `exit` there ends a kernel,
+# and would take all of it along; `open` refuses its pipes, and would take the text of IPython.
+_EXITS = ("ExitAutocall", "ZMQExitAutocall")
+_OF_NOTEBOOKS = ("IPython.core.autocall", "ipykernel.zmqshell")
+_OPENS = "IPython.core.interactiveshell"
+
+
+def _pythons_own(obj: Any, kind: type) -> str | None:
+    """The name of Python's own function that a notebook's stands for; None for all else."""
+    if kind is FunctionType:
+        is_open = obj.__name__ == "open" and obj.__globals__.get("__name__") == _OPENS
+        return "open" if is_open else None
+    return "exit" if kind.__module__ in _OF_NOTEBOOKS else None
 
 
 def _is_of_bytes(raw: memoryview) -> bool:
