@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from monarch.actor import Actor, ProcMesh, endpoint, this_host
+from monarch.actor import Actor, ProcMesh, default_bootstrap_cmd, endpoint, this_host
 from monarch.observe import OutputLine, flush_output, on_output
 from tests.integration.actors import Printer
 from tests.integration.programs import run
@@ -22,6 +22,18 @@ class Logger(Actor):
         self.logger.debug("debug %s", text)
         self.logger.info("info %s", text)
         self.logger.warning("warning %s", text)
+
+
+class Configures(Actor):
+    """Logs as its user has configured it."""
+
+    def __init__(self) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s of mine: %(message)s")
+
+    @endpoint
+    def log(self) -> None:
+        self.logger.info("begun")
+        self.logger.debug("unheard")
 
 
 class Spawner(Actor):
@@ -69,11 +81,24 @@ def test_records_of_a_level_are_logged_by_the_ranks_that_were_named(
     asyncio.run(two.logging_option(stream_to_client=True, level=logging.ERROR))
     logger.log.call("second").get()
     flush_output()
-    assert [(line.rank, line.text.split(" ", 2)[2]) for line in sorted(heard, key=by_rank)] == [
+    assert [(line.rank, line.text) for line in sorted(heard, key=by_rank)] == [
         (0, f"{__name__}.Logger WARNING warning first"),
         (1, f"{__name__}.Logger INFO info first"),
         (1, f"{__name__}.Logger WARNING warning first"),
     ]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["forked", "of a command"])
+def test_a_program_configures_the_logging_of_its_ranks_as_anywhere(
+    heard: list[OutputLine], own: bool
+) -> None:
+    procs = this_host().spawn_procs(
+        {"gpus": 2}, bootstrap_command=default_bootstrap_cmd() if own else None
+    )
+    procs.spawn("configures", Configures).log.call().get()
+    flush_output()
+    assert texts(heard) == {(rank, "INFO of mine: begun") for rank in range(2)}
+    procs.stop().get()
 
 
 def test_what_is_not_to_be_shown_is_marked_and_kept(two: ProcMesh, heard: list[OutputLine]) -> None:

@@ -209,8 +209,22 @@ def prepare() -> Callable[[Boot, int], int]:
     The zygote calls it, and each of its forks what it returns.
     """
     mark_streams(origin_of_output)
-    logging.basicConfig(format="%(name)s %(levelname)s %(message)s")
+    _log_as_any_program()
     return partial(main, Program())
+
+
+def _log_as_any_program() -> None:
+    """Until the user configures logging, records from the root's level on are written to stderr.
+
+    By the handler of last resort: one of the root's, as the agent has it, would make nothing of the
+    user's `logging.basicConfig`. Without the time, so that ranks that log the same can be folded.
+    """
+    for handler in logging.root.handlers[:]:
+        logging.root.removeHandler(handler)
+    last = logging.lastResort
+    if last is not None:
+        last.setLevel(logging.NOTSET)
+        last.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s"))
 
 
 def main(program: Program, boot: Boot, lifeline: int) -> int:
