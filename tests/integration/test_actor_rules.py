@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,25 @@ class NamedStop(Actor):
     def stop(self) -> None: ...
 
 
+class Yields(Actor):
+    @endpoint
+    def one(self) -> Iterator[int]:
+        yield 1
+
+
+class YieldsAsync(Actor):
+    @endpoint
+    async def one(self) -> AsyncIterator[int]:
+        yield 1
+
+
+class AsyncConstructor(Actor):
+    async def __init__(self) -> None: ...  # type: ignore[misc]
+
+    @endpoint
+    async def one(self) -> None: ...
+
+
 class NoActor:
     @endpoint
     def one(self) -> None: ...
@@ -57,6 +77,9 @@ class NoActor:
         (AsyncSupervise, "AsyncSupervise.__supervise__ is `async def`"),
         (NamedSlice, "NamedSlice.slice: a mesh of actors has its own 'slice'; rename"),
         (NamedStop, "NamedStop.stop: a mesh of actors has its own 'stop'"),
+        (Yields, "Yields.one yields, and an endpoint answers once: return a list, or send each"),
+        (YieldsAsync, "YieldsAsync.one yields, and an endpoint answers once"),
+        (AsyncConstructor, "AsyncConstructor.__init__ is `async def`, which Python cannot await"),
         (NoActor, "NoActor is no actor: derive it from monarch.actor.Actor"),
     ],
 )

@@ -60,6 +60,10 @@ class _FailureReport:
     def __str__(self) -> str:
         return self.message
 
+    def __repr__(self) -> str:
+        # As in what `asyncio.gather(..., return_exceptions=True)` gives: who, where and what.
+        return f"{type(self).__name__}({self.message.partition(chr(10))[0]!r})"
+
 
 class ActorError(_FailureReport, Exception):
     """An endpoint raised an `Exception` and its caller waited for the answer. The actor lives.

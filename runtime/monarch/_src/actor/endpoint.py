@@ -252,6 +252,10 @@ class ActorClass:
 _known: dict[type, ActorClass] = {}
 
 
+def _yields(function: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
 def actor_class(cls: Any) -> ActorClass:
     """Check an actor class and list its endpoints.
 
@@ -277,6 +281,17 @@ def actor_class(cls: Any) -> ActorClass:
             raise ValueError(
                 f"{cls.__name__}.{name}: a mesh of actors has its own {name!r}; rename the endpoint"
             )
+    yields = [n for n, e in endpoints.items() if _yields(e.function)]
+    if yields:
+        raise ValueError(
+            f"{cls.__name__}.{yields[0]} yields, and an endpoint answers once: return a list, or "
+            "send each value through a port"
+        )
+    if inspect.iscoroutinefunction(cls.__init__):
+        raise ValueError(
+            f"{cls.__name__}.__init__ is `async def`, which Python cannot await: do that in an "
+            "endpoint, called first"
+        )
     made_async = [n for n, e in endpoints.items() if e.is_async]
     made_sync = [n for n, e in endpoints.items() if not e.is_async]
     if made_async and made_sync:
