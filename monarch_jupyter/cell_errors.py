@@ -204,9 +204,9 @@ def _remedy(error: ActorError | SupervisionError) -> str:
     ended = [one for one in error.failures if one.kind in _ENDED and not one.restarted]
     if error.remedy or not ended or any(one.earlier for one in ended):
         return error.remedy
-    it = "it" if len(ended) == 1 else "them"
+    who, it = (ended[0].where, "it") if len(ended) == 1 else ("those ranks", "them")
     return (
-        f"calls that include {it} raise from now on: stop the mesh and spawn it again, or go on "
+        f"calls that include {who} raise from now on: stop the mesh and spawn it again, or go on "
         f"with a slice without {it}"
     )
 

@@ -129,7 +129,7 @@ def test_what_can_be_done_about_a_death_is_said_with_it(kernel: Kernel) -> None:
     frail(kernel)
     for code in ("frail.slice(gpus=1).die.call().get()", "frail.step.call([]).get()"):
         text = kernel.run(code).traceback
-        assert "calls that include it raise from now on: stop the mesh and spawn it again" in text
+        assert "calls that include workers[gpus=1] raise from now on: stop the mesh and" in text
     kernel.ok(
         "from monarch.actor import this_host\n"
         "again = this_host().spawn_procs({'gpus': 2}, restart='on-failure')\n"
