@@ -15,6 +15,7 @@ import pytest
 
 from monarch.actor import Actor, current_rank, endpoint, shutdown_context
 from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, LocalJob, ProcessJob, SSHJob, job_load
+from monarch.session import SessionError
 from tests import ssh
 from tests.integration.programs import run, running, watched
 
@@ -237,3 +238,74 @@ def test_a_record_says_all_that_another_program_needs_and_is_for_its_user_alone(
     assert ranks(loaded.state(cached_path=None), "trainers")[0][0] == 0
     assert not Path(DEFAULT_JOB_PATH).exists()  # nobody has asked for a record
     loaded.kill()
+
+
+def test_a_job_that_was_taken_up_tells_its_places_as_the_one_that_reserved(
+    launcher: Launcher, path: Path
+) -> None:
+    before = reserved(launcher, path)
+    again = launcher.job({"trainers": 1})
+    again.state(path)
+    assert launcher.pids(again) == before
+    assert again.places() == job_load(path).places()
+
+
+def test_a_mesh_that_was_given_back_is_had_again_beside_those_that_were_not(
+    launcher: Launcher, path: Path
+) -> None:
+    has_hosts(launcher)
+    job = launcher.job({"trainers": 1, "loaders": 1})
+    state = job.state(path)
+    loader = state.loaders.spawn_procs({"gpus": 1}).spawn("teller", Teller)
+    state.trainers.stop().get()
+    again = job.state(path)
+    assert again.loaders is state.loaders
+    assert loader.place.call_one().get()[0] == 0
+    assert ranks(again, "trainers")[0][0] == 0
+
+
+def test_where_a_mesh_is_not_to_be_had_none_of_the_job_is_held(
+    launcher: Launcher, tmp_path: Path, path: Path
+) -> None:
+    has_hosts(launcher)
+    job = launcher.job({"trainers": 1, "loaders": 1})
+    job.apply()
+    job.dump(path)
+    source = f"""
+        import sys
+        from monarch.job import job_load
+        state = job_load({str(path)!r}).state(None)
+        state.trainers.stop().get()
+        print("it has the loaders", flush=True)
+        sys.stdin.readline()
+    """
+    with running(tmp_path, source) as program:
+        assert program.line() == "it has the loaders"
+        with pytest.raises(SessionError, match=r"program\.py"):
+            job.state(path)
+        program.say("end")
+        assert program.end()[0] == 0
+    assert ranks(job.state(path), "trainers")[0][0] == 0
+
+
+def test_the_record_of_a_job_that_was_killed_says_so(
+    launcher: Launcher, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = launcher.job({"trainers": 1})
+    job.state(path)
+    job.kill()
+    assert not job_load(path).active
+    launcher.job({"trainers": 1}).state(path)
+    assert caplog.text == ""
+
+
+def test_a_job_that_is_killed_leaves_the_record_of_a_later_one(
+    launcher: Launcher, path: Path
+) -> None:
+    job = launcher.job({"trainers": 1})
+    job.state(path)
+    later = launcher.job({"trainers": 1})
+    later.apply()
+    later.dump(path)
+    job.kill()
+    assert job_load(path).apply_id == later.apply_id

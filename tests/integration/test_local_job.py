@@ -36,6 +36,11 @@ def test_names_that_are_no_attributes_are_refused(names: tuple[str, ...]) -> Non
         LocalJob(names)
 
 
+def test_names_are_a_list_and_not_one_text() -> None:
+    with pytest.raises(TypeError, match=r"give a list, as in LocalJob\(\['trainers'\]\)"):
+        LocalJob("trainers")
+
+
 def test_a_script_runs_as_the_client_with_its_output_in_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,26 @@ def test_what_is_asked_of_a_job_whose_host_is_gone_names_it(path: Path) -> None:
 def test_what_cannot_be_reserved_is_refused(meshes: dict[str, int], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         ProcessJob(meshes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((["a"],), "no meshes of a ProcessJob; give a dict"),
+        (({"a": 1}, ["A=1"]), "give a dict of text"),
+        (({"a": 1}, {"A": 1}), "'A': 1; names and values are text"),
+    ],
+)
+def test_what_is_of_another_type_is_refused_before_anything_is_reserved(
+    arguments: Any, why: str
+) -> None:
+    with pytest.raises(TypeError, match=why):
+        ProcessJob(*arguments)
+
+
+def test_an_environment_that_no_process_can_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="'A=B': 'c', which no environment can hold"):
+        ProcessJob({"a": 1}, env={"A=B": "c"})
 
 
 def test_it_runs_no_script() -> None:

@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -140,6 +141,25 @@ def test_a_host_that_cannot_serve_is_named_with_a_remedy_and_nothing_is_left_on_
 
 def _is_worker(process: psutil.Process) -> bool:
     return any("worker_main" in word for word in process.cmdline())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"hosts": {"trainers": "h1"}}, r"hosts of trainers are 'h1': give a list"),
+        ({"hosts": None}, "give a list"),
+        ({"hosts": [7]}, "7 is no host: give its name, or an SSHHost"),
+        ({"hosts": [SSHHost(host="h1", port="22")]}, r"no host: .*int.*port"),
+        ({"hosts": ["h1"], "python": None}, r"no host: .*str.*python"),
+        ({"hosts": ["h1"], "env": {"A": 1}}, "names and values are text"),
+        ({"hosts": ["h1"], "ssh": "ssh -F config"}, r"as in \['ssh', '-F', 'config'\]"),
+    ],
+)  # fmt: skip
+def test_what_is_of_another_type_is_refused_before_anybody_is_asked(
+    arguments: Any, why: str
+) -> None:
+    with pytest.raises(TypeError, match=why):
+        SSHJob(**arguments)
 
 
 def test_all_hosts_that_cannot_serve_are_named(program: list[str], env: dict[str, str]) -> None:

@@ -32,9 +32,11 @@ class LocalJob(JobTrait):
         hosts: the names of its meshes.
 
         Raises:
-            ValueError: there are none, or one is no Python identifier.
+            ValueError: there are none, or one is no Python identifier. TypeError: it is one text.
         """
         super().__init__()
+        if isinstance(hosts, str):
+            raise TypeError(f"hosts={hosts!r}: give a list, as in LocalJob([{hosts!r}])")
         check_names(dict.fromkeys(hosts), "a LocalJob")
         self._host_names = list(hosts)
         self._log_directory = None

@@ -18,9 +18,8 @@ from monarch._src.core.addresses import parse_address
 from monarch._src.errors import JobError
 from monarch._src.job import workers
 from monarch._src.job.answering import PART_OF_LIVENESS, silent
-from monarch._src.job.trait import JobState, JobTrait, check_names
+from monarch._src.job.trait import JobState, JobTrait, check_names, checked_env
 from monarch._src.job.workers import WorkerRecord
-from monarch._src.mesh.workers import attach_to_workers
 from monarch._src.net import directory as sessions
 from monarch._src.proc.worker_main import WorkerOptions
 
@@ -44,6 +43,7 @@ class ProcessJob(JobTrait):
 
         Raises:
             ValueError: there is no mesh, a name is no Python identifier, or a number is below 1.
+            TypeError: `meshes` or `env` is no dict, or something in `env` no text.
         """
         super().__init__()
         check_names(meshes, "a ProcessJob")
@@ -51,7 +51,7 @@ class ProcessJob(JobTrait):
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ValueError(f"{name} has {count!r} hosts; a mesh has 1 or more")
         self._meshes = dict(meshes)
-        self._env = dict(env or {})
+        self._env = checked_env(env)
         self._workers = []
         self._directory = None
         self._host = os.uname().nodename
@@ -59,10 +59,11 @@ class ProcessJob(JobTrait):
     @property
     def pids(self) -> list[int]:
         """The processes of its workers, mesh by mesh; none before it is applied."""
-        return [one.pid for one in self._workers]
+        return [one.pid for one in self._of_running()._workers]
 
     def places(self) -> list[tuple[str, str]]:
-        return [(f"{one.mesh}[{one.index}]", f"process {one.pid}") for one in self._workers]
+        workers = self._of_running()._workers
+        return [(f"{one.mesh}[{one.index}]", f"process {one.pid}") for one in workers]
 
     def can_run(self, spec: JobTrait) -> bool:
         self._check_host()
@@ -125,11 +126,8 @@ class ProcessJob(JobTrait):
                 + ", ".join(f"{one.mesh}[{one.index}] (pid {one.pid})" for one in lost)
                 + "; kill() the job, and apply it again"
             )
-        return JobState({
-            name: attach_to_workers(
-                name=name, ca=TRUST_ALL,
-                workers=[one.address for one in self._workers if one.mesh == name],
-            )
+        return self._attached_to(TRUST_ALL, {
+            name: [one.address for one in self._workers if one.mesh == name]
             for name in self._meshes
         })  # fmt: skip
 

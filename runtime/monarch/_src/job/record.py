@@ -71,7 +71,10 @@ def restored(kind: type, values: Mapping[str, Any], where: str) -> dict[str, Any
         try:
             found[name] = _typed(hints.get(name), plain)
         except msgspec.ValidationError as error:
-            raise JobError(f"{where} does not hold a {kind.__name__}: {name}: {error}") from None
+            raise JobError(
+                f"{where} does not hold a {kind.__name__}: {name}: {error}; remove it to reserve "
+                "anew"
+            ) from None
     return found
 
 

@@ -9,12 +9,13 @@ by which it was started; so a job is there as a whole, or nothing of it, also wh
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -28,8 +29,7 @@ from monarch._src.job import directory, shell
 from monarch._src.job.answering import PART_OF_LIVENESS, silent
 from monarch._src.job.conversation import Conversation
 from monarch._src.job.remote import KEEP, Done, End, Start, Started
-from monarch._src.job.trait import JobState, JobTrait, check_names
-from monarch._src.mesh.workers import attach_to_workers
+from monarch._src.job.trait import JobState, JobTrait, check_names, checked_env
 from monarch._src.net import keys
 from monarch._src.net.interfaces import first_that_answers
 
@@ -116,19 +116,26 @@ class SSHJob(JobTrait):
         Raises:
             ValueError: there is no host, one that ssh would take for an option, or an address that
                 is none.
+            TypeError: hosts that are no list, or one that is neither text nor an SSHHost; options
+                of other types than they have.
         """
         super().__init__()
         if isinstance(hosts, str):
             raise ValueError(f"hosts={hosts!r}: give a list, as in SSHJob([{hosts!r}])")
         meshes: Mapping[str, Hosts] = hosts if isinstance(hosts, Mapping) else {"hosts": hosts}
         check_names(meshes, "an SSHJob")
-        self._meshes = {
-            name: [_with_defaults(one, python, dict(env or {}), cwd) for one in given]
-            for name, given in meshes.items()
-        }
-        for name, given in self._meshes.items():
+        env = checked_env(env)
+        for name, given in meshes.items():
+            if isinstance(given, str) or not isinstance(given, Collection):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"hosts of {name} are {given!r}: give a list, as in ['h1', 'h2']")
             if not given:
                 raise ValueError(f"{name} has no host; give at least one")
+        self._meshes = {
+            name: [_with_defaults(one, python, env, cwd) for one in given]
+            for name, given in meshes.items()
+        }
+        if isinstance(ssh, str):
+            raise TypeError(f"ssh={ssh!r}: give a list, as in {shlex.split(ssh)!r}")
         self._ssh = list(ssh)
         if not self._ssh:
             raise ValueError("ssh is empty: give the program, as in ('ssh',)")
@@ -143,12 +150,12 @@ class SSHJob(JobTrait):
     @property
     def pids(self) -> list[tuple[str, int]]:
         """Its workers, by host and by process there, mesh by mesh; none before it is applied."""
-        return [(one.host.host, one.pid) for one in self._workers]
+        return [(one.host.host, one.pid) for one in self._of_running()._workers]
 
     def places(self) -> list[tuple[str, str]]:
         return [
             (f"{one.mesh}[{one.index}]", f"process {one.pid} on {one.host.host}, at {one.address}")
-            for one in self._workers
+            for one in self._of_running()._workers
         ]
 
     def can_run(self, spec: JobTrait) -> bool:
@@ -273,11 +280,8 @@ class SSHJob(JobTrait):
     def _state(self) -> JobState:
         if self._keys is None:
             raise JobError(KILLED)
-        return JobState({
-            name: attach_to_workers(
-                name=name, ca=self._keys,
-                workers=[one.address for one in self._workers if one.mesh == name],
-            )
+        return self._attached_to(self._keys, {
+            name: [one.address for one in self._workers if one.mesh == name]
             for name in self._meshes
         })  # fmt: skip
 
@@ -336,7 +340,17 @@ class SSHJob(JobTrait):
 
 
 def _with_defaults(given: str | SSHHost, python: str, env: dict[str, str], cwd: str) -> SSHHost:
+    if not isinstance(given, (str, SSHHost)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"{given!r} is no host: give its name, or an SSHHost")
     host = SSHHost(host=given) if isinstance(given, str) else given
+    host = msgspec.structs.replace(
+        host, python=host.python or python, env={**env, **checked_env(host.env)},
+        cwd=host.cwd or cwd,
+    )  # fmt: skip
+    try:
+        host = msgspec.convert(msgspec.to_builtins(host), SSHHost)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{host!r} is no host: {error}") from None
     if not host.host or host.host.startswith("-"):
         raise ValueError(f"{host.host!r} is no host: ssh would take it for an option")
     if host.address:
@@ -345,9 +359,7 @@ def _with_defaults(given: str | SSHHost, python: str, env: dict[str, str], cwd: 
             raise ValueError(
                 f"{host.host} is to listen at {host.address}, which no other host can dial"
             )
-    return msgspec.structs.replace(
-        host, python=host.python or python, env={**env, **host.env}, cwd=host.cwd or cwd
-    )
+    return host
 
 
 def _raised(found: Address | Exception) -> Address:

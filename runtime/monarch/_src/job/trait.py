@@ -14,17 +14,18 @@ import os
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from monarch._src.errors import JobError
 from monarch._src.job import record
 from monarch._src.mesh.host_mesh import HostMesh
-from monarch._src.mesh.workers import has_workers
+from monarch._src.mesh.workers import attach_to_workers, has_workers
 
 log = logging.getLogger("monarch.job")
 DEFAULT_JOB_PATH = ".monarch/job_state.pkl"
+J = TypeVar("J", bound="JobTrait")
 
 
 class JobState:
@@ -66,7 +67,7 @@ class JobTrait(ABC):
 
     not_dumped: ClassVar[frozenset[str]] = frozenset()
     _OWN: ClassVar[frozenset[str]] = frozenset(
-        {"_is_applied", "_taken_up", "_apply_id", "_applied"}
+        {"_is_applied", "_taken_up", "_apply_id", "_applied", "_record"}
     )
 
     def __init__(self) -> None:
@@ -74,6 +75,7 @@ class JobTrait(ABC):
         self._taken_up: JobTrait | None = None  # the job of the record, which runs in our place
         self._apply_id: str | None = None
         self._applied: float | None = None
+        self._record: Path | None = None  # where `state` has found or written it
 
     # --- what a subclass says ---------------------------------------------------------------------
 
@@ -95,6 +97,29 @@ class JobTrait(ABC):
 
         JobError names what could not be given back, of which the job holds on to what is known.
         """
+
+    def _attached_to(
+        self, ca: str | os.PathLike[str], workers: Mapping[str, Sequence[str]]
+    ) -> JobState:
+        """What `_state` gives: the hosts of each mesh, attached to by the addresses of its workers.
+
+        Those that this process has already stay as they are; all that are new, or none.
+        """
+        before = _states.get(self._apply_id)
+        found: dict[str, HostMesh] = {}
+        new: list[HostMesh] = []
+        try:
+            for name, addresses in workers.items():
+                mesh = None if before is None or name not in before else before[name]
+                if mesh is None or not has_workers(mesh):
+                    mesh = attach_to_workers(name=name, ca=ca, workers=addresses)
+                    new.append(mesh)
+                found[name] = mesh
+        except BaseException:
+            for mesh in new:
+                mesh.stop().get()
+            raise
+        return JobState(found)
 
     def places(self) -> list[tuple[str, str]]:
         """For people: each host of the job, as `trainers[0]`, and where it is."""
@@ -122,6 +147,11 @@ class JobTrait(ABC):
     @property
     def _running(self) -> JobTrait | None:
         return self if self._is_applied else self._taken_up
+
+    def _of_running(self: J) -> J:
+        """The job whose hosts these are: this one, or that of the record, which it has taken up."""
+        found: Any = self._taken_up  # of the same class
+        return self if found is None else found
 
     def apply(self, client_script: str | None = None) -> None:
         """Reserve what is asked for. Idempotent.
@@ -161,10 +191,11 @@ class JobTrait(ABC):
                 except BaseException:
                     self.kill()
                     raise
+        self._record = path.absolute()
         return _attached(self._running or self)
 
     def kill(self) -> None:
-        """Give all hosts back; what runs there ends. Idempotent.
+        """Give all hosts back; what runs there ends, and the record says so. Idempotent.
 
         Raises:
             JobError: some could not be given back, and why; another `kill` tries those again.
@@ -177,7 +208,20 @@ class JobTrait(ABC):
                 mesh.shutdown().get()
             running._kill()
             running._is_applied = False
+            self._record_the_end(running)
         self._taken_up = None
+
+    def _record_the_end(self, running: JobTrait) -> None:
+        """So that the next program reserves, and does not look for hosts first."""
+        path, self._record = self._record, None
+        if path is None or not path.exists():
+            return
+        with _alone(path):
+            try:
+                if record.read(path).apply_id == running._apply_id:  # not that of a later job
+                    running.dump(path)
+            except (JobError, OSError) as error:  # the hosts are free all the same
+                log.warning("%s still says that the job has hosts: %s", path, error)
 
     def dump(self, filename: str | os.PathLike[str]) -> None:
         """Write the job there (JSON, mode 0600), for `job_load` and for `state(filename)`.
@@ -267,8 +311,11 @@ def check_names(meshes: Mapping[str, Any], what: str) -> None:
     """Refuse names of meshes that are no attributes.
 
     Raises:
-        ValueError: there are none, or one is no Python identifier, or begins with `_`.
+        TypeError: no mapping. ValueError: it is empty, or one name is no Python identifier, or
+            begins with `_`.
     """
+    if not isinstance(meshes, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"{meshes!r} are no meshes of {what}; give a dict, by their names")
     if not meshes:
         raise ValueError(f"{what} has no mesh; name at least one")
     for name in meshes:
@@ -276,6 +323,23 @@ def check_names(meshes: Mapping[str, Any], what: str) -> None:
             raise ValueError(
                 f"{name!r} is no name for a mesh of {what}; use an identifier, such as trainers"
             )
+
+
+def checked_env(env: Mapping[str, str] | None) -> dict[str, str]:
+    """A copy of that environment.
+
+    Raises:
+        TypeError: a name or value is no text. ValueError: a system could not have one.
+    """
+    if env is not None and not isinstance(env, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"env={env!r}: give a dict of text, as in {{'OMP_NUM_THREADS': '8'}}")
+    found = dict(env or {})
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"env has {name!r}: {value!r}; names and values are text")
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"env has {name!r}: {value!r}, which no environment can hold")
+    return found
 
 
 __all__ = ["DEFAULT_JOB_PATH", "JobError", "JobState", "JobTrait", "job_load"]
