@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import code
+import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,11 @@ from monarch._src.errors import SessionError
 
 def run(name: str | None, script: str | None, arguments: Sequence[str], *, take: bool) -> int:
     """Take it up, run, let go. 1 if it cannot be had; else what the script ends with."""
+    if script is not None and not os.path.exists(script):
+        print(f"monarch attach: there is no script {script}", file=sys.stderr)
+        return 1
+    # As Python does, so that what is beside the script, or here, can be imported.
+    sys.path.insert(0, "" if script is None else os.path.dirname(os.path.abspath(script)))
     # By the door that users take, above this layer: their faults and output have somewhere to go.
     door: Any = import_module("monarch.session")
     try:
