@@ -55,6 +55,8 @@ def _headline(one: SessionSnapshot) -> str:
     info = one.info
     lease = f"kept as {info.kept_as}" if info.kept_as else "ends with its client"
     holder = "nobody holds it"
+    if info.serves:
+        lease, holder = "for whoever asks", f"worker at {info.serves}"
     if info.client_pid == os.getpid():
         holder = "of this kernel"
     elif info.client_pid is not None:
@@ -64,6 +66,8 @@ def _headline(one: SessionSnapshot) -> str:
     said = f"session {info.session}: {info.state}, {lease}, {holder}, {duration(info.age_s)} old"
     if info.kept_as and info.state == "detached":
         said += f"; `%monarch attach {info.kept_as}` takes it up"
+    if info.hosts:
+        said += f"; on {', '.join(info.hosts)} too"
     return said
 
 

@@ -30,6 +30,10 @@ def test_a_mesh_on_a_job_has_its_hosts_as_the_first_dim(kernel: Kernel, training
     assert kernel.value("len(set(_.values()))") == "2"
     kernel.ok(f"%monarch spawn one hosts=1 gpus=1 --job {training}:trainers")
     assert kernel.value("one.sizes") == "{'hosts': 1, 'gpus': 1}"
+    shown = kernel.ok("%monarch ps").result["text/plain"]
+    workers = [line for line in shown.splitlines() if "worker at ipc://" in line]
+    assert len(workers) == 3
+    assert all(": live, for whoever asks, worker at ipc://" in line for line in workers)
     kernel.ok("%monarch stop --all")
 
 
@@ -40,6 +44,8 @@ def test_a_mesh_on_a_job_can_be_kept_and_the_job_gives_the_hosts_that_came_with_
     kernel.ok(f"%monarch spawn {name} gpus=1 --job training:trainers --keep")
     kernel.ok(f"%%monarch on {name}\nheld = 7")
     kernel.ok("%monarch detach")
+    shown = kernel.ok("%monarch ps").result["text/plain"]
+    assert f"`%monarch attach {name}` takes it up; on " in shown
     assert "the session" in kernel.refused("%monarch spawn later gpus=1 --job training:trainers")
     kernel.ok(f"%monarch attach {name}")
     kernel.ok(f"%%monarch on {name}\nheld")

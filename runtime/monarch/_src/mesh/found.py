@@ -20,7 +20,9 @@ class SessionInfo:
 
     `kept_as` is the name under which it is kept, None if it ends with its client; `meshes` are
     those that are kept. `client_pid` and `program` are of who holds it, or was the last to hold it
-    if it is not kept; None if nobody does. `left` says why.
+    if it is not kept; None if nobody does. `left` says why. `hosts` are the workers that a kept one
+    has; `serves` is the address of a worker of this machine, which is a session too: of whoever
+    asks for it.
     """
 
     session: str
@@ -33,6 +35,8 @@ class SessionInfo:
     program: str | None
     meshes: tuple[str, ...] = ()
     left: str | None = None
+    hosts: tuple[str, ...] = ()
+    serves: str | None = None
 
 
 @dataclass(frozen=True)
@@ -87,4 +91,5 @@ def _info(one: found.Session) -> SessionInfo:
         found.user_of(one.directory), one.record.agent_pid if one.record else None,
         client.pid if client else None, client.program if client else None,
         tuple(kept.meshes) if kept else (), (kept.left or None) if kept else None,
+        tuple(kept.hosts) if kept else (), (one.record.serves or None) if one.record else None,
     )  # fmt: skip
