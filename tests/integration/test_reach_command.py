@@ -15,6 +15,7 @@ from monarch._src.core.access import Role
 from monarch._src.net import keys
 from tests.integration.commands import monarch
 from tests.netns import PATIENCE_S, Hosts, v4, v6, why_not
+from tests.workers import worker
 
 needs_hosts = pytest.mark.skipif(bool(why_not()), reason=why_not())
 Listen = Callable[..., list[str]]
@@ -101,6 +102,33 @@ def test_without_keys_it_neither_listens_beyond_this_host_nor_dials() -> None:
     status, _, err = monarch("reach", "tcp://127.0.0.1:9")
     assert status == 1
     assert "give the keys of the job" in err
+
+
+def test_a_worker_that_answers_in_its_place_is_told_as_that(job: str) -> None:
+    with worker("--address", "tcp://127.0.0.1:0", "--keys", job) as one:
+        status, _, err = monarch("reach", "--keys", job, one.address)
+    assert status == 1
+    assert "is no `monarch reach --listen`: if it is a worker, attach_to_workers takes that" in err
+
+
+@needs_hosts
+def test_without_keys_nobody_on_another_host_is_greeted(hosts: Hosts, job: str) -> None:
+    with listening(hosts.command(1, *listen("tcp://*:26600", "--keys", job))):
+        dial = ("-m", "monarch", "reach", "--size", "0", f"tcp://{v4(1)}:26600", "--keys")
+        status, _, err = hosts.run(2, *dial, "trust_all_connections")
+        assert status == 1
+        assert "is for loopback; make keys with `monarch keys make" in err
+        assert hosts.run(2, *dial, job)[0] == 0  # lets the listener end
+
+
+def test_where_it_cannot_listen_or_dial_it_says_what_helps(job: str) -> None:
+    status, _, err = monarch("reach", "--keys", job, "--listen", "tcp://no-such-host.invalid:0")
+    assert (status, err.partition(": the name")[0]) == (
+        1, "monarch reach: cannot listen at tcp://no-such-host.invalid:0"
+    )  # fmt: skip
+    status, _, err = monarch("reach", "--keys", job, "tcp://*:26600")
+    assert status == 1
+    assert "tcp://*:26600 cannot be dialled" in err
 
 
 def test_what_is_no_address_is_told(job: str) -> None:

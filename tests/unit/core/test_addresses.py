@@ -20,6 +20,7 @@ from monarch._src.core.addresses import (
     candidates,
     is_beyond_this_host,
     parse_address,
+    parse_dialled,
     parse_listening,
     scope_of,
 )
@@ -263,3 +264,13 @@ def test_a_failure_lists_every_address_in_order_with_its_errno_and_what_to_do() 
 
 def test_one_without_addresses_is_told_as_such() -> None:
     assert attempts_text("worker 1", []) == "worker 1 has no address that could be dialled"
+
+
+def test_what_is_dialled_is_the_first_of_two_and_one_host() -> None:
+    assert parse_dialled("tcp://gate:443@tcp://*:26600") == parse_address("tcp://gate:443")
+    assert parse_dialled("tcp://[::1]:26600").host == "::1"
+    for text in ("tcp://*:26600", "tcp://0.0.0.0:26600", "tcp://[::]:26600"):
+        with pytest.raises(ValueError, match=r"cannot be dialled: .*; give the name or address of"):
+            parse_dialled(text)
+    with pytest.raises(ValueError, match="has port 0; give the port that the worker got"):
+        parse_dialled("tcp://h1:0")

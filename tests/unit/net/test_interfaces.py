@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import socket
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from monarch._src.core.addresses import Address, parse_address
 from monarch._src.errors import HostUnreachableError
-from monarch._src.net.interfaces import first_that_answers, interface_addresses, resolve
+from monarch._src.net.interfaces import (
+    first_that_answers,
+    interface_addresses,
+    listening_problem,
+    resolve,
+)
 
 
 @pytest.fixture
@@ -92,3 +99,30 @@ def test_one_that_never_answers_leaves_time_for_the_next(listener: socket.socket
         finally:
             for one in waiting:
                 one.close()
+
+
+def test_a_socket_of_this_host_is_tried_as_an_address_is(tmp_path: Path) -> None:
+    there, gone = (parse_address(f"ipc://{tmp_path}/{name}") for name in ("there", "gone"))
+    with pytest.raises(HostUnreachableError, match=r"gone  .*\(ENOENT, 2\): there is no such sock"):
+        first_that_answers("worker 0", [gone], 30.0)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(there.path)
+        with pytest.raises(HostUnreachableError, match="ECONNREFUSED"):
+            first_that_answers("worker 0", [there], 30.0)
+        listener.listen()
+        assert first_that_answers("worker 0", [gone, there], 30.0) == there
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.EADDRINUSE, "another program listens there; end it, or take another port"),
+        (errno.EADDRNOTAVAIL, "that is no address of this host; `*` is every one"),
+        (errno.EACCES, "this user may not; take a port above 1023"),
+    ],
+)
+def test_where_it_cannot_be_listened_is_told_with_what_helps(code: int, remedy: str) -> None:
+    address = parse_address("tcp://h1:80")
+    said = listening_problem(address, OSError(code, "in the words of a library"))
+    assert said.startswith(f"cannot listen at tcp://h1:80: {os.strerror(code)}; {remedy}")
+    assert listening_problem(address, OSError(errno.EMFILE, "too many")) == "too many"

@@ -105,7 +105,11 @@ def test_what_is_no_plain_file_is_refused_and_not_waited_for(made: Path) -> None
         keys.load(made, None, Role.OWNER)
     pipe.unlink()
     pipe.symlink_to(made / keys.key_file(Role.WORKER))
-    with pytest.raises(OSError, match="symbolic"):
+    with pytest.raises(OSError, match=r"symbolic link, .* copy the file here"):
+        keys.load(made, None, Role.OWNER)
+    pipe.unlink()
+    pipe.mkdir(0o700)
+    with pytest.raises(PermissionError, match=r"owner\.key is no plain file; copy the one"):
         keys.load(made, None, Role.OWNER)
 
 
@@ -126,6 +130,16 @@ def test_keys_of_another_job_or_role_are_refused(made: Path, tmp_path: Path) -> 
     (made / keys.PUBLIC).write_text(json.dumps(public))
     with pytest.raises(ValueError, match=r"is a key for owner, and in .* it is listed as obser"):
         keys.load(made, None, Role.OWNER)
+
+
+def test_a_key_of_another_role_than_is_needed_is_refused_with_the_name_of_the_one_that_is(
+    made: Path,
+) -> None:
+    other = made / keys.key_file(Role.OBSERVER)
+    assert keys.load(made, other, Role.OWNER).role is Role.OBSERVER
+    why = r"observer\.key is the key of an observer, who may look, .* an owner, .*: owner\.key"
+    with pytest.raises(PermissionError, match=why):
+        keys.load(made, other, Role.OWNER, only=True)
 
 
 @pytest.mark.parametrize(

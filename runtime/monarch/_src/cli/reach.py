@@ -13,13 +13,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from monarch._src.cli.layout import columns
-from monarch._src.core.access import TRUST_ALL, Role
-from monarch._src.core.addresses import Address, candidates, parse_address, parse_listening
+from monarch._src.core.access import MAKE_KEYS, TRUST_ALL, Role
+from monarch._src.core.addresses import (
+    Address,
+    Listening,
+    candidates,
+    is_beyond_this_host,
+    parse_dialled,
+    parse_listening,
+)
 from monarch._src.core.ids import OBSERVER
 from monarch._src.core.links import LinkDown, LinkState, NoRoomError, PeerLost, PeerRefused
 from monarch._src.net import keys
 from monarch._src.net.audit import Audit
-from monarch._src.net.interfaces import first_that_answers, interface_addresses, resolve
+from monarch._src.net.interfaces import (
+    first_that_answers,
+    interface_addresses,
+    listening_problem,
+    resolve,
+)
 from monarch._src.net.keys import Keys
 from monarch._src.net.link_end import Notice
 from monarch._src.net.link_terms import bounds_of
@@ -83,7 +95,7 @@ def _listen(where: str, own: str | None, audit_file: str | None, once: bool) -> 
         LISTENER, found, audit, bounds_of(30.0), 5.0, taken, told,
     )  # fmt: skip
     try:
-        got = links.listen(listening, trusts_all=trusts_all)
+        got = _listened(links, listening, trusts_all)
         print(f"listening at {got}", flush=True)
         print(f"others reach it at {_told_to_others(where, got)}", flush=True)
         while not (once and left):
@@ -91,6 +103,15 @@ def _listen(where: str, own: str | None, audit_file: str | None, once: bool) -> 
     finally:
         links.close("its program has ended")
         audit.close()
+
+
+def _listened(links: Links, listening: Listening, trusts_all: bool) -> Address:
+    try:
+        return links.listen(listening, trusts_all=trusts_all)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise Missing(listening_problem(listening.bind, error)) from None
 
 
 def _told_to_others(where: str, got: Address) -> str:
@@ -117,17 +138,19 @@ def _news(notice: Notice) -> str:
 def _dial(
     addresses: Sequence[str], own: str | None, key: str | None, timeout_s: float, size: int
 ) -> None:
-    parsed = [parse_address(text) for text in addresses]
+    parsed = [parse_dialled(text) for text in addresses]
     found, trusts_all = _keys(own, key, Role.OWNER)
     if found is None and not trusts_all:
         raise Missing(f"give the keys of the job: --keys DIRECTORY (or {TRUST_ALL}, on loopback)")
     at = first_that_answers("the listener", parsed, timeout_s)
     print(f"reached {at}")
+    if found is None and is_beyond_this_host(at, [at.host]):
+        raise Missing(f"{TRUST_ALL} is for loopback; make keys with `{MAKE_KEYS}`, for both sides")
     problems: list[str] = []
 
     def told(_peer: str, notice: Notice) -> None:
         if isinstance(notice, (PeerLost, PeerRefused)):
-            problems.append(notice.why)
+            problems.append(_why(notice.why))
 
     def taken(peer: str, _frames: Sequence[Any], size: int) -> None:
         links.handled(peer, size)
@@ -152,6 +175,16 @@ def _dial(
         print("\n".join(columns(rows)))
     finally:
         links.close("it has seen enough")
+
+
+def _why(said: str) -> str:
+    node, found, _ = said.partition(f", and not {LISTENER}")
+    if not found:
+        return said
+    return (
+        f"{node}, and is no `monarch reach --listen`: if it is a worker, attach_to_workers takes "
+        "that address; to measure, listen on that host at another port"
+    )
 
 
 def _until(links: Links, done: Callable[[], Any], problems: list[str]) -> None:

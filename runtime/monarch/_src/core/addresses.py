@@ -28,6 +28,7 @@ EVERY_INTERFACE = "*"
 LONGEST_PATH = 103  # macOS: `sun_path` has 104 bytes, the last of them 0; Linux has 108
 _NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_-]{1,63})*\.?\Z")
 _TWO = re.compile(r"@(?=[A-Za-z][A-Za-z0-9+.-]*://)")
+_OF_ANYBODY = "cannot be dialled: it stands for every interface of whoever dials"
 _EXAMPLE = "tcp://host:26600, tcp://[fd00::1]:26600 or ipc:///run/user/1000/worker"
 
 
@@ -140,10 +141,25 @@ def parse_listening(text: str) -> Listening:
         raise ValueError(f"{text!r}: who dials {dial.transport} cannot reach {bind.transport}")
     if dial.scope is Scope.EVERY_INTERFACE:
         raise ValueError(
-            f"{dial} cannot be dialled: it stands for every interface of whoever dials; put it "
+            f"{dial} {_OF_ANYBODY}; put it "
             f"behind the @, and in front the name or address by which others reach this host"
         )
     return Listening(bind, dial)
+
+
+def parse_dialled(text: str) -> Address:
+    """An address to dial; of `DIAL@BIND` the first.
+
+    Raises:
+        TypeError, ValueError: as `parse_listening`; also one that only a listener can have.
+    """
+    listening = parse_listening(text)
+    address = listening.dial or listening.bind
+    if address.scope is Scope.EVERY_INTERFACE:
+        raise ValueError(f"{address} {_OF_ANYBODY}; give the name or address of the host")
+    if address.transport == "tcp" and not address.port:
+        raise ValueError(f"{text!r} has port 0; give the port that the worker got, which it prints")
+    return address
 
 
 def _ipc(text: str, path: str) -> Address:
@@ -305,6 +321,17 @@ _REMEDIES = {
     errno.EACCES: "this process may not connect there",
     errno.ENOENT: "there is no such socket",
 }
+_LISTENING = {
+    errno.EADDRINUSE: "another program listens there; end it, or take another port (0: any free)",
+    errno.EADDRNOTAVAIL: "that is no address of this host; `*` is every one that it has",
+    errno.EACCES: "this user may not; take a port above 1023, or a directory of your own",
+    errno.ENOENT: "there is no such directory; make it, with mode 0700",
+}
+
+
+def listening_remedy(code: int) -> str:
+    """What helps where nobody can listen, with that errno; empty if that says nothing."""
+    return _LISTENING.get(code, "")
 
 
 class Attempt(msgspec.Struct, frozen=True):

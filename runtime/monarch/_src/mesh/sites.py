@@ -99,6 +99,7 @@ class Sites:
         self.given_back: set[str] = set()  # sites that were this client's until it let go of them
         self.when_given_back: Callable[[], None] = lambda: None  # on the thread that receives
         self.job = None if keys is None else keys.allowed.job
+        self.public = "" if keys is None else keys.public
         self._numbers = itertools.count(1)
         self._asked: dict[str, _Asked] = {}  # by link
         self._held: dict[str, _Held] = {}  # by site
@@ -488,8 +489,6 @@ def _for_another(one: _Held, other: _Held) -> list[str]:
 
 def _reached(said: Address, until: float, *, wait: bool) -> Address:
     """Where somebody accepts connections, as an address in numbers; `wait`: for one that begins."""
-    if said.transport == "ipc":
-        return said
 
     def dialled() -> Address:
         left = max(1.0, until - time.monotonic())

@@ -18,7 +18,7 @@ from monarch._src.proc.through import Through
 
 T = TypeVar("T")
 AGAIN_S = 0.1
-NOT_YET = "ECONNREFUSED"
+NOT_YET = ("ECONNREFUSED", "ENOENT")  # of tcp, of ipc
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ def waited(reach: Callable[[], T], until: float, *, wait: bool) -> T:
         try:
             return reach()
         except HostUnreachableError as error:
-            if not wait or time.monotonic() >= until or NOT_YET not in str(error):
+            said = str(error)
+            if not wait or time.monotonic() >= until or not any(one in said for one in NOT_YET):
                 raise
         time.sleep(AGAIN_S)  # nobody tells of a port at which somebody will listen

@@ -16,8 +16,8 @@ import msgspec
 from monarch._src.actor.future import Future
 from monarch._src.actor.texts import name_text
 from monarch._src.config import settings
-from monarch._src.core.access import MAKE_KEYS, TRUST_ALL, Role
-from monarch._src.core.addresses import Address, is_beyond_this_host, parse_listening
+from monarch._src.core.access import MAKE_KEYS, TRUST_ALL, Role, fingerprint
+from monarch._src.core.addresses import Address, is_beyond_this_host, parse_dialled, parse_listening
 from monarch._src.errors import SessionError
 from monarch._src.mesh.host_mesh import HostMesh
 from monarch._src.mesh.session import Session, current_session, lock, session
@@ -31,6 +31,7 @@ from monarch._src.proc.worker_main import Report, WorkerOptions, worker_command
 from monarch._src.shape import Extent, Region
 
 Path: TypeAlias = "str | os.PathLike[str]"
+_EXAMPLE = "tcp://host:26600"
 CA: TypeAlias = "Path | Literal['trust_all_connections']"
 _KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind
@@ -190,6 +191,8 @@ def attach_to_workers(
         RuntimeError: `enable_transport("ipc")` was called, and one is not at `ipc://`.
         FileNotFoundError, PermissionError: there are no such keys, or others could read them.
     """
+    if isinstance(workers, str) or not isinstance(workers, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"workers={workers!r}: give a list of addresses, as in [{_EXAMPLE!r}]")
     addresses = [_dialled(worker) for worker in workers]
     check_transport(addresses)
     if not addresses:
@@ -262,7 +265,7 @@ def _loaded(ca: CA, private_key: Path | None) -> keys.Keys | None:
     if _path("ca", ca) == TRUST_ALL:
         return None
     private = None if private_key is None else _path("private_key", private_key)
-    return keys.load(_path("ca", ca), private, Role.OWNER)
+    return keys.load(_path("ca", ca), private, Role.OWNER, only=True)
 
 
 def _client_session() -> Session:
@@ -276,7 +279,9 @@ def _sites(own: keys.Keys | None, ca: CA, private_key: Path | None) -> Sites:
     """What has the workers of this job. Under the lock."""
     held = _client_session()
     job = None if own is None else own.allowed.job
-    if held.sites is not None and held.sites.job != job and not held.sites.held():
+    public = "" if own is None else own.public
+    wrong = held.sites is not None and (held.sites.job, held.sites.public) != (job, public)
+    if wrong and held.sites is not None and not held.sites.held():
         held.sites.close()
         held.sites = None
     if held.sites is None:
@@ -286,6 +291,12 @@ def _sites(own: keys.Keys | None, ca: CA, private_key: Path | None) -> Sites:
         raise ValueError(
             f"this process has hosts of {_job_text(held.sites.job)}, and these are of "
             f"{_job_text(job)}: one job at a time; attach in another process"
+        )
+    if held.sites.public != public:
+        raise ValueError(
+            f"this process has hosts of {_job_text(job)} with the key "
+            f"{fingerprint(held.sites.public)}, and {fingerprint(public)} is given now: one key at "
+            "a time; attach in another process, or give those hosts back first (stop())"
         )
     return held.sites
 
@@ -304,11 +315,7 @@ def _job_text(job: str | None) -> str:
 
 def _dialled(worker: str | Future[str]) -> Address:
     text = worker.get() if isinstance(worker, Future) else worker
-    listening = parse_listening(text)
-    address = listening.dial or listening.bind
-    if address.transport == "tcp" and not address.port:
-        raise ValueError(f"{text!r} has port 0; give the port that the worker got, which it prints")
-    return address
+    return parse_dialled(text)
 
 
 def _check_near(addresses: Sequence[Address]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import errno
+import os
 import selectors
 import socket
 import sys
@@ -15,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from monarch._src.core.addresses import Address, Attempt, Scope, attempts_text
+from monarch._src.core.addresses import Address, Attempt, Scope, attempts_text, listening_remedy
 from monarch._src.errors import HostUnreachableError
 
 
@@ -78,6 +79,20 @@ def resolve(address: Address) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
+def listening_problem(address: Address, error: OSError) -> str:
+    """Why a listener cannot be made there, as the error of the attempt says it, and what helps."""
+    if isinstance(error, socket.gaierror):
+        return (
+            f"cannot listen at {address}: the name is not known here ({error.strerror}); give a "
+            "name or address of this host, or `*` for every one that it has"
+        )
+    code = error.errno or 0
+    remedy = listening_remedy(code)
+    if not remedy:
+        return error.strerror or str(error)
+    return f"cannot listen at {address}: {os.strerror(code)}; {remedy}"
+
+
 def first_that_answers(who: str, addresses: Sequence[Address], timeout_s: float) -> Address:
     """The first of these at which somebody accepts a connection; names tried by each address.
 
@@ -89,6 +104,9 @@ def first_that_answers(who: str, addresses: Sequence[Address], timeout_s: float)
     attempts: list[Attempt] = []
     tried: list[tuple[Address, str]] = []
     for address in addresses:
+        if address.transport == "ipc":
+            tried.append((address, ""))
+            continue
         try:
             tried += [(address, host) for host in resolve(address)]
         except OSError as error:
@@ -97,25 +115,30 @@ def first_that_answers(who: str, addresses: Sequence[Address], timeout_s: float)
     deadline = time.monotonic() + timeout_s
     for at, (address, host) in enumerate(tried):
         left = max(0.0, deadline - time.monotonic()) / (len(tried) - at)
-        code = _dial(host, address.port, left)
-        numeric = Address("tcp", host, address.port)
+        numeric = Address("tcp", host, address.port) if host else address
+        code = _dial(numeric, left)
         if not code:
             return numeric
-        named = "" if host == address.host else f"{address} = "
+        named = "" if numeric == address else f"{address} = "
         attempts.append(Attempt(f"{named}{numeric}", code))
     raise HostUnreachableError(attempts_text(who, attempts))
 
 
-def _dial(host: str, port: int, timeout_s: float) -> int:
+def _dial(address: Address, timeout_s: float) -> int:
     """0 if somebody accepts a connection there, else the errno."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family, where = socket.AF_UNIX, address.path
+    if address.transport == "tcp":
+        family = socket.AF_INET6 if address.is_v6 else socket.AF_INET
+        where = (address.host, address.port)
     try:
         dialled = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
         return error.errno or errno.EAFNOSUPPORT
     with dialled, selectors.DefaultSelector() as selector:
         dialled.setblocking(False)
-        code = dialled.connect_ex((host, port))
+        code = dialled.connect_ex(where)
+        if code == errno.EAGAIN:
+            return 0  # of ipc: so many are waiting there already
         if code != errno.EINPROGRESS:
             return code
         selector.register(dialled, selectors.EVENT_WRITE)

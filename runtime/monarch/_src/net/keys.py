@@ -14,6 +14,7 @@ or write is refused, and so is a directory in which they could replace it.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -30,6 +31,11 @@ from monarch._src.wire.text import UNREADABLE
 
 VERSION = 1
 PUBLIC = "job.public"
+_WHO = {
+    Role.WORKER: "a worker, who serves a host",
+    Role.OWNER: "an owner, who may act",
+    Role.OBSERVER: "an observer, who may look",
+}
 LARGEST = 1 << 20  # bytes of a file of keys
 
 
@@ -174,13 +180,18 @@ def install(directory: Path, files: Mapping[str, Secret]) -> None:
 
 
 def load(
-    ca: str | os.PathLike[str], private_key: str | os.PathLike[str] | None, role: Role
+    ca: str | os.PathLike[str],
+    private_key: str | os.PathLike[str] | None,
+    role: Role,
+    *,
+    only: bool = False,
 ) -> Keys:
     """The keys with which this process is to take part.
 
     Args:
         ca: the directory of the job's keys, or its file `job.public`.
         private_key: the file of the pair to use; that of `role` beside the public keys if None.
+        only: refuse a pair of another role, with which nothing would work.
 
     Raises:
         FileNotFoundError: there is no such file. PermissionError: others could read or write one.
@@ -201,6 +212,11 @@ def load(
     if listed is None or listed.value != found.role:
         said = "not listed" if listed is None else f"listed as {listed.value}"
         raise ValueError(f"{own} is a key for {found.role}, and in {public_file} it is {said}")
+    if only and listed is not role:
+        raise PermissionError(
+            f"{own} is the key of {_WHO[listed]}, and this takes that of {_WHO[role]}: "
+            f"{key_file(role)}"
+        )
     return Keys(listed, found.public, Secret(found.secret.encode()), allowed)
 
 
@@ -238,9 +254,17 @@ def _read(path: Path, kind: type[T]) -> T:
             f"there is no {path}; make keys with `monarch keys make DIRECTORY`, or copy those of "
             "the job here"
         ) from None
-    with open(fd, "rb") as file:
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise PermissionError(
+            f"{path} is a symbolic link, and what it leads to may be changed; copy the file here"
+        ) from None
+    try:
         _check_private(path, os.fstat(fd))
-        data = file.read(LARGEST)
+        data = os.read(fd, LARGEST)
+    finally:
+        os.close(fd)
     return _parsed(path, data, kind)
 
 
@@ -258,7 +282,7 @@ def _parsed(path: Path, data: bytes, kind: type[T]) -> T:
 def _check_private(path: Path, found: os.stat_result) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISREG(found.st_mode):
-        raise PermissionError(f"{path} is no plain file")
+        raise PermissionError(f"{path} is no plain file; copy the one of the job here")
     if found.st_uid != os.getuid():
         raise PermissionError(f"{path} belongs to user {found.st_uid}; copy it to one of your own")
     if mode & 0o077:

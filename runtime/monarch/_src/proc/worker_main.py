@@ -25,6 +25,7 @@ from monarch._src.core.ids import new_site
 from monarch._src.net import directory as sessions
 from monarch._src.net import keys
 from monarch._src.net.audit import Audit
+from monarch._src.net.interfaces import listening_problem
 from monarch._src.net.node import Node
 from monarch._src.proc import agent_main, record
 from monarch._src.proc.agent import Agent
@@ -88,7 +89,7 @@ def main() -> None:
             directory, said, lambda zygote: _agent(directory, options, zygote), own
         )
     except (OSError, ValueError) as error:
-        _report(options, Report(problem=_text(error), kind=type(error).__name__))
+        _report(options, Report(problem=_text(options, error), kind=type(error).__name__))
         sessions.remove(directory)
         status = 1
     raise SystemExit(status)
@@ -98,7 +99,7 @@ def _agent(directory: Path, options: WorkerOptions, zygote: socket.socket) -> Ag
     trusts_all = options.ca == TRUST_ALL
     own = None
     if options.ca and not trusts_all:
-        own = keys.load(options.ca, options.private_key, Role.WORKER)
+        own = keys.load(options.ca, options.private_key, Role.WORKER, only=True)
     serving = Serving(
         parse_listening(options.address), own, trusts_all, Audit(options.audit),
         settings().liveness, None if options.lifeline < 0 else options.lifeline,
@@ -131,9 +132,9 @@ def _report(options: WorkerOptions, report: Report) -> None:
     os.write(1, f"listening at {report.listening}\nothers reach it at {others}\n".encode())
 
 
-def _text(error: OSError | ValueError) -> str:
+def _text(options: WorkerOptions, error: OSError | ValueError) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, OSError) and error.strerror is not None:
-        return error.strerror
+        return listening_problem(parse_listening(options.address).bind, error)
     return str(error)
