@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from monarch._src.actor.future import Future
 from monarch._src.core.ids import AGENT
 from monarch._src.mesh.custody import Custody
+from monarch._src.net import keys
 from monarch._src.wire.messages import AskKnown, Message
 from monarch.actor import (
     ActorError,
@@ -40,7 +42,7 @@ from tests.integration.commands import Commands
 from tests.integration.gates import GateKeeper
 from tests.integration.programs import watched
 from tests.integration.residents import Resident
-from tests.workers import PATIENCE_S, TRUST_ALL, Worker, workers
+from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
 
 KEEPS = """
     from monarch.actor import attach_to_workers
@@ -326,6 +328,28 @@ def test_a_worker_that_ended_meanwhile_is_told_as_lost_and_the_others_work_on(
     assert session["mine"].slice(hosts=0).add.call_one(1).get(timeout=PATIENCE_S) == 2
     with pytest.raises(SupervisionError, match="nothing listens there"):
         session["mine"].slice(hosts=1).add.call_one(1).get(timeout=PATIENCE_S)
+
+
+def test_what_was_kept_on_hosts_of_a_job_that_was_killed_is_told_and_ended_without_its_keys(
+    name: str, tmp_path: Path, own_base_directory: Path, agent_errors: Callable[[], list[str]]
+) -> None:
+    made = tmp_path / "keys"
+    keys.make(made)
+    secured = KEEPS.replace('"trust_all_connections"', repr(str(made)))
+    with worker("--address", "tcp://127.0.0.1:0", "--keys", str(made)) as one:
+        with keeper(tmp_path, name, secured, one.address) as client:
+            killed(client)
+        shutil.rmtree(made)
+        with pytest.raises(FileNotFoundError, match=r"job was killed.* `monarch kill` ends what"):
+            attach(name)
+        commands = Commands(own_base_directory)
+        status, _, err = commands.kill(name)  # the worker is there, and has not heard of it
+        assert status == 1
+        assert f"the keys of its job are gone from {made}; put them back, or if that job" in err
+        assert [line for line in commands.ps().splitlines() if "`monarch reap` ends that" in line]
+    assert commands.reap()[0] == 0
+    assert "is gone" not in commands.ps()
+    assert len(agent_errors()) == 1
 
 
 def test_what_nobody_comes_for_in_time_is_ended_and_the_worker_is_free(

@@ -150,7 +150,14 @@ class Away:
         if not wanted:
             return
         ca, private_key = [*self._keys, "", ""][:2]
-        own = None if ca == TRUST_ALL else keys.load(ca, private_key or None, Role.OWNER)
+        try:
+            own = None if ca == TRUST_ALL else keys.load(ca, private_key or None, Role.OWNER)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"the keys of the hosts of this session are gone from {ca}. If their job was "
+                "killed, its hosts are gone too, and `monarch kill` ends what is left of the "
+                f"session; or put them back ({error})"
+            ) from None
         session, run = self._session, self._run
         from monarch._src.mesh.sites import Sites  # zmq's part of it loads asyncio
         from monarch._src.mesh.way import Via

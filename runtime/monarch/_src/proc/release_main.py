@@ -56,6 +56,8 @@ def release(directory: Path) -> list[str]:
     ca, private_key = [*away.keys, "", ""][:2]
     try:
         own = None if ca == TRUST_ALL else keys.load(ca, private_key or None, Role.OWNER)
+    except FileNotFoundError:
+        return _without_keys(directory, away, ca)
     except (OSError, ValueError) as error:
         return [f"{one.address} was not told to end what it keeps: {error}" for one in away.workers]
     through: Through | None = None
@@ -73,6 +75,23 @@ def release(directory: Path) -> list[str]:
     left = list(problems)
     record.write_away(directory, msgspec.structs.replace(away, workers=left) if left else None)
     return [_text(one, why) for one, why in problems.items()]
+
+
+def _without_keys(directory: Path, away: AwayRecord, ca: str) -> list[str]:
+    """As of a job that was killed: its workers have ended, and with them what they had."""
+    if away.gateway:
+        left = list(away.workers)  # who is behind it cannot be asked
+    else:
+        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+            ways = pool.map(partial(_way_to, through=None), away.workers)
+            left = [one for one, way in zip(away.workers, ways, strict=True) if way]
+    record.write_away(directory, msgspec.structs.replace(away, workers=left) if left else None)
+    return [
+        f"the worker at {one.address} ({host_of_site(one.site)}) was not told to end what it "
+        f"keeps: the keys of its job are gone from {ca}; put them back, or if that job has ended "
+        f"remove {directory}"
+        for one in left
+    ]
 
 
 def _text(one: WorkerRecord, why: str) -> str:
