@@ -17,7 +17,8 @@ def hosts_of(job: str, mesh: str, count: int | None) -> HostMesh:
         CommandError: there is no such job or mesh, it has fewer hosts, or they cannot be had.
     """
     try:
-        path = job if os.sep in job or os.path.exists(job) else job_path(job)
+        named = job in job_names()  # before what is called so in this directory
+        path = job if not named and (os.sep in job or os.path.exists(job)) else job_path(job)
         found = job_load(path)
         if not found.active:
             raise CommandError(

@@ -70,6 +70,29 @@ def test_it_ends_a_job_by_name_and_by_the_path_of_its_record(
     assert (status, out) == (0, f"ended {tmp_path / 'job'}: 1 host is free\n")
 
 
+def test_a_name_means_the_job_whatever_is_called_so_in_this_directory(
+    training: ProcessJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "training").mkdir()
+    status, out, err = monarch("job", "show", "training")
+    assert (status, err) == (0, "")
+    assert str(training.apply_id) in out
+
+
+def test_a_directory_of_jobs_that_others_can_enter_is_told_with_the_command_that_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    directory = job_path("training").parent
+    directory.chmod(0o755)
+    for command in (("list",), ("show", "training"), ("kill", "training")):
+        status, out, err = monarch("job", *command)
+        assert (status, out) == (1, "")
+        assert err.startswith("monarch job: ")
+        assert err.endswith(f"; run `chmod 700 {directory}` if it is yours\n")
+
+
 def test_what_is_not_there_or_no_record_is_said(tmp_path: Path) -> None:
     assert monarch("job", "list")[1].startswith("no jobs of yours")
     status, out, err = monarch("job", "show", "nothing")

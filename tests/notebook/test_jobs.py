@@ -34,6 +34,9 @@ def test_a_mesh_on_a_job_has_its_hosts_as_the_first_dim(kernel: Kernel, training
     workers = [line for line in shown.splitlines() if "worker at ipc://" in line]
     assert len(workers) == 3
     assert all(": live, for whoever asks, worker at ipc://" in line for line in workers)
+    kernel.ok("import os, tempfile; os.chdir(tempfile.mkdtemp()); os.mkdir('training')")
+    kernel.ok("%monarch spawn two gpus=1 --job training:loaders")
+    kernel.ok("os.rmdir('training')")
     kernel.ok("%monarch stop --all")
 
 

@@ -18,8 +18,12 @@ from monarch._src.job.trait import DEFAULT_JOB_PATH
 
 
 def run_list() -> int:
-    """Print the jobs that have a name, and the one of this directory; 0."""
-    found = {name: job_path(name) for name in job_names()}
+    """Print the jobs that have a name, and the one of this directory; 0 if they can be read."""
+    try:
+        found = {name: job_path(name) for name in job_names()}
+    except OSError as error:
+        print(f"monarch job: {error}", file=sys.stderr)
+        return 1
     if os.path.exists(DEFAULT_JOB_PATH):
         found[DEFAULT_JOB_PATH] = Path(DEFAULT_JOB_PATH)
     rows = [_row(name, path) for name, path in found.items()]
@@ -62,7 +66,9 @@ def run_kill(which: str) -> int:
 
 
 def path_of(which: str) -> Path:
-    """The record that is meant: a path if there is one, or else by its name."""
+    """The record that is meant: of the job of that name if there is one, or else at that path."""
+    if which in job_names():
+        return job_path(which)
     return Path(which) if os.sep in which or os.path.exists(which) else job_path(which)
 
 

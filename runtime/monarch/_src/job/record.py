@@ -7,6 +7,7 @@ imported, and nothing else. A record is written whole or not at all, and nobody 
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import tempfile
 from collections.abc import Mapping
@@ -120,7 +121,7 @@ def class_of(kind: str, base: type[T], where: str) -> type[T]:
         raise JobError(
             f"{where} is of a job of {kind}, which cannot be imported: {error}"
         ) from None
-    if not isinstance(found, type) or not issubclass(found, base):
+    if not isinstance(found, type) or not issubclass(found, base) or inspect.isabstract(found):
         raise JobError(f"{where} names {kind}, which is no job")
     return found
 

@@ -117,7 +117,8 @@ def check_private(directory: Path) -> None:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PermissionError(
             f"{directory} must be a directory of user {os.getuid()} with mode 0700; it has mode "
-            f"{stat.S_IMODE(found.st_mode):04o} and belongs to {found.st_uid}"
+            f"{stat.S_IMODE(found.st_mode):04o} and belongs to {found.st_uid}; run `chmod 700 "
+            f"{directory}` if it is yours"
         )
 
 
