@@ -157,6 +157,7 @@ def record(kind: str = "monarch.job:LocalJob", number: int = 1, **values: object
         ("cos\nsystem\n(S'touch bomb'\ntR.", "is no record of a job"),
         (record(number=99), "format 99, and this version reads 1"),
         (record("os:system"), "names os:system, which is no job"),
+        (record("monarch.job:JobTrait"), "names monarch.job:JobTrait, which is no job"),
         (record("nowhere:Job"), "a job of nowhere:Job, which cannot be imported"),
         (record(_host_names=5), "_host_names: Expected `array`"),
     ],

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -125,15 +125,13 @@ class SSHJob(JobTrait):
         meshes: Mapping[str, Hosts] = hosts if isinstance(hosts, Mapping) else {"hosts": hosts}
         check_names(meshes, "an SSHJob")
         env = checked_env(env)
+        self._meshes = {}
         for name, given in meshes.items():
-            if isinstance(given, str) or not isinstance(given, Collection):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if isinstance(given, str) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(f"hosts of {name} are {given!r}: give a list, as in ['h1', 'h2']")
-            if not given:
+            self._meshes[name] = [_with_defaults(one, python, env, cwd) for one in given]
+            if not self._meshes[name]:
                 raise ValueError(f"{name} has no host; give at least one")
-        self._meshes = {
-            name: [_with_defaults(one, python, env, cwd) for one in given]
-            for name, given in meshes.items()
-        }
         if isinstance(ssh, str):
             raise TypeError(f"ssh={ssh!r}: give a list, as in {shlex.split(ssh)!r}")
         self._ssh = list(ssh)

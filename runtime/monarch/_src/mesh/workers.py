@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -191,7 +191,7 @@ def attach_to_workers(
         RuntimeError: `enable_transport("ipc")` was called, and one is not at `ipc://`.
         FileNotFoundError, PermissionError: there are no such keys, or others could read them.
     """
-    if isinstance(workers, str) or not isinstance(workers, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(workers, str) or not isinstance(workers, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"workers={workers!r}: give a list of addresses, as in [{_EXAMPLE!r}]")
     addresses = [_dialled(worker) for worker in workers]
     check_transport(addresses)
