@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from monarch._src.net import keys
 from monarch.actor import attach, attach_to_workers, shutdown_context, start_worker_loop_forever
 from monarch.config import configured
 from tests.integration.commands import monarch
-from tests.workers import worker
+from tests.workers import TRUST_ALL, worker
 
 
 @pytest.fixture
@@ -87,6 +88,28 @@ def test_keys_that_did_not_fit_are_not_used_again_when_others_of_that_name_are_g
             attach_to_workers(ca=wrong, workers=[one.address])
         mesh.stop().get()
         shutdown_context(reason="the worker is about to end")
+
+
+def test_a_client_without_keys_is_told_that_the_worker_may_have_some(
+    job: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with worker("--address", "tcp://127.0.0.1:0", "--keys", job) as one:
+        why = r"is it a worker, without keys, as this side is\?"
+        with configured(liveness=1.5), pytest.raises(ConnectionError, match=why):
+            attach_to_workers(ca=TRUST_ALL, workers=[one.address])
+    shutdown_context(reason="the worker has ended")
+    lost = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
+    assert lost
+    assert all(f"the link to {one.address} is lost" in line for line in lost), lost
+
+
+def test_a_worker_that_was_stopped_is_among_what_is_asked_about(job: str) -> None:
+    with worker("--address", "tcp://127.0.0.1:0", "--keys", job) as one:
+        one.process.send_signal(signal.SIGSTOP)
+        with configured(liveness=1.5), pytest.raises(ConnectionError, match=r"or is it stopped\?"):
+            attach_to_workers(ca=job, workers=[one.address])
+        one.process.send_signal(signal.SIGCONT)
+    shutdown_context(reason="the worker has ended")
 
 
 @pytest.mark.parametrize(

@@ -35,3 +35,8 @@ class End:
         self.address = ""
         self.failed_handshakes = 0
         self.is_anybody = False  # dialled without knowing who it is, and it has not said so yet
+
+    @property
+    def shown(self) -> str:
+        """What the other side is called, for people: where it is, until its name is known."""
+        return self.address if self.is_anybody else self.link.peer

@@ -306,15 +306,17 @@ class Links:
         self._ended |= end.link.is_final
         if isinstance(notice, PeerLost):
             if end.failed_handshakes and not end.link.session:
-                job = self._keys.allowed.job if self._keys else ""
+                with_keys = "without keys, as this side is"
+                if self._keys:
+                    with_keys = f"with the keys of job {self._keys.allowed.job}"
                 why = (
                     f"{notice.why}; somebody accepts connections at {end.address}, but the "
-                    f"handshake fails: is it a worker, with the keys of job {job}?"
+                    f"handshake fails: is it a worker, {with_keys}? Does it run, or is it stopped?"
                 )
                 notice = PeerLost(why, notice.unsaid)
-            log.warning("the link to %s is lost: %s", peer, notice.why)
+            log.warning("the link to %s is lost: %s", end.shown, notice.why)
         elif isinstance(notice, PeerRefused):
-            log.warning("the link to %s was refused: %s", peer, notice.why)
+            log.warning("the link to %s was refused: %s", end.shown, notice.why)
             if end.socket is None:
                 self._audit.note("refused", why=notice.why, key=end.mark, node=peer)
         elif isinstance(notice, LinkUp) and end.socket is None and not notice.again:
