@@ -26,7 +26,7 @@ def test_what_is_under_way_is_bounded_and_whoever_waits_goes_on_when_there_is_ro
     def pass_one(site: str) -> None:
         size = pipe[site].pop(0)
         passed[site] += size
-        limit = allowances.passed("proc", site, size, has_room=site not in full)
+        limit = allowances.passed("proc", site, size, lambda: site not in full)
         if limit is not None:
             spending.raised(site, limit)
 
@@ -61,7 +61,7 @@ def test_a_host_that_is_full_takes_one_allowance_and_no_more() -> None:
     while spending.has_room("slow"):
         count += 1
         spending.gave("slow", 1 << 20)
-        assert allowances.passed("proc", "slow", 1 << 20, has_room=False) is None
+        assert allowances.passed("proc", "slow", 1 << 20, lambda: False) is None
     assert count == ALLOWANCE >> 20
     assert spending.has_room("quick")
     ((node, limit),) = allowances.room("slow")
@@ -75,6 +75,6 @@ def test_another_gateway_begins_to_count_anew_and_the_dead_are_forgotten() -> No
     assert not spending.has_room("site")
     spending.begun_anew()
     assert spending.has_room("site")
-    allowances.passed("proc", "site", 1, has_room=False)
+    allowances.passed("proc", "site", 1, lambda: False)
     allowances.forget("proc")
     assert allowances.room("site") == []

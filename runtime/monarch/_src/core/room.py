@@ -12,6 +12,8 @@ up by that, and nobody else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 ALLOWANCE = 16 << 20
 QUEUE = 64 << 20  # what waits in one link
 
@@ -48,12 +50,15 @@ class Allowances:
         self._passed: dict[tuple[str, str], int] = {}
         self._told: dict[tuple[str, str], int] = {}
 
-    def passed(self, node: str, site: str, size: int, *, has_room: bool) -> int | None:
-        """That process gave so much for that host; the limit that it is to be told, if any."""
+    def passed(self, node: str, site: str, size: int, has_room: Callable[[], bool]) -> int | None:
+        """That process gave so much for that host; the limit that it is to be told, if any.
+
+        `has_room`: whether the link there has, which is asked if it matters.
+        """
         pair = (node, site)
         passed = self._passed[pair] = self._passed.get(pair, 0) + size
         limit = passed + ALLOWANCE
-        if not has_room or 2 * (limit - self._told.get(pair, ALLOWANCE)) < ALLOWANCE:
+        if 2 * (limit - self._told.get(pair, ALLOWANCE)) < ALLOWANCE or not has_room():
             return None
         self._told[pair] = limit
         return limit

@@ -340,12 +340,18 @@ def _that_stays(signum: int, frame: FrameType | None) -> None:
         _behind(signum, frame)
 
 
+def nothing_interrupts() -> None:
+    """In this process SIGINT raises nothing: from now on nothing is held back on its account."""
+    global _main
+    _main = None
+
+
 def _forked() -> None:
     global _main
     _main = threading.main_thread().ident
 
 
-_main = threading.main_thread().ident
+_main: int | None = threading.main_thread().ident
 os.register_at_fork(after_in_child=_forked)
 # By thread: those of actors that are not on the main thread.
 _shields: dict[int, Shield] = {}

@@ -221,6 +221,16 @@ class Router:
         self._looked = True
         return self._serve(found)
 
+    def look(self) -> None:
+        """Something can be read at `fd`. What follows until the next look costs no other one."""
+        if not self.closed:
+            self._looked = True
+            self._serve(self._poll.poll(0))
+
+    def nothing_came(self) -> None:
+        """Nothing could be read at `fd` just now: `receive` need not look."""
+        self._looked = True
+
     def take_wake_ups(self) -> None:
         """Wait no less long for what has woken us by now; it is looked at after this.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import selectors
 import socket
@@ -122,15 +123,18 @@ class Agent:
         # Ends that wait for the last answers of who has ended.
         self._endings: Notices[Ended] = Notices()
         self._selector = selectors.DefaultSelector()
+        self._quiet: set[int] = set()
+        self._stirred = True  # since all parts of this have looked
         self._outputs = Outputs(self._selector, self._said)
-        self._register(self._node.router.fd, self._nothing)
+        self._register_quietly(self._node.router.fd, self._node.router.look)
         self._register(zygote.fileno(), self._from_zygote)
         self._terminated_r, self._terminated_w = os.pipe()
         self._register(self._terminated_r, self._told_to_end)
         self._tenure = tenure(
             self._node, self._host,
-            Driver(self._register, self._selector.unregister, self._do, self._end,
-                   self._casting.receivers, self._part, self._casting.site_lost),
+            Driver(self._register, self._register_quietly, self._selector.unregister, self._do,
+                   self._end, self._casting.receivers, self._part, self._casting.site_lost,
+                   self._stir),
         )  # fmt: skip
         self._asked = Asked(
             self._node, self._host, self._tenure, self._boards, self._selector,
@@ -158,20 +162,22 @@ class Agent:
     def run(self) -> None:
         """Serve until told to end or the client is gone, and until nothing is left."""
         self._tenure.begin()
+        due = 0.0
         while not (self._ending and not self._host.meshes):
             self._node.drain()
-            self._casting.looked()
-            again = self._tell_of_ends() | self._tenure.tell_of_ends()
-            self._do(self._host.time_passed(time.monotonic()))
-            self._outputs.time_passed(time.monotonic())
-            self._start_more()
-            self._tenure.looked()
-            self._asked.looked()
-            if self._ending and not self._host.meshes:
-                break
-            at_once = again or self._tenure.is_pending or self._node.router.is_pending
-            patience = 0.0 if at_once else self._patience()
-            for key, _ in self._selector.select(patience):
+            # What was only passed on to others concerns nobody here.
+            if self._stirred or time.monotonic() >= due:
+                self._stirred = False
+                again = self._look()
+                if self._ending and not self._host.meshes:
+                    break
+                left = 0.0 if again else self._patience()
+                due = math.inf if left is None else time.monotonic() + left
+            ready = self._selector.select(self._wait_s(due))
+            self._node.router.nothing_came()
+            for key, _ in ready:
+                if key.fd not in self._quiet:
+                    self._stirred = True
                 key.data()
         self._tenure.close()
         self._selector.close()
@@ -179,11 +185,36 @@ class Agent:
 
     # --- the loop -----------------------------------------------------------------------------
 
+    def _look(self) -> bool:
+        """Have all parts do what follows of what has happened; True to look at the socket again."""
+        self._casting.looked()
+        again = self._tell_of_ends() | self._tenure.tell_of_ends()
+        self._do(self._host.time_passed(time.monotonic()))
+        self._outputs.time_passed(time.monotonic())
+        self._start_more()
+        self._tenure.looked()
+        self._asked.looked()
+        return again
+
+    def _wait_s(self, due: float) -> float | None:
+        """How long to wait for what may come."""
+        if self._stirred or self._tenure.is_pending or self._node.router.is_pending:
+            return 0.0
+        left = None if due == math.inf else max(0.0, due - time.monotonic())
+        retry = self._node.router.due_in()
+        return left if retry is None else retry if left is None else min(left, retry)
+
+    def _stir(self) -> None:
+        self._stirred = True
+
     def _register(self, fd: int, ready: Callable[[], None]) -> None:
+        self._quiet.discard(fd)
         self._selector.register(fd, selectors.EVENT_READ, ready)
 
-    def _nothing(self) -> None:
-        pass
+    def _register_quietly(self, fd: int, ready: Callable[[], None]) -> None:
+        """What comes there is handled by `_handle`, or is for others."""
+        self._register(fd, ready)
+        self._quiet.add(fd)
 
     def _patience(self) -> float | None:
         if self._tenure.looks:
@@ -193,9 +224,6 @@ class Agent:
         ]  # fmt: skip
         deadline = min((found for found in deadlines if found is not None), default=None)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        due = self._node.router.due_in()
-        if due is not None:
-            left = due if left is None else min(left, due)
         if self._tenure.looks:
             left = PARENT_CHECK_S if left is None else min(left, PARENT_CHECK_S)
         if self._endings or self._tenure.is_restless:  # one look more, and not for ever
@@ -491,6 +519,8 @@ class Agent:
 
     def _handle(self, peer: str, message: AnyMessage, payload: Payload) -> None:
         handler = self._handlers.get(type(message))
+        if type(message) is not Relay:
+            self._stirred = True
         if not self._tenure.obeys(peer):
             return
         if handler is None:

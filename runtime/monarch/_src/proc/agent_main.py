@@ -18,6 +18,7 @@ from types import FrameType
 
 from monarch._src.core.host import Host
 from monarch._src.net import directory as sessions
+from monarch._src.net.interrupt import nothing_interrupts
 from monarch._src.net.node import Node
 from monarch._src.proc import record
 from monarch._src.proc.agent import ENTRY, Agent
@@ -95,6 +96,7 @@ def serve(
     try:
         agent = make(ours)
         signal.signal(signal.SIGTERM, agent.terminate)
+        nothing_interrupts()  # what our handlers of signals do may be done at any time
         agent.run()
         return agent.status
     finally:

@@ -128,7 +128,7 @@ class Hosting:
         segments = self._segments = Segments(self._receivers_of)
         fetcher = self._fetcher = Fetcher(node, gateway, segments.to_lend, self._watch_sender)
         node.on_forget = self._forgotten
-        driver.watch(gateway.links.fileno(), gateway.links.work)
+        driver.watch_quietly(gateway.links.fileno(), gateway.links.work)
         self._tunnels = FarTunnels(gateway, driver, self.note)
         if serving.lifeline is not None:
             driver.watch(serving.lifeline, self._starter_gone)
@@ -270,6 +270,7 @@ class Hosting:
 
     def _asked(self, link: str, message: AnyMessage) -> None:
         """Somebody who is not the client says something to this agent."""
+        self._driver.stir()
         if not isinstance(message, HoldSite):
             self.note("refused", link, why=f"a {type(message).__name__} of who has not this host")
             return
@@ -288,6 +289,7 @@ class Hosting:
         self._do(self._tenancy.asked(client))
 
     def _on_tunnel(self, link: str, message: TunnelMessage, payload: Payload) -> None:
+        self._driver.stir()
         self._tunnels.heard(link, message, payload)
 
     def _expect(self, node: str) -> None:
@@ -321,6 +323,7 @@ class Hosting:
     # --- what links tell --------------------------------------------------------------------------
 
     def _told(self, peer: str, notice: Notice) -> None:
+        self._driver.stir()
         if is_tunnel(peer):
             self._tunnels.told(peer, notice)
         elif isinstance(notice, ENDS):

@@ -19,12 +19,14 @@ class Driver:
     """What the agent does for this."""
 
     watch: Callable[[int, Callable[[], None]], None]  # call that when the descriptor is readable
+    watch_quietly: Callable[[int, Callable[[], None]], None]  # and what comes may not `stir`
     unwatch: Callable[[int], object]
     do: Callable[[Sequence[core_host.Action]], None]  # carry out what the host has decided
     end: Callable[[str], None]  # stop everything, then end
     receivers: Callable[[Cast], list[str]]  # of a cast: see Casting.receivers
     part: Callable[[str], None]  # that client is owed nothing any more: no answers, no output
     site_lost: Callable[[str], None]  # nothing goes to that other host any more
+    stir: Callable[[], None]  # something has happened here that others may have to look at
 
 
 class Tenure(Protocol):
