@@ -96,6 +96,17 @@ class Hosts:
             "ct", "original", "proto-dst", str(inside), "drop",
         )  # fmt: skip
 
+    def open_only(self, number: int, port: int, *, says_no: bool) -> None:
+        """Let others connect to that port of that host; the rest `says_no`, or nothing at all."""
+        nft = self.command(number, "nft", "add")
+        _run(*nft, "table", "inet", "o")
+        _run(*nft, "chain", "inet", "o", "i", "{ type filter hook input priority 0; }")
+        verdict = ("reject", "with", "tcp", "reset") if says_no else ("drop",)
+        _run(
+            *nft, "rule", "inet", "o", "i", "iifname", "eth0", "tcp", "flags", "syn / syn,ack",
+            "tcp", "dport", "!=", str(port), *verdict,
+        )  # fmt: skip
+
     # --- programs ---------------------------------------------------------------------------------
 
     def command(self, number: int, *command: str) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.gates import GateKeeper
 from tests.integration.programs import Program, run, running, watched
+from tests.workers import TRUST_ALL, worker
 
 CLIENT = """
     import os, signal, sys, time
@@ -207,6 +208,27 @@ def test_a_fork_of_the_client_that_calls_a_mesh_of_its_parent_is_told_why_it_can
     assert "is a fork of the one that has the mesh, and cannot call it; spawn meshes of its" in out
     assert out.endswith("child ended with 0\n[1, 1]\n")
     check_nothing_is_left(own_base_directory)
+
+
+def test_a_fork_of_a_client_of_workers_says_nothing_by_its_links(
+    tmp_path: Path, own_base_directory: Path
+) -> None:
+    child = """
+        try:
+            one.one.call().get(30)
+        except RuntimeError as error:
+            print(error, flush=True)
+        sys.exit(0)
+    """
+    at_once = 'this_host().spawn_procs({"gpus": 2})'
+    with worker("--address", "tcp://127.0.0.1:0", "--keys", TRUST_ALL) as listening:
+        far = f'attach_to_workers(ca="{TRUST_ALL}", workers=["{listening.address}"])'
+        program = FORKING.replace("this_host\n", "attach_to_workers\n")
+        program = program.replace(at_once, f'{far}.spawn_procs({{"gpus": 2}})')
+        ended, out, err = run(tmp_path, program.replace("CHILD", child.strip()))
+        assert (ended, err) == (0, "")
+        assert "is a fork of the one that has the mesh, and cannot call it" in out
+        assert out.endswith("child ended with 0\n[1, 1]\n")
 
 
 def test_a_fork_of_the_client_has_a_session_of_its_own(

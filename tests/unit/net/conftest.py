@@ -177,8 +177,9 @@ def make_party() -> Iterator[Callable[..., Party]]:
         log: Path | None = None,
         bounds: Bounds = BOUNDS,
         heartbeat_s: float = 5.0,
+        **options: Any,
     ) -> Party:
-        made.append(Party(name, own, log, bounds, heartbeat_s))
+        made.append(Party(name, own, log, bounds, heartbeat_s, **options))
         return made[-1]
 
     yield make

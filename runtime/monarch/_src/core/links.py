@@ -195,7 +195,8 @@ class Link:
         self.incarnation = incarnation
         self.peer = peer
         self.peer_incarnation = 0  # above 0 once its hello was accepted
-        self.state = LinkState.DOWN
+        self.state: LinkState = LinkState.DOWN
+        self.is_final = False  # this session is over
         self.why = ""  # it is final
         self.parted = False  # the other end has said goodbye
         self.story: deque[tuple[float, LinkState]] = deque([(now, self.state)], maxlen=64)
@@ -233,11 +234,6 @@ class Link:
             self._bounds, patience_s=bounds.patience_s, ping_s=bounds.ping_s,
             silence_s=bounds.silence_s,
         )  # fmt: skip
-
-    @property
-    def is_final(self) -> bool:
-        """Whether this session is over."""
-        return self.state in _FINAL
 
     @property
     def has_room(self) -> bool:
@@ -552,6 +548,7 @@ class Link:
     def _move(self, state: LinkState, now: float) -> None:
         assert state in TRANSITIONS[self.state], f"link to {self.peer}: {self.state} -> {state}"
         self.state = state
+        self.is_final = state in _FINAL
         self.story.append((now, state))
 
     def validate(self) -> None:

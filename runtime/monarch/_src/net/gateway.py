@@ -34,10 +34,13 @@ from monarch._src.net.link_terms import bounds_of
 from monarch._src.net.links import Links
 from monarch._src.net.node import AT_ONCE, Node, frames_within
 from monarch._src.wire.frames import Buffer, FrameError, Payload, decode, encode
-from monarch._src.wire.messages import AnyMessage, Message, Relay, SiteRoom
+from monarch._src.wire.messages import AnyMessage, Message, PayloadPart, Relay, SiteRoom
 
 log = logging.getLogger("monarch.net")
+REPORT = 1 << 18  # bytes
 ENDS = (PeerLost, PeerLeft, PeerRefused)
+# Where a piece of so many bytes is to be put, of a payload of that node of that site.
+Places = Callable[[str, str, PayloadPart, int], "memoryview | None"]
 # Whether these frames of a node of a site, for a node of this one, may be handed in now.
 Passes = Callable[[str, str, str, Sequence[Buffer]], bool]
 
@@ -82,16 +85,20 @@ class Gateway:
         self.dialable: dict[str, list[Address]] = {}
         # Holds back what has a payload that is not here yet; hands it in itself, when it is.
         self.passes: Passes = lambda _sender, _origin, _to, _frames: True
+        # Where a payload that was asked for is put as it comes.
+        self.places: Places = lambda _sender, _origin, _message, _size: None
         self._came: deque[tuple[str, Sequence[Buffer] | Notice, int]] = deque()
         bounds = bounds_of(liveness_s)
         self.links = Links(
             name, keys, audit,
             Bounds(bounds.patience_s, bounds.ping_s, None, queue=QUEUE, refuses=False),
-            liveness_s / 6, self._deliver, self._notice,
+            liveness_s / 6, self._deliver, self._notice, trunks=True,
         )  # fmt: skip
         self.has_keys = keys is not None
         self.links.on_missed = node.router.wake
+        self.links.place = self._place
         self._allowances = Allowances()
+        self._unreported: dict[str, int] = {}  # bytes of each link
         node.outside = self
         node.rooms.has_room = self.has_room
 
@@ -109,8 +116,9 @@ class Gateway:
         sent = self._send_on(Relay(to, site, sender, origin), frames)
         if sender != self._node.name and not is_agent(sender):  # an agent never waits
             size = sum(map(len, frames))
-            has_room = not sent or self.has_room(site)
-            limit = self._allowances.passed(sender, site, size, has_room=has_room)
+            limit = self._allowances.passed(
+                sender, site, size, lambda: not sent or self.has_room(site)
+            )
             if limit is not None:
                 self._allow(sender, site, limit)
         return sent
@@ -203,6 +211,8 @@ class Gateway:
             try:
                 if isinstance(what, (Room, *ENDS)):
                     self._more_room(peer)
+                    if not isinstance(what, Room):
+                        self._unreported.pop(peer, None)
                 if size < 0:
                     self._told(peer, what)  # pyright: ignore[reportArgumentType]
                 else:
@@ -211,13 +221,36 @@ class Gateway:
                 log.exception("handling what came from %s failed", peer)
             finally:
                 if size > 0:
-                    links.handled(peer, size)
+                    self._handled(peer, size)
         self._node.router.wake()  # the rest has its turn behind what comes by pipes
+
+    def _handled(self, peer: str, size: int) -> None:
+        """Report it, with others: often enough, since the window is many times as large."""
+        handled = self._unreported.get(peer, 0) + size
+        if handled >= REPORT:
+            self.links.handled(peer, handled)
+            handled = 0
+        self._unreported[peer] = handled
 
     @property
     def is_pending(self) -> bool:
         """Whether there is something to drain that no descriptor tells of."""
         return self.links.missed or bool(self._came)
+
+    def _place(self, peer: str, frames: Sequence[Buffer], size: int) -> memoryview | None:
+        """Where a large frame of a message that begins so is to be received; None: anywhere."""
+        if len(frames) != 1 or not self._admits(peer):
+            return None
+        try:
+            relay, payload = decode(frames)
+            if type(relay) is not Relay or relay.to != self._node.name:
+                return None
+            message, _ = decode([payload.body])
+        except FrameError:  # as is said when all of it is here
+            return None
+        if type(message) is not PayloadPart:
+            return None
+        return self.places(relay.sender, "" if peer == self.client else peer, message, size)
 
     def _take(self, peer: str, frames: Sequence[Buffer]) -> None:
         try:
@@ -276,6 +309,10 @@ class Gateway:
     def role_of(self, link: str) -> Role | None:
         """In which role that node came; None without keys."""
         return self.links.role_of(link) if self.has_keys else None
+
+    def forked(self) -> None:
+        """This is a fork of the process: nothing goes out, or comes, by its links."""
+        self.links.forked()
 
     def close(self, why: str) -> None:
         """Say goodbye on every link. Idempotent."""

@@ -5,12 +5,16 @@ Runs in: any process that listens or dials beyond its host.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, TypeAlias
 
 import msgspec
 
 from monarch._src.core.access import Role
 from monarch._src.core.links import Link, LinkDown, LinkUp, PeerLeft, PeerLost, PeerRefused, Room
+from monarch._src.net.trunk import Trunk
+
+NO_OFFER = "none was offered yet"
 
 
 class PeerNamed(msgspec.Struct, frozen=True):
@@ -35,6 +39,10 @@ class End:
         self.address = ""
         self.failed_handshakes = 0
         self.is_anybody = False  # dialled without knowing who it is, and it has not said so yet
+        self.is_direct = True  # it was not dialled by way of somebody else
+        self.trunk: Trunk | None = None  # what is said goes by it
+        self.no_trunk = NO_OFFER  # why there is none; empty: there is one
+        self.trunks_ended: deque[float] = deque(maxlen=3)  # when, of late
 
     @property
     def shown(self) -> str:

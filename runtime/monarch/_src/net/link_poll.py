@@ -1,4 +1,4 @@
-"""Which sockets of ZeroMQ have something to receive, without asking each.
+"""Which sockets of links have something to receive, without asking each.
 
 Runs in: any process that has links; the owner's lock is held, but while waiting. Owns: a poll, a
 descriptor that wakes who waits. The sockets are their owner's.
@@ -65,9 +65,24 @@ class LinkPoll:
         self._missed.discard(fd)
         self._poll.unregister(fd)
 
+    def add_fd(self, fd: int, ready: Callable[[], bool], mask: int = READ) -> None:
+        """Look after a descriptor that is no ZeroMQ socket's; `ready` as `receive` of `add`."""
+        self._receive[fd] = ready
+        self._poll.register(fd, mask)
+
+    def modify_fd(self, fd: int, mask: int) -> None:
+        """Look for something else there."""
+        self._poll.modify(fd, mask)
+
+    def remove_fd(self, fd: int) -> None:
+        """No more; before it is closed."""
+        del self._receive[fd]
+        self._missed.discard(fd)
+        self._poll.unregister(fd)
+
     @property
     def sockets(self) -> list[Any]:
-        """All that are looked after."""
+        """All of ZeroMQ's that are looked after."""
         return list(self._fds)
 
     @property

@@ -11,7 +11,9 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from monarch._src.core.access import Role
 from monarch._src.core.addresses import EVERY_INTERFACE, Address
+from monarch._src.net.gate import DOMAIN
 from monarch._src.net.keys import Keys
 from monarch._src.wire.frames import Buffer
 
@@ -28,8 +30,47 @@ FAILURES = (
 OF_DIALLED = FAILURES | zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
 
 
-def new_socket(context: zmq.Context[Any], kind: int, address: Address, heartbeat_s: float) -> Any:
-    """A socket for that address, whose connections end after so long a silence."""
+def listening_at(
+    context: zmq.Context[Any], address: Address, heartbeat_s: float, keys: Keys | None
+) -> Any:
+    """A socket that accepts links there, of those whom the gate lets in if there are keys.
+
+    Raises:
+        zmq.ZMQError: it cannot be listened at.
+    """
+    socket = _new_socket(context, zmq.ROUTER, address, heartbeat_s)
+    try:
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.BACKLOG, 1024)
+        if keys is not None:
+            socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN.encode())
+            socket.setsockopt(zmq.CURVE_SERVER, 1)
+            _show_keys(socket, keys)
+        socket.bind(str(address))
+    except BaseException:
+        socket.close(0)
+        raise
+    return socket
+
+
+def dialling(
+    context: zmq.Context[Any], address: Address, heartbeat_s: float, keys: Keys | None
+) -> Any:
+    """A socket for a link to who listens there, still to be connected."""
+    socket = _new_socket(context, zmq.DEALER, address, heartbeat_s)
+    # Only into connections that stand: what is queued for one to come would come twice.
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.RECONNECT_IVL, 50)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, 2000)
+    if keys is not None:
+        socket.setsockopt(zmq.CURVE_SERVERKEY, keys.allowed.of(Role.WORKER)[0].encode())
+        _show_keys(socket, keys)
+    return socket
+
+
+def _new_socket(context: zmq.Context[Any], kind: int, address: Address, heartbeat_s: float) -> Any:
+    """One whose connections end after so long a silence."""
     v6 = address.is_v6 or address.host == EVERY_INTERFACE
     socket = context.socket(kind)
     beat = int(1000 * heartbeat_s)
@@ -61,7 +102,7 @@ def sent_off(socket: Any, route: bytes | None, frames: Sequence[Buffer]) -> bool
     return True
 
 
-def show_keys(socket: Any, keys: Keys) -> None:
+def _show_keys(socket: Any, keys: Keys) -> None:
     """Have it prove itself with that pair."""
     socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public.encode())
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.reveal())

@@ -9,6 +9,8 @@ in, and nothing is handed on before its hello. What is malformed, or not allowed
 dropped and audited; it never ends a link of somebody else.
 
 A process may dial a node that dials it: these are two links, and each sends by its own.
+
+What an end says goes by its trunk (`net.trunks`) while it has one, and otherwise by ZeroMQ.
 """
 
 from __future__ import annotations
@@ -24,8 +26,6 @@ from typing import Any
 import zmq
 
 from monarch._src.core.access import (
-    LONGEST_NAME,
-    Names,
     Role,
     check_listener,
     fingerprint,
@@ -45,8 +45,9 @@ from monarch._src.core.links import (
     Transmit,
     new_incarnation,
 )
+from monarch._src.net.accepted import Accepted, NameRefusedError
 from monarch._src.net.audit import Audit
-from monarch._src.net.gate import DOMAIN, Gate, who_sent
+from monarch._src.net.gate import Gate
 from monarch._src.net.interfaces import resolve
 from monarch._src.net.keys import Keys
 from monarch._src.net.link_end import End, Notice, PeerNamed
@@ -54,20 +55,28 @@ from monarch._src.net.link_poll import LinkPoll, is_readable
 from monarch._src.net.link_sockets import (
     FAILURES,
     OF_DIALLED,
+    dialling,
     events_of,
-    new_socket,
+    listening_at,
     sent_off,
-    show_keys,
     watch,
 )
 from monarch._src.net.link_terms import link_versions
+from monarch._src.net.trunks import Trunks
 from monarch._src.wire.frames import Buffer, FrameError, decode
-from monarch._src.wire.linking import Data, LinkHello, decode_link, encode_link
+from monarch._src.wire.linking import (
+    AnyTrunkMessage,
+    Data,
+    LinkHello,
+    TrunkBegins,
+    TrunkOffer,
+    decode_link,
+    encode_link,
+)
 
 log = logging.getLogger("monarch.net")
 _NOBLOCK = int(zmq.NOBLOCK)
 AT_ONCE = 256  # messages from one socket before another has its turn
-GRAVES = 1024  # ends of sessions that are remembered
 FAREWELL_S = 2.0
 
 
@@ -86,12 +95,15 @@ class Links:
         heartbeat_s: float,
         deliver: Callable[[str, Sequence[Buffer], int], None],
         told: Callable[[str, Notice], None],
+        *,
+        trunks: bool = False,
     ) -> None:
         """Args:
         deliver: takes a message: from whom, its frames, their size, which is to be reported as
             `handled` when they need no room any more.
         told: hears of the link to that node.
         heartbeat_s: after how long of silence the transport gives a connection up.
+        trunks: whether to offer trunks, and to take those that are offered.
         """
         self.node = node
         self._keys = keys
@@ -107,14 +119,19 @@ class Links:
         self._listener: Any = None
         self._listener_monitor: Any = None
         self._dialled: dict[str, End] = {}
-        self._accepted: dict[str, End] = {}
-        self._routes: dict[bytes, End] = {}
-        self._names = Names()  # of accepted nodes
+        self._accepted = Accepted(self._new_link, has_gate=keys is not None)
         self._last_incarnation = 0
         self._poll = LinkPoll()  # of all and only the sockets that are open
+        self._takes_trunks = trunks
+        self._trunks = Trunks(
+            self._poll, audit, heartbeat_s, trunks,
+            self._say, self._arrived, self._broke, self._place,
+        )  # fmt: skip
         self._look_at = 0.0  # the time of the next deadline, at the latest
         self._ended = False  # an end has become final
         self._waiting = False
+        # Where a large frame is to be received, from whom and behind which others; None: anywhere.
+        self.place: Callable[[str, Sequence[Buffer], int], memoryview | None] | None = None
         # Called when something is `missed`, for who waits on the descriptor; on any thread.
         self.on_missed: Callable[[], None] | None = None
         self.dropped = 0
@@ -136,28 +153,20 @@ class Links:
         # Where it listens is where the name leads here, whatever others take it for.
         plain = Address("tcp", resolved[0], bind.port) if resolved else bind
         with self._lock:
-            socket = new_socket(self._context, zmq.ROUTER, plain, self._heartbeat_s)
+            if self._keys is not None:
+                self._gate = self._gate or Gate(self._context, self._keys.allowed, self._audit)
             try:
-                socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-                socket.setsockopt(zmq.BACKLOG, 1024)
-                if self._keys is not None:
-                    self._gate = self._gate or Gate(self._context, self._keys.allowed, self._audit)
-                    socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN.encode())
-                    socket.setsockopt(zmq.CURVE_SERVER, 1)
-                    show_keys(socket, self._keys)
-                socket.bind(str(plain))
+                socket = listening_at(self._context, plain, self._heartbeat_s, self._keys)
             except zmq.ZMQError as error:
-                socket.close(0)
                 raise OSError(error.errno, f"cannot listen at {bind}: {error.strerror}") from None
-            except BaseException:
-                socket.close(0)
-                raise
             self._listener = socket
             self._listener_monitor = watch(self._context, socket, "listener", FAILURES)
             self._poll.add(self._listener_monitor, self._listener_events, first=True)
             self._poll.add(socket, partial(self._receive_from, socket, None))
             if bind.transport == "ipc":
                 return bind
+            if self._takes_trunks:
+                self._trunks.listen(plain.host)
             last = socket.getsockopt_string(zmq.LAST_ENDPOINT)
             return bind.with_port(int(last.rpartition(":")[2]))
 
@@ -187,16 +196,8 @@ class Links:
             end = self._dialled[peer] = End(self._new_link(peer, bounds), "", None)
             end.address = shown or str(address)
             end.is_anybody = anybody
-            end.socket = new_socket(self._context, zmq.DEALER, address, self._heartbeat_s)
-            # Only into connections that stand: what is queued for one to come would come twice.
-            end.socket.setsockopt(zmq.IMMEDIATE, 1)
-            end.socket.setsockopt(zmq.RECONNECT_IVL, 50)
-            end.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-            end.socket.setsockopt(zmq.CONNECT_TIMEOUT, 2000)
-            if self._keys is not None:
-                server = self._keys.allowed.of(Role.WORKER)
-                end.socket.setsockopt(zmq.CURVE_SERVERKEY, server[0].encode())
-                show_keys(end.socket, self._keys)
+            end.is_direct = not shown
+            end.socket = dialling(self._context, address, self._heartbeat_s, self._keys)
             end.monitor = watch(self._context, end.socket, f"dialled-{id(end)}", OF_DIALLED)
             end.socket.connect(str(address))
             self._poll.add(end.monitor, partial(self._dialled_events, end), first=True)
@@ -228,7 +229,7 @@ class Links:
     def has_room(self, peer: str) -> bool:
         """Whether less waits to be sent there than may; if not, `Room` will be told."""
         with self._lock:
-            end = self._dialled.get(peer) or self._accepted.get(peer)
+            end = self._dialled.get(peer) or self._accepted.ends.get(peer)
             return end is None or end.link.is_final or end.link.asked_for_room()
 
     def bound(self, peer: str, bounds: Bounds) -> None:
@@ -267,16 +268,22 @@ class Links:
         with self._lock:
             return self._end_to(peer).link
 
+    def why_no_trunk(self, peer: str) -> str:
+        """Why what is said to that node goes by ZeroMQ; empty if it goes by a trunk."""
+        with self._lock:
+            return self._end_to(peer).no_trunk
+
     def role_of(self, peer: str) -> Role | None:
         """In which role that node has dialled this one; None if it has not."""
         with self._lock:
-            return self._accepted[peer].role if peer in self._accepted else None
+            end = self._accepted.ends.get(peer)
+            return None if end is None else end.role
 
     def _ends_of(self, peer: str) -> list[End]:
-        return [ends[peer] for ends in (self._dialled, self._accepted) if peer in ends]
+        return [ends[peer] for ends in (self._dialled, self._accepted.ends) if peer in ends]
 
     def _end_to(self, peer: str) -> End:
-        end = self._dialled.get(peer) or self._accepted.get(peer)
+        end = self._dialled.get(peer) or self._accepted.ends.get(peer)
         if end is None:
             raise ConnectionError(f"there is no link to {peer}")
         return end
@@ -285,15 +292,35 @@ class Links:
         sent = True
         for action in actions:
             if isinstance(action, Transmit):
-                sent &= self._transmit(end, [encode_link(action.message), *action.frames])
+                frames = [encode_link(action.message), *action.frames]
+                trunk = end.trunk
+                if trunk is None:
+                    sent &= self._send(end, frames)
+                else:
+                    sent &= self._trunks.send(end, trunk, frames)
             elif isinstance(action, Deliver):
                 self._deliver(end.link.peer, action.frames, action.size)
             else:
                 self._tell(end, action)
         if not sent:
-            self._do(end, end.link.disconnected(time.monotonic()))
+            self._broke(end)
 
-    def _transmit(self, end: End, frames: Sequence[Buffer]) -> bool:
+    def _broke(self, end: End) -> None:
+        """What was said last did not leave, or nothing comes any more."""
+        now = time.monotonic()
+        had_trunk = self._trunks.drop(end)
+        actions = end.link.disconnected(now)
+        if had_trunk:  # of ZeroMQ's connection nothing is known
+            actions += end.link.connected(now)
+        self._do(end, actions)
+
+    def _say(self, end: End, message: AnyTrunkMessage) -> None:
+        """Say something about trunks."""
+        if not self._send(end, [encode_link(message)]):
+            self._broke(end)
+
+    def _send(self, end: End, frames: Sequence[Buffer]) -> bool:
+        """By ZeroMQ."""
         socket = self._listener if end.socket is None else end.socket
         if end.socket is None and end.route is None:
             return False
@@ -348,7 +375,8 @@ class Links:
     def _look(self, now: float) -> None:
         # What happens meanwhile sets no deadline that is nearer than half a ping.
         self._look_at = now + self._bounds.ping_s / 2
-        for ends in (self._dialled, self._accepted):
+        self._trunks.time_passed(now)
+        for ends in (self._dialled, self._accepted.ends):
             for end in list(ends.values()):
                 deadline = end.link.next_deadline()
                 if deadline is not None and deadline <= now:
@@ -397,10 +425,11 @@ class Links:
             if end is None:
                 self._accept(parts[0].bytes, parts[1:])
             else:
-                self._arrived(end, [part.buffer for part in parts])
+                self._arrived(end, [part.buffer for part in parts], parts[0])
         return True
 
-    def _arrived(self, end: End, frames: list[Buffer]) -> None:
+    def _arrived(self, end: End, frames: list[Buffer], part: Any = None) -> None:
+        """Handle a message; `part`: its first frame as ZeroMQ has it, if it came that way."""
         try:
             message = decode_link(frames)
             if isinstance(message, Data) and end.role is Role.OBSERVER:
@@ -408,13 +437,31 @@ class Links:
         except (FrameError, PermissionError) as error:
             self._drop(str(error), key=end.mark, node=end.link.peer)
             return
-        if end.is_anybody and isinstance(message, LinkHello):
-            self._name(end, message.node)
-        if isinstance(message, LinkHello) and message.node != end.link.peer:
-            why = f"{message.node} answers at {end.address}, and not {end.link.peer}"
-            self._do(end, [*end.link.close(why, time.monotonic()), PeerRefused(why)])
+        if isinstance(message, (TrunkOffer, TrunkBegins)):
+            if part is not None:
+                self._trunks.said(end, message, part)
+            return
+        if isinstance(message, LinkHello):
+            self._greeted(end, message)
             return
         self._do(end, end.link.received(message, frames[1:], time.monotonic()))
+
+    def _place(self, end: End, frames: Sequence[Buffer], size: int) -> memoryview | None:
+        # The first frame is the link's own.
+        return None if self.place is None else self.place(end.link.peer, frames[1:], size)
+
+    def _greeted(self, end: End, hello: LinkHello) -> None:
+        if end.is_anybody:
+            self._name(end, hello.node)
+        now = time.monotonic()
+        if hello.node != end.link.peer:
+            why = f"{hello.node} answers at {end.address}, and not {end.link.peer}"
+            self._do(end, [*end.link.close(why, now), PeerRefused(why)])
+            return
+        self._trunks.drop(end)  # the connection begins anew, and the other side has none any more
+        self._do(end, end.link.received(hello, (), now))
+        if end.socket is None and end.link.state is LinkState.UP:
+            self._trunks.offer(end)
 
     def _name(self, end: End, name: str) -> None:
         """Who was dialled as anybody calls itself so."""
@@ -439,56 +486,23 @@ class Links:
     # --- who was not dialled by us ----------------------------------------------------------------
 
     def _accept(self, route: bytes, parts: list[Any]) -> None:
-        end = self._routes.get(route)
+        end = self._accepted.at(route)
         frames: list[Buffer] = [part.buffer for part in parts]
         if end is None or bytes(frames[0][1:3]) == _HELLO:
             try:
                 message = decode_link(frames)
+                if isinstance(message, LinkHello):
+                    end = self._accepted.met(route, message, parts[0])
             except FrameError as error:
-                self._drop(str(error), **self._facts(parts))
+                self._drop(str(error), **self._accepted.facts(parts[0]))
                 return
-            if isinstance(message, LinkHello):
-                end = self._met(route, message, parts)
-            elif end is None:
-                self._drop("it has said no hello", **self._facts(parts))
+            except NameRefusedError as error:
+                self._drop(str(error), **error.facts)
+                return
+            if end is None:
+                self._drop("it has said no hello", **self._accepted.facts(parts[0]))
         if end is not None:
-            self._arrived(end, frames)
-
-    def _facts(self, parts: list[Any]) -> dict[str, str]:
-        if self._keys is None:
-            return {}
-        role, mark, address = who_sent(parts[0])
-        return {"role": role.value, "key": mark, "address": address}
-
-    def _met(self, route: bytes, hello: LinkHello, parts: list[Any]) -> End | None:
-        """The end of who says hello; None if it may not have that name."""
-        role, mark, address = (Role.OWNER, "", "")
-        if self._keys is not None:
-            role, mark, address = who_sent(parts[0])
-        name = hello.node
-        if why := self._names.refused(name, role, mark):
-            self._drop(why, role=role.value, key=mark, address=address, node=name[:LONGEST_NAME])
-            return None
-        self._names.give(name, mark)
-        end = self._accepted.get(name)
-        anew = end is not None and not hello.peer and hello.incarnation > end.link.peer_incarnation
-        if end is None or (end.link.is_final and anew):
-            end = self._accepted[name] = End(self._new_link(name), mark, role)
-            self._bury()
-        end.address = address
-        if end.route != route:
-            if end.route is not None:
-                self._routes.pop(end.route, None)
-            end.route = route
-            self._routes[route] = end
-        return end
-
-    def _bury(self) -> None:
-        over = [end for end in self._accepted.values() if end.link.is_final]
-        for end in over[: max(0, len(over) - GRAVES)]:
-            del self._accepted[end.link.peer]
-            if end.route is not None:
-                self._routes.pop(end.route, None)
+            self._arrived(end, frames, parts[0])
 
     # --- what the transport tells -----------------------------------------------------------------
 
@@ -508,8 +522,10 @@ class Links:
         for event in events_of(end.monitor):
             kind = event["event"]
             if kind == zmq.Event.HANDSHAKE_SUCCEEDED:
+                self._trunks.drop(end)
                 self._do(end, end.link.connected(now))
             elif kind == zmq.Event.DISCONNECTED:
+                self._trunks.drop(end)
                 self._do(end, end.link.disconnected(now))
             elif kind == zmq.Event.HANDSHAKE_FAILED_AUTH and not end.link.is_final:
                 mark = fingerprint(self._keys.public) if self._keys else "none"
@@ -532,6 +548,13 @@ class Links:
                 self._leave(0, end.monitor)
                 self._leave(int(1000 * FAREWELL_S), end.socket)
                 end.monitor = end.socket = None
+        self._trunks.leave_ended()
+
+    def forked(self) -> None:
+        """This is a fork of the process whose links these are: it has none."""
+        self._lock = threading.RLock()  # whoever held it is no thread of this process
+        self._closed = True
+        self._trunks.forked()
 
     def close(self, why: str = "it was closed") -> None:
         """Say goodbye on every link, and give everything back. Idempotent."""
@@ -539,11 +562,12 @@ class Links:
             if self._closed:
                 return
             self._closed = True
-            ends = [*self._dialled.values(), *self._accepted.values()]
+            ends = [*self._dialled.values(), *self._accepted.ends.values()]
             up = [end for end in ends if end.link.state is LinkState.UP]
             for end in ends:
                 self._do(end, end.link.close(why, time.monotonic()))
             self._hear_goodbyes(up)
+            self._trunks.close()
             for socket in (self._listener, *(end.socket for end in self._dialled.values())):
                 if socket is not None:
                     socket.disable_monitor()

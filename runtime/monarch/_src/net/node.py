@@ -68,6 +68,10 @@ class Outside(Protocol):
         """Handle what has come from there."""
         ...
 
+    def forked(self) -> None:
+        """This is a fork: it has no links."""
+        ...
+
 
 class Peer(msgspec.Struct, eq=False):
     """Another node. `route` is None until messages can go out; they wait in `outbox` until then.
@@ -502,6 +506,9 @@ class Node:
         """This is a fork of the process that the node is: it is nobody, and has no pipes."""
         self.baton.forked()
         self.router.forked()
+        if self.outside is not None:
+            self.outside.forked()
+            self.outside = None
 
     def start(self) -> None:
         """Start the IO thread."""

@@ -10,8 +10,8 @@ A small message, as most are, costs four bytes and no look at what is in it. Fra
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from monarch._src.wire.frames import Buffer
 from monarch._src.wire.memory import room
@@ -24,12 +24,16 @@ _HEAD = 4
 _word = struct.Struct(">I").unpack_from
 
 
+# Room for a frame of that size, behind those frames of a message; None: anywhere.
+Place: TypeAlias = "Callable[[Sequence[Buffer], int], memoryview | None]"
+
+
 class StreamError(ValueError):
     """Bytes that are no stream of messages."""
 
 
 def pack(frames: Sequence[Buffer]) -> list[Buffer]:
-    """What to write, in order: short pieces are joined, long frames left as they are.
+    """What to write, in order, nothing of it empty: short pieces are joined, long ones stay.
 
     Raises:
         ValueError: more than a million frames.
@@ -47,12 +51,12 @@ def pack(frames: Sequence[Buffer]) -> list[Buffer]:
         if len(frame) <= APART:
             short.append(frame)
             continue
-        if short:
-            packed.append(b"".join(short))
-            short = []
+        if before := b"".join(short):
+            packed.append(before)
+        short = []
         packed.append(frame)
-    if short:
-        packed.append(b"".join(short))
+    if behind := b"".join(short):
+        packed.append(behind)
     return packed
 
 
@@ -63,10 +67,12 @@ class Splitter:
     comes next goes there (see `got`), and not to `feed`.
     """
 
-    __slots__ = ("_frame", "_frames", "_rest", "_sizes", "into", "mark")
+    __slots__ = ("_frame", "_frames", "_rest", "_sizes", "into", "mark", "place")
 
-    def __init__(self, mark: bytes = b"") -> None:
+    def __init__(self, mark: bytes = b"", place: Place | None = None) -> None:
+        """`place` may say where a large frame is to be put, by those that came before it."""
         self.mark = mark
+        self.place = place
         self.into: memoryview | None = None
         self._rest = b""  # of a message whose beginning has come
         self._frames: list[Any] = []  # of a message of which not all has come: mark, frames
@@ -133,7 +139,7 @@ class Splitter:
             size = self._sizes.pop()
             there = min(size, end - at)
             try:
-                self._frame = frame = room(size)
+                self._frame = frame = self._room(size)
             except (MemoryError, OverflowError, OSError) as error:
                 raise StreamError(f"there is no memory for a frame of {size} bytes") from error
             frame[:there] = data[at : at + there]
@@ -143,6 +149,13 @@ class Splitter:
                 return at
             self._keep()
         return at
+
+    def _room(self, size: int) -> memoryview:
+        if self.place is not None and size > APART:
+            found = self.place(self._frames[1:], size)
+            if found is not None:
+                return found
+        return room(size)
 
     def _keep(self) -> None:
         """The frame that was coming is there."""

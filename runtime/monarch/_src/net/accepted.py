@@ -1,0 +1,82 @@
+"""Who has dialled this process: by which name, from where, with which key.
+
+Runs in: any process that listens beyond its host, under the lock of its links. No I/O of its own.
+Invariants: a name belongs to the key that it first came with. A node has one end here, that of its
+last life; of those that are over so many are remembered, so that who comes late is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from monarch._src.core.access import LONGEST_NAME, Names, Role
+from monarch._src.core.links import Link
+from monarch._src.net.gate import who_sent
+from monarch._src.net.link_end import End
+from monarch._src.wire.linking import LinkHello
+
+GRAVES = 1024  # ends of sessions that are remembered
+
+
+class NameRefusedError(Exception):
+    """Who says hello may not be called so. `facts`: who it is, for the audit."""
+
+    def __init__(self, why: str, facts: dict[str, str]) -> None:
+        super().__init__(why)
+        self.facts = facts
+
+
+class Accepted:
+    """See the module's text. `ends`: by the name of the node."""
+
+    def __init__(self, new_link: Callable[[str], Link], *, has_gate: bool) -> None:
+        """`has_gate`: whoever connects has been let in by one, which says who it is."""
+        self._new_link = new_link
+        self._has_gate = has_gate
+        self._routes: dict[bytes, End] = {}
+        self._names = Names()
+        self.ends: dict[str, End] = {}
+
+    def at(self, route: bytes) -> End | None:
+        """The end of who comes by that route, if it has said hello."""
+        return self._routes.get(route)
+
+    def facts(self, part: Any) -> dict[str, str]:
+        """Who has sent that frame, as far as it is known."""
+        if not self._has_gate:
+            return {}
+        role, mark, address = who_sent(part)
+        return {"role": role.value, "key": mark, "address": address}
+
+    def met(self, route: bytes, hello: LinkHello, part: Any) -> End:
+        """The end of who says hello by that route.
+
+        Raises:
+            NameRefusedError: it may not have that name.
+        """
+        role, mark, address = who_sent(part) if self._has_gate else (Role.OWNER, "", "")
+        name = hello.node
+        if why := self._names.refused(name, role, mark):
+            facts = {"role": role.value, "key": mark, "address": address}
+            raise NameRefusedError(why, {**facts, "node": name[:LONGEST_NAME]})
+        self._names.give(name, mark)
+        end = self.ends.get(name)
+        anew = end is not None and not hello.peer and hello.incarnation > end.link.peer_incarnation
+        if end is None or (end.link.is_final and anew):
+            end = self.ends[name] = End(self._new_link(name), mark, role)
+            self._bury()
+        end.address = address
+        if end.route != route:
+            if end.route is not None:
+                self._routes.pop(end.route, None)
+            end.route = route
+            self._routes[route] = end
+        return end
+
+    def _bury(self) -> None:
+        over = [end for end in self.ends.values() if end.link.is_final]
+        for end in over[: max(0, len(over) - GRAVES)]:
+            del self.ends[end.link.peer]
+            if end.route is not None:
+                self._routes.pop(end.route, None)
