@@ -13,6 +13,7 @@ Invariants: messages leave whole and in the order of `send`.
 
 from __future__ import annotations
 
+import mmap
 import socket
 import struct
 from collections import deque
@@ -72,8 +73,8 @@ class Trunk:
         self._splitter = Splitter(place=place)
         self._outbox: deque[Buffer] = deque()  # not sealed yet
         self._rest: Buffer = b""  # of a record that was begun
-        # Calloc'ed: a page of it costs memory when it is first used, which few trunks do.
-        self._room = memoryview(bytearray(_ROOM))
+        # A page of it costs memory when it is first used: of most trunks that is one.
+        self._room = memoryview(mmap.mmap(-1, _ROOM, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self._have = 0
 
     def send(self, frames: Sequence[Buffer]) -> bool:
