@@ -22,7 +22,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
-PIECE = 1 << 20  # bytes that are asked for at a time
+PIECE = 1 << 22  # bytes that are asked for at a time
 CREDIT = 1 << 23  # bytes that one host is asked for and has not sent yet
 
 Item = TypeVar("Item")

@@ -18,7 +18,7 @@ from typing import Any
 from monarch._src.wire.frames import Buffer
 
 KEY_BYTES = 32
-RECORD = 1 << 17  # bytes in one at most: what is sealed is still in the cache when it is sent
+RECORD = 1 << 18  # bytes in one at most: what is sealed is still in the cache when it is sent
 HEAD = 4
 TAG = 16
 _OTHER = 1 << 31
