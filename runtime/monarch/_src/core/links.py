@@ -329,7 +329,7 @@ class Link:
         actions = self._acknowledged(message.received, message.limit, now)
         if self.is_final:
             return actions
-        if self.state is LinkState.UP:
+        if self._waiting and self.state is LinkState.UP:
             actions += self._pump()
         if isinstance(message, Data):
             actions += self._data(message, frames)

@@ -103,7 +103,10 @@ class LinkPoll:
                     os.read(fd, 4096)
             else:
                 self._missed.add(fd)
-        for fd in (*(self._missed & self._first), *(self._missed - self._first)):
+        in_turn = list(self._missed)
+        if len(in_turn) > 1:
+            in_turn.sort(key=self._first.__contains__, reverse=True)
+        for fd in in_turn:
             receive = self._receive.get(fd)  # one that is read may end another
             if receive is None or not receive():  # one that raises is read again
                 self._missed.discard(fd)
