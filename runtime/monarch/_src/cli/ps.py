@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,43 @@ def run(bases: Sequence[str] | None, timeout_s: float, *, as_json: bool) -> int:
     return 0
 
 
+def run_at(
+    addresses: Sequence[str], own: str | None, key: str | None, timeout_s: float, *, as_json: bool
+) -> int:
+    """Print what these workers do; 1 if one of them could not be asked."""
+    # Sessions of this machine are listed without ZeroMQ.
+    from monarch._src.core.access import TRUST_ALL, Role
+    from monarch._src.core.addresses import parse_address
+    from monarch._src.net import keys
+    from monarch._src.net.far_observer import look_at
+
+    try:
+        if own is None:
+            raise ValueError(f"give the keys of the job: --keys DIRECTORY (or {TRUST_ALL})")
+        pair = None if own == TRUST_ALL else keys.load(own, key, Role.OBSERVER)
+        parsed = [parse_address(address) for address in addresses]
+    except (OSError, ValueError) as error:
+        print(f"monarch ps: {error}", file=sys.stderr)
+        return 1
+    status, data, texts = 0, list[dict[str, Any]](), list[str]()
+    for address in parsed:
+        try:
+            site, answer = look_at(address, pair, timeout_s)
+        except OSError as error:
+            status, data = 1, [*data, {"worker": str(address), "problem": str(error)}]
+            print(f"monarch ps: {error}", file=sys.stderr)
+            continue
+        meshes = sorted(answer.meshes, key=lambda mesh: -mesh.age_s)
+        found = [_mesh_data(mesh) for mesh in meshes]
+        data.append({"worker": str(address), "problem": None, "site": site, "meshes": found})
+        texts.append("\n".join([f"worker {address}  {site}", *_table(meshes)]))
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode({"workers": data})).decode())
+    elif texts:
+        print("\n\n".join(texts))
+    return status
+
+
 # --- for people -----------------------------------------------------------------------------------
 
 
@@ -58,17 +96,17 @@ def as_text(seen: Seen) -> str:
         lines.append(f"  on {', '.join(kept.hosts)} too: {', '.join(kept.meshes)}")
     if seen.problem:
         lines.append(f"  !! {seen.problem}")
-    rows = [row for mesh in seen.meshes for row in _rows(mesh)]
-    if rows:
-        head = ["MESH", "PID", "STATE", "FOR", "RUNS", "MESSAGES", "MEMORY"]
-        lines += columns([head, *rows], right=(1, 5, 6), indent="  ")
-    elif isinstance(seen.answer, Snapshotted):
-        lines.append("  no meshes")
+    if isinstance(seen.answer, Snapshotted):
+        lines += _table(seen.meshes)
     return "\n".join(lines)
 
 
-def _rows(mesh: MeshState) -> list[list[str]]:
-    return [_row(mesh, rank) for rank in mesh.ranks]
+def _table(meshes: Sequence[MeshState]) -> list[str]:
+    rows = [_row(mesh, rank) for mesh in meshes for rank in mesh.ranks]
+    if not rows:
+        return ["  no meshes"]
+    head = ["MESH", "PID", "STATE", "FOR", "RUNS", "MESSAGES", "MEMORY"]
+    return columns([head, *rows], right=(1, 5, 6), indent="  ")
 
 
 def _row(mesh: MeshState, rank: RankState) -> list[str]:

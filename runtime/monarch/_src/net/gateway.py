@@ -34,7 +34,14 @@ from monarch._src.net.link_terms import bounds_of
 from monarch._src.net.links import Links
 from monarch._src.net.node import AT_ONCE, Node, frames_within
 from monarch._src.wire.frames import Buffer, FrameError, Payload, decode, encode
-from monarch._src.wire.messages import AnyMessage, Message, PayloadPart, Relay, SiteRoom
+from monarch._src.wire.messages import (
+    AnyMessage,
+    Message,
+    PayloadPart,
+    Relay,
+    SiteRoom,
+    Snapshot,
+)
 
 log = logging.getLogger("monarch.net")
 REPORT = 1 << 18  # bytes
@@ -61,12 +68,14 @@ class Gateway:
         stranger: Callable[[str, AnyMessage], None] | None = None,
         unknown: Callable[[str], None] = lambda _: None,
         tunnel: Callable[[str, TunnelMessage, Payload], None] | None = None,
+        observed: Callable[[str, Snapshot], None] | None = None,
     ) -> None:
         """Args:
         name: of this end of each link. told: hears of links, as frames do in their turn.
         admits: whether what comes by that link is handed on; if not, `stranger` gets what it says
             to this node itself. unknown: a message is for a node of this site that is not known.
         tunnel: takes what comes by links of tunnels, which is no Relay.
+        observed: somebody who has a key asks what is done here.
         """
         self._node = node
         self._told = told
@@ -74,6 +83,7 @@ class Gateway:
         self._stranger = stranger
         self._unknown = unknown
         self._tunnel = tunnel
+        self._observed = observed
         self._audit = audit
         self._refusals: Tally[str] = Tally()  # by the link, of which there are few
         self._liveness_s = liveness_s
@@ -264,6 +274,9 @@ class Gateway:
                 self._tunnel(peer, message, payload)
             else:
                 self._refuse(peer, f"a {type(message).__name__} is none of a tunnel")
+            return
+        if type(message) is Snapshot and self._observed is not None:
+            self._observed(peer, message)
             return
         if type(message) is not Relay:
             self._refuse(peer, f"a {type(message).__name__} is not passed on")

@@ -75,6 +75,8 @@ from monarch._src.wire.messages import (
     ProcEnded,
     Relay,
     Shutdown,
+    Snapshot,
+    Snapshotted,
     SpawnProcs,
     StopMesh,
     TreeDone,
@@ -134,7 +136,7 @@ class Agent:
             self._node, self._host,
             Driver(self._register, self._register_quietly, self._selector.unregister, self._do,
                    self._end, self._casting.receivers, self._part, self._casting.site_lost,
-                   self._stir),
+                   self._seen, self._stir),
         )  # fmt: skip
         self._asked = Asked(
             self._node, self._host, self._tenure, self._boards, self._selector,
@@ -206,6 +208,9 @@ class Agent:
 
     def _stir(self) -> None:
         self._stirred = True
+
+    def _seen(self, message: Snapshot) -> Snapshotted:
+        return self._asked.seen(message)  # who asks may be there before that is
 
     def _register(self, fd: int, ready: Callable[[], None]) -> None:
         self._quiet.discard(fd)

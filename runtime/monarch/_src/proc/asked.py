@@ -97,14 +97,18 @@ class Asked:
         if self._debugging is not None:
             self._debugging.looked()
 
-    def _on_snapshot(self, peer: str, message: Snapshot, _payload: Payload) -> None:
+    def seen(self, message: Snapshot) -> Snapshotted:
+        """What the ranks of these meshes do."""
         wanted = message.meshes or list(self._host.meshes)
         found = [self._host.meshes[uid] for uid in wanted if uid in self._host.meshes]
         now = time.monotonic()
         states = [report.mesh_state(mesh, self._boards[mesh.uid], now) for mesh in found]
         if self._debugging is not None:
             self._debugging.show(states)
-        self._node.send(peer, Snapshotted(message.request, states, self._is_ending()))
+        return Snapshotted(message.request, states, self._is_ending())
+
+    def _on_snapshot(self, peer: str, message: Snapshot, _payload: Payload) -> None:
+        self._node.send(peer, self.seen(message))
         if peer.startswith(OBSERVER):  # it was here for that
             self._node.drop(peer)
 

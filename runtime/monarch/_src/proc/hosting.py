@@ -79,6 +79,7 @@ from monarch._src.wire.messages import (
     SiteLost,
     SitesAre,
     SitesKnown,
+    Snapshot,
     SpawnProcs,
     Watch,
 )
@@ -118,7 +119,7 @@ class Hosting:
         gateway = self._gateway = Gateway(
             node, node.site, serving.keys, serving.audit, serving.liveness_s, self._told,
             admits=self._admits, stranger=self._asked, unknown=self._expect,
-            tunnel=self._on_tunnel,
+            tunnel=self._on_tunnel, observed=self._observed,
         )  # fmt: skip
         try:
             self.address = gateway.links.listen(serving.listening, trusts_all=serving.trusts_all)
@@ -287,6 +288,9 @@ class Hosting:
         if holder and not self._gateway.reaches(holder):
             self._do(self._tenancy.out_of_reach(holder))
         self._do(self._tenancy.asked(client))
+
+    def _observed(self, link: str, message: Snapshot) -> None:
+        self._gateway.say(link, self._driver.seen(message))
 
     def _on_tunnel(self, link: str, message: TunnelMessage, payload: Payload) -> None:
         self._driver.stir()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from monarch._src.core import host as core_host
-from monarch._src.wire.messages import Cast, SpawnProcs
+from monarch._src.wire.messages import Cast, Snapshot, Snapshotted, SpawnProcs
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Driver:
     receivers: Callable[[Cast], list[str]]  # of a cast: see Casting.receivers
     part: Callable[[str], None]  # that client is owed nothing any more: no answers, no output
     site_lost: Callable[[str], None]  # nothing goes to that other host any more
+    seen: Callable[[Snapshot], Snapshotted]  # what the ranks of this host do
     stir: Callable[[], None]  # something has happened here that others may have to look at
 
 

@@ -10,6 +10,7 @@ from monarch._src.cli.spelling.common import (
     WAIT_S,
     Commands,
     add_command,
+    add_identity,
     add_timeout,
     add_where,
 )
@@ -34,6 +35,12 @@ def _add_ps(commands: Commands) -> None:
         "meshes and their processes, and what these do. An orphan is one whose client is gone.",
     )
     add_where(ps)
+    ps.add_argument(
+        "--at", dest="addresses", action="append", metavar="ADDRESS",
+        help="in place of that, what the worker that listens there does (may be given several "
+        "times); needs --keys, and no more than an observer's key",
+    )  # fmt: skip
+    add_identity(ps, "the pair to look with (default: observer.key)")
     ps.add_argument("--json", action="store_true", help="for programs")
     add_timeout(ps, ANSWER_S, "how long an agent may take to answer")
 
@@ -125,6 +132,11 @@ def _add_reap(commands: Commands) -> None:
 def _ps(arguments: argparse.Namespace) -> int:
     from monarch._src.cli import ps
 
+    if arguments.addresses:
+        return ps.run_at(
+            arguments.addresses, arguments.keys, arguments.key, arguments.timeout,
+            as_json=arguments.json,
+        )  # fmt: skip
     return ps.run(arguments.bases, arguments.timeout, as_json=arguments.json)
 
 
