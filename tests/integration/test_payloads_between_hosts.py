@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import numpy
 import psutil
 import pytest
 
+from monarch._src.actor.runtime import runtime
+from monarch._src.core.room import QUEUE
 from monarch._src.data.lender import InOwnSegment
 from monarch.actor import (
     Actor,
@@ -212,6 +215,32 @@ def test_pieces_are_received_where_they_belong_once_there_is_memory_for_them(
         return not copied
 
     until(arrives_in_place, "each piece was copied to its place, though the segment was in use")
+
+
+def test_what_has_no_large_payload_does_not_wait_for_those_that_have(
+    readers: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = readers.slice(hosts=1, gpus=0), readers.slice(hosts=1, gpus=1)
+    one.total.call_one(numbers(SIZE)).get(timeout=PATIENCE_S)
+    rooms, waits = runtime().node.rooms, [QUEUE]
+    monkeypatch.setattr(rooms, "waits", lambda _site: waits[0])
+    totals: list[int] = []
+
+    def send() -> None:
+        totals.append(one.total.call_one(numbers(SIZE)).get(timeout=PATIENCE_S)[0])
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    until(lambda: bool(rooms._waiting), "a large one does not wait for room")  # pyright: ignore[reportPrivateUsage]
+    assert other.pid.call_one().get(timeout=PATIENCE_S) > 0
+    readers.note.broadcast(1)
+    assert len(readers.pid.call().get(timeout=PATIENCE_S)) == 6
+    assert not totals
+    waits[0] = 0
+    for site in list(rooms._waiting):  # pyright: ignore[reportPrivateUsage]
+        rooms.more(site)
+    sending.join()
+    assert totals == [sum_of(SIZE)]
 
 
 def test_from_host_to_host_and_to_the_client_it_goes_once_as_well(readers: Reader) -> None:

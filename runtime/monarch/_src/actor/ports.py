@@ -103,7 +103,7 @@ class Port(Generic[R]):
                 far = site != run.node.site
                 payload = run.payloads.place(payload, sole=True, far=far)
             if site != run.node.site:
-                run.node.rooms.wait(site)
+                run.node.rooms.wait(site, large=bool(payload.buffers))
             reply = Reply(self._number, self._rank or 0, status)
             if self._rank is None:  # no answer of an endpoint: its sender hears if nobody reads it
                 context = current.get()

@@ -320,9 +320,10 @@ class Routes:
                     missed.append(position)
         return missed
 
-    def await_room(self, ref: ProcsRef, region: Region) -> None:
+    def await_room(self, ref: ProcsRef, region: Region, *, large: bool) -> None:
         """Block while too much waits to be sent to a host that has ranks of that region.
 
+        `large`: of large payloads too, since this is one.
         For user code, which may wait; in front of `post`, which does not.
         """
         here, places = self._node.site, ref.places
@@ -332,7 +333,7 @@ class Routes:
         if len(region) == 1:  # it is sent to directly
             site = ref.site(region.ranks()[0])
             if site != here:
-                rooms.wait(site)
+                rooms.wait(site, large=large)
             return
         there, lanes = self._trees.sites_of(ref, _where(region)), self._lanes
         lane = lanes.get(ref.uid)
@@ -344,7 +345,7 @@ class Routes:
             there = forest.heads(there, self._trees.own(ref))
         for at in there:
             if places[at] != here:
-                rooms.wait(places[at])
+                rooms.wait(places[at], large=large)
 
     def _goes_once_a_host(
         self, lane: Lane, ref: ProcsRef, region: Region, payload: Payload

@@ -32,9 +32,15 @@ class Rooms:
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Waitable]] = {}
 
-    def wait(self, site: str) -> None:
-        """Block while too much waits to be sent to that host."""
-        self.wait_until(site, lambda: self.has_room(site) and self.waits(site) < QUEUE)
+    def wait(self, site: str, *, large: bool) -> None:
+        """Block while too much waits to be sent to that host.
+
+        `large`: what is to be sent has a payload that waits here until that host has fetched it; so
+        it waits for those before it, and what has none does not.
+        """
+        self.wait_until(
+            site, lambda: self.has_room(site) and not (large and self.waits(site) >= QUEUE)
+        )
 
     def wait_until(self, site: str, is_so: Callable[[], bool]) -> None:
         """Block until it is so; whoever makes it so says that there is `more`."""
