@@ -20,9 +20,9 @@ from typing import cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
-from monarch.actor import Actor, Extent, Port, context, endpoint
-from monarch_jupyter.rank_display import Bundle, is_figure, take_open_figures
-from monarch_jupyter.rank_display import install as install_display
+from monarch.actor import Actor, Extent, context, endpoint
+from monarch_jupyter import rank_display
+from monarch_jupyter.rank_display import is_figure, take_open_figures
 
 _dumps = cast("Callable[..., bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
 
@@ -57,18 +57,8 @@ class Cell(Actor):
     # Who looks at this actor is shown the names of the cells.
     __live_namespace__ = "_namespace"
 
-    def __init__(
-        self,
-        extent: Extent,
-        ranks: Sequence[int],
-        displays: Port[object] | None = None,
-        mesh: tuple[str, str] = ("", ""),
-    ) -> None:
-        """`ranks` are the places in the mesh, of this extent, that these actors have in order.
-
-        `displays` takes what the rank displays; without it `display` prints. `mesh`: its name and
-        its uid.
-        """
+    def __init__(self, extent: Extent, ranks: Sequence[int]) -> None:
+        """`ranks` are the places in the mesh, of this extent, that these actors have in order."""
         rank = ranks[context().actor_instance.rank.rank]
         main = sys.modules["__main__"]
         if main.__dict__.get(_MARK) is not _OURS:
@@ -77,15 +67,7 @@ class Cell(Actor):
             sys.modules["__main__"] = main
         self._namespace = main.__dict__
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._who = (*mesh, rank, dict(extent.point_of_rank(rank)))
-        self._displays = displays
-        install_display(self._display)
-
-    def _display(self, bundle: Bundle) -> None:
-        if self._displays is None:
-            sys.stdout.write(bundle["text/plain"] + "\n")
-        else:
-            self._displays.send((context().origin, self._who, bundle))
+        rank_display.install()
 
     @endpoint
     def run(self, source: str, filename: str) -> object:
@@ -111,7 +93,7 @@ class Cell(Actor):
     def _shows(self, value: object) -> bool:
         """Show open figures, as a cell does at its end; False if the value was one of them."""
         for bundle in take_open_figures():
-            self._display(bundle)
+            rank_display.show(bundle)
         return not is_figure(value)
 
     def _execute(self, code: types.CodeType) -> object:

@@ -13,15 +13,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from monarch import observe
-from monarch.actor import Channel, Port, PortReceiver
+from monarch.actor import ActorMesh, Channel, Future, Port, PortReceiver, ProcMesh, SupervisionError
 from monarch.observe import OutputLine
 from monarch_jupyter import output
 from monarch_jupyter.folding import Fold, OutputFolder
 from monarch_jupyter.output import ranks_of, tag
-from monarch_jupyter.rank_display import Bundle
+from monarch_jupyter.rank_display import Bundle, Redirected, Route
+from monarch_jupyter.registry import places_of
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 
@@ -30,6 +31,7 @@ Rank = tuple[str, str, int, dict[str, int]]
 Display = tuple[int, Rank, Bundle]
 """The number of the cell, who shows something there, and what."""
 FLUSH_TIMEOUT = 5.0
+PATIENCE = 2.0
 MOST = 200
 """Displays that one cell shows; a page with many more is slow to scroll, and slow to load again."""
 RATE, BURST = 800_000, 2_000_000
@@ -65,6 +67,20 @@ class Displays:
         self._port: Port[Any] | None = None
         self._flushes: list[threading.Event] = []
         self._thread: threading.Thread | None = None
+
+    def route(self, mesh: ProcMesh) -> Route | None:
+        """What has ranks show here what they display, if it comes along with actors on `mesh`.
+
+        None for processes that somebody else has spawned.
+        """
+        spawned = next((one for one in observe.meshes() if one.uid == mesh.uid), None)
+        if spawned is None:
+            return None
+        whole = not mesh.is_slice and mesh.extent == spawned.extent
+        ranks = range(len(spawned)) if whole else list(places_of(spawned, mesh).values())
+        # An actor must not fail because nobody looks any more.
+        port = observe.unheeded(self.port())
+        return Route(port, (mesh.name, mesh.uid), spawned.extent, ranks)
 
     def port(self) -> Port[Any]:
         """Where ranks send a `Display` to."""
@@ -239,3 +255,27 @@ def share_displays(displays: Displays | None) -> None:
     """Make these the ones that ranks send to."""
     global _shared
     _shared = displays
+
+
+def redirect(meshes: Sequence[ProcMesh]) -> None:
+    """Have ranks show here what they display from now on, where actors live on them already.
+
+    What does so is an actor that ends at once. It is spawned beside others only, since the first of
+    a process has the thread that signals reach: processes without actors come to know with their
+    first one, as those of a mesh with a dead rank do with their next. Returns when they have it, or
+    do not answer for `PATIENCE` seconds.
+    """
+    told: list[Future[None]] = []
+    for mesh in meshes:
+        if not mesh.actor_names:
+            continue
+        try:
+            told.append(cast("ActorMesh", mesh.spawn("displays", Redirected)).stop())
+        except SupervisionError:
+            log.debug("of %s no rank is told where displays go", mesh.name, exc_info=True)
+    deadline = time.monotonic() + PATIENCE
+    try:
+        for future in told:
+            future.get(max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        log.debug("some ranks are slow to be told where displays go", exc_info=True)

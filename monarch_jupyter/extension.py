@@ -28,7 +28,7 @@ from monarch_jupyter.commands.nested_asyncio import nested_asyncio
 from monarch_jupyter.commands.update import StaleClasses
 from monarch_jupyter.commands.value_grid import followed
 from monarch_jupyter.comms import PanelLink
-from monarch_jupyter.displays import Displays, share_displays
+from monarch_jupyter.displays import Displays, redirect, share_displays
 from monarch_jupyter.faults import FaultNotices
 from monarch_jupyter.interrupts import InterruptLadder
 from monarch_jupyter.log_store import LogStore, share
@@ -69,7 +69,7 @@ class Extension:
             observe.number_calls(cells.origin_now)
             undo.callback(observe.number_calls, None)
             store = self._open_store(undo)
-            self._start_displays(cells, store, undo)
+            displays = self._start_displays(cells, store, undo)
             router = self._start_output(cells, store, undo)
             notices = FaultNotices(router.say)
             self._set_fault_hook(notices, undo)
@@ -84,13 +84,18 @@ class Extension:
             self._on("post_run_cell", lambda: followed.look(router.say), undo)
             self._on("post_run_cell", router.flush, undo)
             self._on("post_run_cell", router.cell_ended, undo)
-            self._flush_before_values(router, undo)
+
+            def flush() -> None:
+                displays.flush()
+                router.flush()
+
+            self._flush_before_values(router, flush, undo)
             undo.callback(nested_asyncio, False)
             autoreload.install(self._shell, router.say)
             undo.callback(autoreload.restore)
             tell = partial(self._tell_of_pauses, cells, router)
             undo.callback(PauseNotices(tell, lambda: cells.newest).close)
-            errors = CellErrors(self._shell, router.flush, notices.forget)
+            errors = CellErrors(self._shell, flush, notices.forget)
             errors.install()
             undo.callback(errors.restore)
             formatters = Formatters(
@@ -142,12 +147,16 @@ class Extension:
         undo.callback(atexit.unregister, store.close)
         return store
 
-    def _start_displays(self, cells: Cells, store: LogStore, undo: ExitStack) -> None:
+    def _start_displays(self, cells: Cells, store: LogStore, undo: ExitStack) -> Displays:
         displays = Displays(cells.publish, partial(cells.show, "displays"), store.add)
         undo.callback(displays.close)
         self._on("post_run_cell", displays.flush, undo)
         share_displays(displays)
         undo.callback(share_displays, None)
+        observe.accompany_actors(displays.route)
+        undo.callback(observe.accompany_actors, None)
+        redirect(observe.meshes())
+        return displays
 
     def _start_output(self, cells: Cells, store: LogStore, undo: ExitStack) -> OutputRouter:
         in_page = hasattr(self._shell, "kernel")
@@ -205,13 +214,15 @@ class Extension:
         self._shell.events.register(event, called)
         undo.callback(self._shell.events.unregister, event, called)
 
-    def _flush_before_values(self, router: OutputRouter, undo: ExitStack) -> None:
-        """What ranks printed for a cell stands above the cell's value."""
+    def _flush_before_values(
+        self, router: OutputRouter, flush: Callable[[], None], undo: ExitStack
+    ) -> None:
+        """What ranks printed and displayed for a cell stands above the cell's value."""
         trap = self._shell.display_trap
         show = trap.hook
 
         def show_after_output(value: object) -> None:
-            router.flush()
+            flush()
             router.cell_ended()
             show(value)
 

@@ -1,8 +1,10 @@
 """`display(...)` on a rank: what shows a value, made there and shown in the cell that asked.
 
 Runs in: procs; imported there, so it imports nothing of Jupyter, nor of what it can show.
+Owns: where this process sends what it displays; a `Route` comes along with each actor, and the last
+one holds.
 Invariants: what leaves the rank is text and base64, so it can be shown where neither the class nor
-its library is installed.
+its library is installed. Who displays does not fail of there being nobody to show it.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ import base64
 import builtins
 import io
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
 
+from monarch.actor import Actor, Extent, Port, context
 from monarch_jupyter.rank_widgets import is_widget, widget_html
 
 Bundle = dict[str, str]
@@ -93,14 +96,52 @@ def is_figure(value: object) -> bool:
     return figures is not None and isinstance(value, figures.Figure)
 
 
-def install(send: Callable[[Bundle], None]) -> None:
-    """Have `display` here send to the cell; also in what was defined without it in mind."""
+class Route:
+    """Where ranks of a mesh send what they display: unpickled on one, it is the way from there."""
 
-    def display(*values: object, **_: object) -> None:
-        """Show values in the notebook's cell."""
-        for value in values:
-            send(bundle_of(value))
+    def __init__(
+        self, port: Port[Any], mesh: tuple[str, str], extent: Extent, ranks: Sequence[int]
+    ) -> None:
+        """`mesh`: its name and its uid; `ranks` are the places in it, of this extent, that the
+        actors have in order that this comes along with.
+        """
+        self._given = port, mesh, extent, ranks
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrive, self._given
+
+
+class Redirected(Actor):
+    """Nothing but what comes along with it."""
+
+
+def _arrive(port: Port[Any], mesh: tuple[str, str], extent: Extent, ranks: Sequence[int]) -> None:
+    global _way
+    rank = ranks[context().actor_instance.rank.rank]
+    _way = port, (*mesh, rank, dict(extent.point_of_rank(rank)))
+    install()
+
+
+_way: tuple[Port[Any], tuple[str, str, int, dict[str, int]]] | None = None
+
+
+def show(bundle: Bundle) -> None:
+    """Show it in the cell that is the cause of what runs here; as text where no notebook does."""
+    if _way is None:
+        sys.stdout.write(bundle["text/plain"] + "\n")
+    else:
+        port, who = _way
+        port.send((context().origin, who, bundle))
+
+
+def display(*values: object, **_: object) -> None:
+    """Show values in the notebook's cell."""
+    for value in values:
+        show(bundle_of(value))
+
+
+def install() -> None:
+    """Have `display` here show in the cell; also in what was defined without it in mind."""
     cast("Any", builtins).display = display
     for name in (_IPYTHONS, "IPython.display"):
         module: Any = sys.modules.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sequence
 
 from monarch import observe
-from monarch.actor import ActorMesh, ProcMesh
+from monarch.actor import ActorMesh, ProcMesh, ValueMesh
 from monarch_jupyter.problems import CommandError, did_you_mean
 
 
@@ -17,6 +17,16 @@ def mesh_names() -> list[str]:
 def complete_meshes(words: Sequence[str], _namespace: MutableMapping[str, object]) -> list[str]:
     """What may follow these words in a command that takes names of meshes."""
     return [name for name in mesh_names() if name not in words]
+
+
+def as_spawned(mesh: ProcMesh) -> ProcMesh:
+    """All the ranks that were spawned with these, under the dims that they were spawned with."""
+    return next(one for one in observe.meshes() if one.uid == mesh.uid)
+
+
+def places_of(spawned: ProcMesh, mesh: ProcMesh) -> ValueMesh[int]:
+    """The ranks that a view stands for, as they were spawned."""
+    return observe.as_viewed(ValueMesh(spawned.extent, range(len(spawned))), mesh)
 
 
 def no_name(command: str, wanted: str) -> CommandError:

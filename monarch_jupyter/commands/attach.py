@@ -13,6 +13,7 @@ from monarch_jupyter.autoreloading import ACTOR_NAME as RELOADER_NAME
 from monarch_jupyter.autoreloading import adopt
 from monarch_jupyter.commands.command import Command, Invocation
 from monarch_jupyter.commands.on import ACTOR_NAME, adopt_cells
+from monarch_jupyter.displays import redirect, shared_displays
 from monarch_jupyter.kept import free_sessions
 from monarch_jupyter.problems import CommandError
 
@@ -33,6 +34,8 @@ def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
     for mesh in found.actor_meshes:
         adopt_cells(mesh)
         adopt(mesh)
+    if shared_displays() is not None:
+        redirect(found.proc_meshes)
     return found
 
 

@@ -13,7 +13,7 @@ from monarch_jupyter.commands.command import Command, Invocation
 from monarch_jupyter.displays import shared_displays
 from monarch_jupyter.mesh_selection import MeshSelection, parse_selection
 from monarch_jupyter.problems import CommandError
-from monarch_jupyter.registry import find_mesh, mesh_names
+from monarch_jupyter.registry import as_spawned, find_mesh, mesh_names, places_of
 from monarch_jupyter.rendering.frames import rank_cell_filename
 
 ACTOR_NAME = "cells"
@@ -53,8 +53,8 @@ def _run_on(
     mesh = find_mesh(selection.name, namespace)
     selection.check(mesh.sizes)
     # Ranks have the coordinates of the mesh that was spawned; so has what names them in errors.
-    as_spawned = mesh.extent == _spawned(mesh).extent and not mesh.is_slice
-    filename = rank_cell_filename(number, str(selection) if as_spawned else mesh.name)
+    unchanged = mesh.extent == as_spawned(mesh).extent and not mesh.is_slice
+    filename = rank_cell_filename(number, str(selection) if unchanged else mesh.name)
     # The magic's own line stays in, so that line numbers are those the cell shows.
     source = f"# %%monarch on {selection}\n{cell}"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
@@ -74,14 +74,9 @@ def _run_on(
     return None if all(value is None for value in values.values()) else values
 
 
-def _spawned(mesh: ProcMesh) -> ProcMesh:
-    """All the ranks that were spawned with these, under the dims that they were spawned with."""
-    return next(one for one in observe.meshes() if one.uid == mesh.uid)
-
-
 def _cells_on(mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
     """The actors that run cells on these ranks, spawned with the first cell."""
-    spawned = _spawned(mesh)
+    spawned = as_spawned(mesh)
     whole = _cells.get((mesh.uid, ""))
     if whole is None:
         try:
@@ -90,7 +85,7 @@ def _cells_on(mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
             # Some rank has died. The others can still be asked, if the selection leaves it out.
             if not (selection.dims or mesh.is_slice):
                 raise
-            key = (mesh.uid, f"{sorted(_ranks(spawned, mesh).values())} {selection}")
+            key = (mesh.uid, f"{sorted(places_of(spawned, mesh).values())} {selection}")
             if key not in _cells:
                 _cells[key] = _spawn_cells(spawned, mesh, selection)
             return _cells[key]
@@ -107,20 +102,12 @@ def adopt_cells(mesh: ActorMesh) -> None:
 
 
 def _spawn_cells(spawned: ProcMesh, mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
-    ranks = _ranks(spawned, mesh)
+    ranks = places_of(spawned, mesh)
     procs = mesh
     if selection.dims:
         ranks, procs = ranks.slice(**selection.dims), mesh.slice(**selection.dims)
-    displays = shared_displays()
-    port = displays.port() if displays is not None else None
-    who = (mesh.name, mesh.uid)
-    cells = procs.spawn(ACTOR_NAME, Cell, spawned.extent, list(ranks.values()), port, who)
+    cells = procs.spawn(ACTOR_NAME, Cell, spawned.extent, list(ranks.values()))
     return cast("ActorMesh", cells)
-
-
-def _ranks(spawned: ProcMesh, mesh: ProcMesh) -> ValueMesh[int]:
-    """The ranks that a view stands for, as they were spawned."""
-    return observe.as_viewed(ValueMesh(spawned.extent, range(len(spawned))), mesh)
 
 
 def _run(invocation: Invocation) -> ValueMesh[object] | None:

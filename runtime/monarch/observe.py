@@ -1,6 +1,7 @@
 """What a front end needs to show: meshes, ranks, what they do and write, what this machine has."""
 
 from monarch._src.actor.payloads import PayloadCounts
+from monarch._src.actor.ports import unheeded
 from monarch._src.errors import StacksError
 from monarch._src.events import (
     MeshSpawned,
@@ -45,6 +46,7 @@ from monarch._src.mesh.open_calls import (
     newest_call,
     open_calls,
 )
+from monarch._src.mesh.proc_mesh import accompany_actors
 from monarch._src.mesh.selection import as_viewed
 from monarch._src.mesh.stacks import MeshStacks, StackFrame, StackGroup, Stacks, ThreadStack, stacks
 from monarch._src.mesh.telemetry import InstrumentMetrics, Process, SpanMetrics
@@ -81,6 +83,7 @@ __all__ = [
     "StartingMesh",
     "State",
     "ThreadStack",
+    "accompany_actors",
     "actor_class_of",
     "actor_meshes",
     "as_shown",
@@ -109,5 +112,6 @@ __all__ = [
     "snapshot",
     "stacks",
     "starting",
+    "unheeded",
     "update_actors",
 ]

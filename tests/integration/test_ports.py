@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from monarch import observe
 from monarch.actor import (
     Accumulator,
     Actor,
@@ -197,6 +198,19 @@ def test_what_is_sent_to_a_port_that_nobody_reads_any_more_is_a_failure_of_who_s
     del receiver
     answering.use.broadcast(port)
     assert f"port {port.number} on client was not delivered" in faults.take().report()
+
+
+def test_what_is_sent_unheeded_to_a_port_that_nobody_reads_is_dropped(
+    spawn_procs: Callable[..., ProcMesh],
+) -> None:
+    answering = spawn_procs(name="careless").spawn("answering", Answering)
+    port, receiver = Channel[int].open()
+    careless = observe.unheeded(port)
+    answering.use.broadcast(careless)
+    assert receiver.recv().get(timeout=60) == 0
+    del receiver
+    for _ in range(3):  # it would fail of the first one, and not answer the last
+        answering.use.call_one(careless).get(timeout=60)
 
 
 def test_an_accumulator_folds_every_answer(answering: Answering) -> None:

@@ -66,6 +66,71 @@ def test_an_actor_beside_the_cells_displays_too(kernel: Kernel) -> None:
     assert data["text/plain"] == "[gpus=0] {'loss': 1}"
 
 
+ACTOR = """
+from monarch.actor import Actor, endpoint
+class A(Actor):
+    def __init__(self):
+        display("begins")
+    @endpoint
+    def show(self):
+        from IPython.display import HTML, display
+        display(HTML("<b>hi</b>"))
+        return 7
+    @endpoint
+    def plot(self):
+        import matplotlib.pyplot as plt
+        plt.plot([1, 2, 3])
+        plt.show()
+    @endpoint
+    def fail(self):
+        display("last")
+        raise ValueError("no")
+"""
+
+
+def test_actors_display_before_any_cell_has_run_on_their_ranks(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=2")
+    shown = kernel.ok(f"{ACTOR}a = workers.spawn('a', A)\na.initialized.get()")
+    assert [data["text/plain"] for data in shown.displays] == ["[gpus=0..1] 'begins'"]
+    shown = kernel.ok("a.show.call().get()")
+    (data,) = shown.displays
+    assert "<b>hi</b>" in data["text/html"]
+    assert kinds(shown) == ["display_data", "execute_result"], "it stands above the cell's value"
+    failed = kernel.run("a.fail.call().get()")
+    assert "[gpus=0..1] 'last'" in failed.displays[0]["text/plain"]
+    assert [k for k in failed.kinds if k in ("display_data", "error")][:2] == [
+        "display_data",
+        "error",
+    ]
+
+
+def test_actors_of_processes_that_a_program_spawns_display_too(kernel: Kernel) -> None:
+    kernel.ok("from monarch.actor import this_host\nmesh = this_host().spawn_procs({'gpus': 4})")
+    kernel.ok(f"{ACTOR}a = mesh.slice(gpus=slice(2, 4)).spawn('a', A)\na.initialized.get()")
+    (data,) = kernel.ok("a.slice(gpus=1).show.call_one().get();").displays
+    assert "gpus=3" in data["text/html"]
+
+
+def test_what_plt_show_shows_on_a_rank_is_a_picture(kernel: Kernel) -> None:
+    pytest.importorskip("matplotlib")
+    kernel.ok(f"%monarch spawn workers gpus=1\n{ACTOR}a = workers.spawn('a', A)")
+    kernel.ok("a.initialized.get()")
+    (data,) = kernel.ok("a.plot.call().get();").displays
+    assert "data:image/png;base64," in data["text/html"]
+
+
+def test_who_displays_lives_on_where_nobody_shows_it(kernel: Kernel) -> None:
+    kernel.ok(f"%monarch spawn workers gpus=1\n{ACTOR}a = workers.spawn('a', A)")
+    kernel.ok("a.initialized.get()")
+    kernel.ok("%unload_ext monarch_jupyter")
+    assert kernel.ok("for _ in range(3): a.show.call_one().get()").displays == []
+    kernel.ok("%load_ext monarch_jupyter")
+    kernel.hold_output(60.0)
+    assert kernel.value("a.show.call_one().get()") == "7"
+    (data,) = kernel.ok("a.show.call_one().get();").displays
+    assert "<b>hi</b>" in data["text/html"]
+
+
 def test_a_data_frame_as_a_last_line_shows_as_a_table(kernel: Kernel) -> None:
     kernel.ok("%monarch spawn workers gpus=2")
     shown = kernel.ok(f"%%monarch on workers\n{RICH}\nRich('same')")

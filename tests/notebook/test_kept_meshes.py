@@ -139,6 +139,29 @@ def test_detach_lets_go_and_attach_takes_up_in_the_same_kernel(name: str) -> Non
         assert kernel.value("trainers.step.call().get().values()") == "[2, 2]"
 
 
+SHOWING = """
+from monarch.actor import Actor, endpoint
+class Showing(Actor):
+    @endpoint
+    def show(self):
+        display("seen")
+        return 7
+showing = {name}.spawn("showing", Showing)
+"""
+
+
+def test_what_ranks_display_is_shown_by_the_kernel_that_has_them(name: str) -> None:
+    with a_kernel() as second:
+        with a_kernel() as first:
+            first.ok(f"%monarch spawn {name} gpus=2 --keep\n" + SHOWING.replace("{name}", name))
+            assert len(first.ok("showing.show.call().get();").displays) == 1
+            first.ok("%monarch detach")
+        with ending(second):
+            second.ok(f"%monarch attach {name}")
+            (data,) = second.ok("showing.show.call().get();").displays
+            assert data["text/plain"] == "[gpus=0..1] 'seen'"
+
+
 def test_two_kernels_have_one_session_in_turn(name: str) -> None:
     with a_kernel() as first, a_kernel() as second, ending(second):
         begin(first, name)

@@ -135,6 +135,14 @@ def _port(
     return port
 
 
+def unheeded(port: Port[R]) -> Port[R]:
+    """The same port for those who don't care: what nobody reads any more is dropped.
+
+    Otherwise the actor that sent it is told, and fails of that unless it handles it.
+    """
+    return _port(port.node, port.address, port.number, 0, False, False)
+
+
 class PortReceiver(Generic[R]):
     """The receiving end; stays where it was made.
 

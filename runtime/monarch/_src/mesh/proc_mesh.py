@@ -145,7 +145,7 @@ class ProcMesh(MeshTrait):
         self._check_usable()
         cls = actor_class(Class)
         name_text("an actor mesh", name)
-        payload = constructor_payload(Class, args, kwargs)
+        payload = constructor_payload(Class, args, kwargs, self._along())
         procs, run = self._procs, self._runtime
         if run.bootstrapping and run.proc_ref is not None and run.proc_ref.uid == procs.ref.uid:
             raise RuntimeError(
@@ -172,6 +172,11 @@ class ProcMesh(MeshTrait):
         if actors.stopped is not None:  # its owner ended meanwhile, and was quicker
             run.routes.post(ref, self._region, StopActor(uid, 0, 0, actors.stopped))
         return cast(A, mesh)
+
+    def _along(self) -> tuple[bytes, ...]:
+        """What the front end sends along, pickled by itself: an actor begins without it, too."""
+        found = None if _accompany is None else _accompany(self)
+        return () if found is None else (bytes(ship(found).body),)
 
     async def logging_option(
         self,
@@ -338,8 +343,30 @@ def _reference(ref: ProcsRef, base: Region, region: Region) -> ProcMesh:
     return ProcMesh(runtime(), Procs(ref, base, owned=False), region)
 
 
-def constructor_payload(cls: type[Actor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Payload:
-    """A class and what its constructor is given; TypeError if it could not begin with that."""
+_accompany: Callable[[ProcMesh], object] | None = None
+
+
+def accompany_actors(source: Callable[[ProcMesh], object] | None) -> None:
+    """Have every actor that this program spawns on processes be sent with something more.
+
+    `source` is asked at each spawn, with the mesh that is spawned on. What it gives, if not None,
+    is unpickled in each process on the actor's own thread before its constructor runs, and is of
+    use if that has an effect there. None: nothing more is sent.
+    """
+    global _accompany
+    _accompany = source
+
+
+def constructor_payload(
+    cls: type[Actor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    along: tuple[bytes, ...] = (),
+) -> Payload:
+    """A class and what its constructor is given; TypeError if it could not begin with that.
+
+    `along`: what a front end wants to be unpickled before.
+    """
     try:
         signature = inspect.signature(cls)
     except ValueError:
@@ -350,7 +377,7 @@ def constructor_payload(cls: type[Actor], args: tuple[Any, ...], kwargs: dict[st
         except TypeError as error:
             raise TypeError(f"{cls.__name__}{signature}: {error}") from None
     try:
-        return ship((cls, args, kwargs), own=2)
+        return ship((cls, args, kwargs, *along), own=2)
     except Exception as error:
         told, cause = unpicklable(cls.__name__, signature, args, kwargs, error, cls)
         raise told from cause

@@ -1,0 +1,85 @@
+"""What a front end sends along with actors takes effect where they live, before they begin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from monarch import observe
+from monarch.actor import Actor, ProcMesh, context, endpoint, this_proc
+from tests.integration.actors import Echo
+
+
+class Note:
+    """Unpickled, it notes in the environment which actor it has come with."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _note, (self.text,)
+
+
+def _note(text: str) -> None:
+    os.environ["NOTED"] = f"{text} {context().actor_instance.name}"
+
+
+class Broken:
+    """Cannot be unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _break, ()
+
+
+def _break() -> None:
+    raise ImportError("it is not here")
+
+
+class Noting(Actor):
+    def __init__(self) -> None:
+        self.noted = os.environ.get("NOTED")
+
+    @endpoint
+    def at_the_begin(self) -> str | None:
+        return self.noted
+
+
+@pytest.fixture
+def accompany() -> Iterator[Callable[[Callable[[ProcMesh], object]], None]]:
+    yield observe.accompany_actors
+    observe.accompany_actors(None)
+
+
+def test_what_comes_along_is_there_before_the_constructor(
+    spawn_procs: Callable[..., ProcMesh], accompany: Callable[..., None]
+) -> None:
+    procs = spawn_procs({"gpus": 2})
+    accompany(lambda mesh: Note(f"{mesh.uid} {len(mesh)}"))
+    noting = procs.slice(gpus=1).spawn("noting", Noting)
+    assert noting.at_the_begin.call_one().get(timeout=60) == f"{procs.uid} 1 noting"
+
+
+def test_an_actor_begins_without_what_cannot_be_used_there_and_says_so(
+    spawn_procs: Callable[..., ProcMesh],
+    accompany: Callable[..., None],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    procs = spawn_procs(name="workers")
+    accompany(lambda mesh: Broken())
+    echo = procs.spawn("echo", Echo)
+    assert echo.same.call_one(3).get(timeout=60) == 3
+    observe.flush_output()
+    said = "what came along with the actor 'echo' on 'workers' is of no use here"
+    assert said in capfd.readouterr().err
+
+
+def test_nothing_comes_along_with_actors_of_the_client_itself(
+    accompany: Callable[..., None],
+) -> None:
+    accompany(lambda mesh: Note("here"))
+    noting = this_proc().spawn("noting", Noting)
+    assert noting.at_the_begin.call_one().get(timeout=60) is None
+    noting.stop().get(timeout=60)
