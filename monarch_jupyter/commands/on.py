@@ -15,6 +15,7 @@ from monarch_jupyter.mesh_selection import MeshSelection, parse_selection
 from monarch_jupyter.problems import CommandError
 from monarch_jupyter.registry import as_spawned, find_mesh, mesh_names, places_of
 from monarch_jupyter.rendering.frames import rank_cell_filename
+from monarch_jupyter.rendering.values import readable_values
 
 ACTOR_NAME = "cells"
 
@@ -71,7 +72,7 @@ def _run_on(
     finally:
         if displays is not None:
             displays.flush()
-    return None if all(value is None for value in values.values()) else values
+    return None if all(value is None for value in readable_values(values)) else values
 
 
 def _cells_on(mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:

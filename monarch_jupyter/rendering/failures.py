@@ -107,7 +107,7 @@ def failures_text(failures: Sequence[RankFailure], cell_names: CellNames) -> str
 
 def whole_tracebacks_html(failures: Sequence[RankFailure]) -> Html:
     """What the entries leave out, folded; empty when they leave nothing out."""
-    told = [whole_text(group) for group in fold_failures(failures)]
+    told = [whole_text(group) for group in fold_failures(failures) if _has_more(group[0])]
     inside = [html.block(text) for text in told if text]
     if not inside:
         return Html()
@@ -127,6 +127,19 @@ def whole_text(group: Sequence[RankFailure]) -> str:
     if death is not None and death.stderr_tail:
         parts += ["", "its last lines on stderr:", *death.stderr_tail]
     return "\n".join(parts)
+
+
+def _has_more(failure: RankFailure) -> bool:
+    """Whether there are frames or last lines of it beside those that its entry shows."""
+    told: RankFailure | None = failure.first_cause
+    death = failure.first_cause.death
+    if death is not None and len(death.stderr_tail) > STDERR_LINES:
+        return True
+    while told is not None:
+        if told.traceback:
+            return True
+        told = _came_of_it(failure, told)
+    return False
 
 
 def _came_of_it(last: RankFailure, cause: RankFailure) -> RankFailure | None:

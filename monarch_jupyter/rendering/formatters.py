@@ -39,7 +39,7 @@ from monarch_jupyter.rendering.records import (
 )
 from monarch_jupyter.rendering.stacks import stacks_html, stacks_text
 from monarch_jupyter.rendering.telemetry import measured_html, measured_text
-from monarch_jupyter.rendering.values import values_html, values_text
+from monarch_jupyter.rendering.values import readable_values, values_html, values_text
 from monarch_jupyter.rendering.waiting import waiting_html, waiting_text
 from monarch_jupyter.rendering.words import extent_text
 
@@ -70,8 +70,8 @@ class Formatters:
         self._register(HostMesh, host_mesh_text, host_mesh_html)
         self._register(
             ValueMesh,
-            lambda mesh: values_text(mesh.sizes, mesh.values()),
-            lambda mesh: values_html(mesh.sizes, mesh.values()),
+            lambda mesh: values_text(mesh.sizes, readable_values(mesh)),
+            lambda mesh: values_html(mesh.sizes, readable_values(mesh)),
         )
         self._register(
             Stacks,

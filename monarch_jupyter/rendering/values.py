@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from monarch.actor import ValueMesh
 from monarch_jupyter.rank_names import name_point, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
@@ -34,6 +35,32 @@ class TensorLike(Protocol):
     def shape(self) -> Sequence[int]: ...
     @property
     def dtype(self) -> object: ...
+
+
+class Unreadable:
+    """Stands for a value that a rank has sent and that cannot be rebuilt in the notebook."""
+
+    def __init__(self, error: TypeError) -> None:
+        why = error.__context__ or error
+        self._why = " ".join(f"{type(why).__name__}: {why}".split())
+
+    def __repr__(self) -> str:
+        return f"<cannot be rebuilt in the notebook: {self._why}>"
+
+
+def readable_values(mesh: ValueMesh[object]) -> list[object]:
+    """The values in rank order; one that whoever reads it is refused is shown as `Unreadable`."""
+    try:
+        return mesh.values()
+    except TypeError:
+        return [_readable(mesh, at) for at in range(len(mesh))]
+
+
+def _readable(mesh: ValueMesh[object], at: int) -> object:
+    try:
+        return mesh.get(at)
+    except TypeError as error:
+        return Unreadable(error)
 
 
 def values_text(sizes: Mapping[str, int], values: Sequence[object]) -> str:

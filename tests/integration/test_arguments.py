@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
+import types
 from collections import namedtuple
 from dataclasses import dataclass
 from fractions import Fraction
@@ -319,6 +321,48 @@ def test_a_value_that_cannot_be_pickled_on_the_way_back_is_an_error_of_that_call
     echo = four.spawn("echo", Echo)
     with pytest.raises(ActorError, match="value that it returned, a lock, cannot be sent"):
         echo.unpicklable.call().get()
+    assert echo.rank.call().get().values() == [0, 1, 2, 3]
+
+
+def _of_a_module_of_its_rank() -> Any:
+    module = types.ModuleType("lab")
+    sys.modules["lab"] = module
+    module.Thing = type("Thing", (), {"__module__": "lab"})  # type: ignore[attr-defined]
+    return {"found": [module.Thing()]}
+
+
+def _read(echo: Echo, adverb: str, made: Any) -> Any:
+    if adverb == "call":
+        return echo.apply.call(made).get().item(gpus=1)
+    if adverb == "stream":
+        return next(echo.slice(gpus=1).apply.stream(made)).get()
+    return echo.slice(gpus=1).apply.call_one(made).get()
+
+
+@pytest.mark.parametrize("adverb", ["call", "call_one", "stream"])
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (
+            _of_a_module_of_its_rank,
+            (
+                "the answer of Echo.apply on workers[gpus=1], which holds lab.Thing, cannot be "
+                "rebuilt in this process: ModuleNotFoundError: No module named 'lab'. Make it "
+                "importable here too, or return plain data that it consists of"
+            ),
+        ),
+        (
+            RefusesToBeRebuilt,
+            "cannot be rebuilt in this process: LookupError: not on this side (in _refuse, ",
+        ),
+    ],
+)
+def test_an_answer_that_cannot_be_rebuilt_says_whose_it_is_why_and_what_to_do(
+    four: ProcMesh, made: Any, says: str, adverb: str
+) -> None:
+    echo = four.spawn("echo", Echo)
+    with pytest.raises(TypeError, match=re.escape(says)):
+        _read(echo, adverb, made)
     assert echo.rank.call().get().values() == [0, 1, 2, 3]
 
 

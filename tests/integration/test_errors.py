@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import pytest
@@ -365,3 +367,25 @@ def test_the_source_of_a_script_is_shown_in_the_tracebacks_of_its_actors(tmp_pat
     assert "in helper\n    return a // b  # in the helper\n" in out
     assert "raised ZeroDivisionError: integer division or modulo by zero" in out
     assert "True ('mine', 7) 7" in out
+
+
+def _fail_of_a_million_frames_with_little_memory_left() -> None:
+    trace = None
+    for _ in range(1_000_000):
+        trace = TracebackType(trace, sys._getframe(), 0, 1)
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + (16 << 20), resource.RLIM_INFINITY))
+    raise RecursionError("too deep").with_traceback(trace)
+
+
+def test_a_traceback_that_memory_has_no_room_for_twice_is_told_by_its_ends(
+    spawn_procs: Callable[..., ProcMesh],
+) -> None:
+    echo = spawn_procs(name="small").spawn("echo", Echo)
+    error = echo.apply.call_one(_fail_of_a_million_frames_with_little_memory_left).exception()
+    assert isinstance(error, ActorError)
+    (failure,) = error.failures
+    assert (failure.exception_type, failure.message) == ("RecursionError", "too deep")
+    assert len(failure.frames) == 2000
+    assert failure.frames[0].name != failure.frames[-1].name, "both ends of it"
+    assert echo.rank.call_one().get() == 0

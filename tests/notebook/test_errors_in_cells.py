@@ -57,6 +57,69 @@ class Frail(Actor):
 """
 
 
+ASKING = """
+import getpass
+from monarch.actor import Actor, endpoint
+class Asking(Actor):
+    @endpoint
+    def name(self):
+        return input("name? ")
+    @endpoint
+    def word(self):
+        return getpass.getpass("password? ")
+    @endpoint
+    def end(self):
+        raise EOFError("the file is cut off")
+"""
+
+
+def test_what_waits_for_typing_on_a_rank_says_what_to_do_instead(kernel: Kernel) -> None:
+    kernel.ok(f"%monarch spawn workers gpus=1\n{ASKING}a = workers.spawn('a', Asking)")
+    remedy = "nobody can type into a rank: ask in the client, and hand the answer over as an "
+    said = kernel.run("a.name.call_one().get()").traceback
+    assert f"raised EOFError: EOF when reading a line; {remedy}" in said
+    assert f"raised EOFError: {remedy}" in kernel.run("a.word.call_one().get()").traceback
+    assert remedy in kernel.run("%%monarch on workers\ninput()").traceback
+    assert remedy not in kernel.run("a.end.call_one().get()").traceback
+
+
+def test_every_frame_is_not_offered_where_a_death_has_none(kernel: Kernel) -> None:
+    frail(kernel, ranks=2)
+    shown = kernel.run("frail.slice(gpus=0).die.call_one().get()")
+    assert "died while it ran Frail.die: exited with status 3" in shown.traceback
+    assert shown.displays == []
+    shown = kernel.run("frail.slice(gpus=1).step.call_one([1]).get()")
+    assert [data["text/plain"] for data in shown.displays] == ["(every frame: %monarch error)"]
+
+
+ONLY_THERE = """
+import sys, types
+from monarch.actor import Actor, endpoint
+class Only(Actor):
+    @endpoint
+    def there(self):
+        lab = sys.modules["lab"] = types.ModuleType("lab")
+        lab.Thing = type("Thing", (), {"__module__": "lab"})
+        return lab.Thing()
+"""
+
+
+def test_an_answer_that_the_notebook_cannot_rebuild_is_told_in_the_users_line(
+    kernel: Kernel,
+) -> None:
+    kernel.ok(f"%monarch spawn workers gpus=2\n{ONLY_THERE}only = workers.spawn('only', Only)")
+    said = kernel.run("only.slice(gpus=1).there.call_one().get()").traceback
+    assert "the answer of Only.there on workers[gpus=1], which holds lab.Thing, cannot be" in said
+    assert "/monarch/" not in said, "the runtime's own frames"
+    assert "/monarch/" not in kernel.run("only.there.call().get().values()").traceback
+    why = "<cannot be rebuilt in the notebook: ModuleNotFoundError: No module named 'lab'>"
+    shown = kernel.ok("only.there.call().get()").result
+    assert why in shown["text/plain"]
+    assert "cannot be rebuilt" in shown["text/html"]
+    cell = "%%monarch on workers\nimport sys, types\nlab = sys.modules['lab']\nlab.Thing()"
+    assert why in kernel.ok(cell).result["text/plain"]
+
+
 def frail(kernel: Kernel, ranks: int = 4) -> None:
     kernel.ok(f"%monarch spawn workers gpus={ranks}")
     kernel.ok(f"{FRAIL}\nfrail = workers.spawn('frail', Frail)")

@@ -17,9 +17,10 @@ from monarch._src.actor.endpoint import EndpointMethod
 from monarch._src.actor.future import Future
 from monarch._src.actor.ports import Port
 from monarch._src.actor.refs import ProcsRef
-from monarch._src.actor.remote import error_for, rebuild, ship, unpack, unship
+from monarch._src.actor.remote import error_for, rebuild, ship, unpack
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.unpicklable import unpicklable
+from monarch._src.actor.unreadable import Reader
 from monarch._src.core.calls import PendingCall
 from monarch._src.core.metrics import EndpointCounts
 from monarch._src.errors import CallCancelled, SupervisionError, death_error
@@ -105,7 +106,8 @@ class OneCall(PendingCall):
         return self._futures
 
     def answered(self, position: int, payload: Payload) -> None:
-        self._futures[0].settle(partial(unship, payload))
+        read = Reader(self._target, self.region, self.endpoint).read
+        self._futures[0].settle(partial(read, position, payload))
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
         self._futures[0].settle(_thrower(self._target, status, payload))
@@ -121,7 +123,7 @@ class OneCall(PendingCall):
 class AllCall(PendingCall):
     """`call`: every rank; the values in rank order, or the first failure and those that join it."""
 
-    __slots__ = ("_atom", "_failed", "_failures", "_futures", "_payloads", "_rest")
+    __slots__ = ("_atom", "_failed", "_failures", "_futures", "_payloads", "_rest", "_target")
     takes_runs = True
 
     def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
@@ -130,6 +132,7 @@ class AllCall(PendingCall):
         # Those of atoms as tuples, which the ValueMesh compares to keep equal neighbours once. What
         # can be changed in place must be each rank's own: a list is like no other.
         self._payloads: list[tuple[Any, ...] | list[Any]] = [()] * len(region)
+        self._target = target
         self._failures = _Failures(target)
         self._atom: tuple[Any, ...] = ()  # the last answer that was one
         self._failed = False
@@ -156,12 +159,13 @@ class AllCall(PendingCall):
             self._atom = parts
             alike = [parts] * count
         else:
-            alike = [list(parts) for _ in range(count)]
+            alike = [_Parts(parts, first + at) for at in range(count)]
         self._payloads[first : first + count] = alike
         if not self.owed:
             region, payloads = self.region, self._payloads
+            unflatten = partial(_unflatten, Reader(self._target, region, self.endpoint))
             self._futures[0].settle(
-                lambda: ValueMesh[Any].from_encoded(region, payloads, _unflatten)
+                lambda: ValueMesh[Any].from_encoded(region, payloads, unflatten)
             )
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
@@ -191,8 +195,19 @@ class AllCall(PendingCall):
             self._rest.finish()
 
 
-def _unflatten(parts: tuple[Any, ...] | list[Any]) -> Any:
-    return unship(Payload(parts[0], parts[1:]))
+class _Parts(list[Any]):
+    """Those of an answer that is one rank's own."""
+
+    __slots__ = ("position",)
+
+    def __init__(self, parts: tuple[Any, ...], position: int) -> None:
+        super().__init__(parts)
+        self.position = position
+
+
+def _unflatten(reader: Reader, parts: tuple[Any, ...] | list[Any]) -> Any:
+    position = parts.position if isinstance(parts, _Parts) else 0  # atoms can always be read
+    return reader.read(position, Payload(parts[0], parts[1:]))
 
 
 class StreamCall(PendingCall):
@@ -215,7 +230,8 @@ class StreamCall(PendingCall):
         self._next = iter(())
 
     def answered(self, position: int, payload: Payload) -> None:
-        next(self._next).settle(lambda: unship(payload))
+        read = Reader(self._target, self.region, self.endpoint).read
+        next(self._next).settle(partial(read, position, payload))
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
         next(self._next).settle(_thrower(self._target, status, payload))

@@ -30,12 +30,17 @@ from monarch._src.wire.pickling import dumps, loads
 from monarch._src.wire.text import pack as pack_values
 from monarch._src.wire.text import unpacker
 
+_NOTHING_TYPED = "EOF when reading a line"  # what `input` raises
+_NO_KEYBOARD = (
+    "nobody can type into a rank: ask in the client, and hand the answer over as an argument; or "
+    "stop at breakpoint(), whose console takes what you type"
+)
 LONGEST_TEXT = 1 << 19  # characters
 LONGEST_LINE = 200
 MOST_FRAMES = 2000
 MOST_BEHIND = 8  # exceptions
 LONGEST_BEHIND = 4096  # characters
-_RUNTIME = str(Path(errors.__file__).parent) + os.sep
+IN_RUNTIME = str(Path(errors.__file__).parent) + os.sep
 _unpack_failure = unpacker(RankFailure)
 
 
@@ -59,6 +64,37 @@ def ship(value: object, own: int = 0, *, loose: bool = False) -> Payload:
 def unship(payload: Payload) -> Any:
     """What `ship` was given."""
     return loads(payload, keep_sources)
+
+
+def _cut_short(exception: BaseException) -> None:
+    """Keep the ends of each traceback: an endless recursion may have left no memory for more.
+
+    The links between go with their frames. Makes no list of them.
+    """
+    behind: list[BaseException | None] = [exception]
+    seen: set[int] = set()
+    while behind and len(seen) < MOST_FRAMES:
+        one = behind.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            _cut(one.__traceback__)
+            behind += [one.__context__, one.__cause__, *held_by(one)]
+
+
+def _cut(first: TracebackType | None) -> None:
+    half = MOST_FRAMES // 2
+    for _ in range(half - 1):
+        first = first and first.tb_next
+    last = first
+    for _ in range(half):
+        last = last and last.tb_next
+    if first is None or last is None:
+        return
+    rest = first  # as far in front of the last one as that was of the first
+    while last.tb_next is not None:
+        rest, last = rest.tb_next or rest, last.tb_next
+    if rest is not first:
+        first.tb_next = rest.tb_next
 
 
 def frames_of(tb: TracebackType | None) -> tuple[Frame, ...]:
@@ -88,7 +124,7 @@ def _frames(walked: list[tuple[FrameType, int]]) -> tuple[Frame, ...]:
     hidden = [frame.f_locals.get("__tracebackhide__") is True for frame, _ in walked]
     found: list[Frame] = []
     for summary, hide in zip(traceback.StackSummary.extract(iter(walked)), hidden, strict=True):
-        user = not hide and not summary.filename.startswith(_RUNTIME)
+        user = not hide and not summary.filename.startswith(IN_RUNTIME)
         found.append(
             Frame(
                 summary.filename,
@@ -112,7 +148,11 @@ def describe(
     host: str,
     kind: FailureKind,
 ) -> RankFailure:
-    """The story of an exception that escaped user code here."""
+    """The story of an exception that escaped user code here.
+
+    Of its traceback, and of those behind it, what is too long to tell is let go.
+    """
+    _cut_short(exception)
     return RankFailure(
         mesh_name=mesh_name,
         rank=rank,
@@ -129,6 +169,14 @@ def describe(
         memory=_memory_of(exception),
         behind=tuple(islice(_behind(exception, {id(exception)}), MOST_BEHIND)),
     )
+
+
+def without_keyboard(failure: RankFailure) -> str:
+    """What is told of an `EOFError` of a proc: more, if what it wanted is the user's typing."""
+    said, last = failure.message, failure.frames[-1:]
+    if said != _NOTHING_TYPED and not any(Path(f.filename).stem == "getpass" for f in last):
+        return said
+    return "; ".join(filter(None, (said, _NO_KEYBOARD)))
 
 
 def _behind(exception: BaseException, seen: set[int]) -> Iterator[Behind]:

@@ -30,7 +30,7 @@ from monarch._src.actor.endpoint import ActorClass, actor_class
 from monarch._src.actor.in_hand import InHand
 from monarch._src.actor.keeping import UNTIL_OVERDUE, Keeper
 from monarch._src.actor.mailbox import Mailbox, StopNow
-from monarch._src.actor.remote import describe, frames_here, unship
+from monarch._src.actor.remote import describe, frames_here, unship, without_keyboard
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.served import ServedEndpoints
 from monarch._src.actor.supervising import Supervision, causes_of
@@ -285,6 +285,8 @@ class Worker:
             error, mesh_name=spec.mesh_name, rank=self.rank, point=self.point,
             actor_class=spec.class_name, endpoint=endpoint, host=self.runtime.host, kind=kind,
         )  # fmt: skip
+        if isinstance(error, EOFError) and self.runtime.proc_ref is not None:
+            failure = replace(failure, message=without_keyboard(failure))
         causes = () if kind == "endpoint" else causes_of(error)
         # What the error says is told by its causes, in front of it.
         return replace(failure, message="", causes=causes) if causes else failure

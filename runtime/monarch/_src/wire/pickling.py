@@ -247,6 +247,14 @@ def loads(payload: Payload, keep_sources: KeepSources | None = None) -> Any:
     return _loads(body, buffers=buffers)
 
 
+def pickle_in(payload: Payload) -> Buffer:
+    """The pickle alone, without the sources that came along."""
+    body = memoryview(payload.body)
+    if len(body) and body[0] == _SOURCES:
+        return body[5 + int.from_bytes(body[1:5], "big") :]
+    return body
+
+
 # Opcodes of atoms: how many bytes follow, or (negated) how many say how many follow.
 _FOLLOWED_BY = {
     0x4E: 0, 0x88: 0, 0x89: 0,  # None, True, False
