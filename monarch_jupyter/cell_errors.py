@@ -19,6 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from monarch import observe
 from monarch.actor import ActorError, RankFailure, SupervisionError
+from monarch_jupyter.hints import with_hint
 from monarch_jupyter.rendering.failures import (
     died_in_cell,
     entry_lines,
@@ -141,7 +142,7 @@ class CellErrors:
         tb_offset: int | None,
     ) -> list[str]:
         kinds, handler = self._before
-        with with_short_causes(error, HANDLED):
+        with with_short_causes(error, HANDLED), with_hint(error, trace):
             if handler is not None and isinstance(error, kinds):
                 return handler(kind, error, trace, tb_offset)
             shell.showtraceback(

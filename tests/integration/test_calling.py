@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter as Tally
+from typing import Any
 
 import pytest
 
@@ -201,3 +203,38 @@ def test_mapping_over_an_error_leaves_the_mesh_as_usable_as_before(four: ProcMes
     answers = [failing.raise_on.call([number % 4]) for number in range(40)]
     assert all(answer.exception() is not None for answer in answers)
     assert failing.fine.call().get().values() == ["fine"] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("cal", r"the endpoint Echo\.same has no 'cal'; did you mean \.same\.call\(\.\.\.\)\?"),
+        ("callone", r"did you mean \.same\.call_one\("),
+        ("remote", r"has no 'remote': it is called by \.same\.call\(\.\.\.\) \(every rank\), "),
+    ],
+)
+def test_an_adverb_that_is_none_is_told_with_the_near_one_or_with_all(
+    four: ProcMesh, name: str, says: str
+) -> None:
+    with pytest.raises(AttributeError, match=says):
+        getattr(four.spawn("echo", Echo).same, name)
+
+
+def test_who_goes_through_a_future_or_gets_a_stream_is_told_what_to_write(four: ProcMesh) -> None:
+    rank: Any = four.spawn("echo", Echo).rank
+    with pytest.raises(TypeError, match=r"get\(\) it, or await it; `for point, value in mesh"):
+        list(rank.call())
+    streamed = rank.stream()
+    with pytest.raises(AttributeError, match=r"no 'get'.* Write `for answer in mesh\.end"):
+        streamed.get()
+    assert sorted(answer.get() for answer in streamed) == [0, 1, 2, 3]
+
+
+def test_an_endpoint_of_a_mesh_looks_like_its_method_to_who_asks(four: ProcMesh) -> None:
+    failing = four.spawn("failing", Failing)
+    for name in ("raise_value_error", "raise_unpicklable"):
+        endpoint, method = getattr(failing, name), getattr(Failing, name).function
+        expected = str(inspect.signature(method)).replace("(self, ", "(").replace("(self)", "()")
+        assert str(inspect.signature(endpoint)) == expected
+        assert endpoint.__doc__ == method.__doc__
+    assert type(failing.raise_value_error).__doc__.startswith("One endpoint of an actor mesh.")

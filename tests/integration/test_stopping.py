@@ -110,6 +110,15 @@ def test_what_outlasts_the_time_for_clean_up_is_killed(
         held.get(timeout=60)
 
 
+def test_a_with_block_of_a_program_without_a_loop_stops_its_procs_too(agent_errors: object) -> None:
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        assert procs.spawn("echo", Echo).rank.call().get(timeout=60).values() == [0, 1]
+    with pytest.raises(RuntimeError, match="has been stopped"):
+        procs.spawn("echo", Echo)
+    with this_host().spawn_procs() as other:
+        other.stop("by hand").get(timeout=60)
+
+
 def test_a_context_manager_stops_its_mesh() -> None:
     import asyncio
 

@@ -162,6 +162,11 @@ class Kernel:
         request = self.client.complete(code)
         return self._reply(request)["matches"]
 
+    def inspect(self, code: str) -> str:
+        """What the front end shows of the name at the end of `code`, as Shift-Tab does."""
+        request = self.client.inspect(code)
+        return _ESCAPES.sub("", self._reply(request)["data"]["text/plain"])
+
     def _reply(self, request: str) -> dict[str, Any]:
         while True:
             reply = self.client.get_shell_msg(timeout=PATIENCE)

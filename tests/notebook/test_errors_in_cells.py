@@ -57,6 +57,32 @@ class Frail(Actor):
 """
 
 
+DOCUMENTED = '''
+from monarch.actor import Actor, endpoint
+class Trainer(Actor):
+    @endpoint
+    def fit(self, epochs: int, *, rate: float = 0.1) -> float:
+        """Fit for so many epochs."""
+        return rate
+'''
+
+
+def test_an_endpoint_is_shown_with_its_own_signature_and_text(kernel: Kernel) -> None:
+    kernel.ok(f"%monarch spawn workers gpus=1\n{DOCUMENTED}t = workers.spawn('t', Trainer)")
+    shown = kernel.inspect("t.fit")
+    assert "t.fit(epochs: int, *, rate: float = 0.1) -> float\n" in shown
+    assert "Fit for so many epochs." in shown
+
+
+def test_who_waits_for_a_broadcast_is_told_that_nothing_comes_back(kernel: Kernel) -> None:
+    kernel.ok(f"%monarch spawn workers gpus=1\n{DOCUMENTED}t = workers.spawn('t', Trainer)")
+    hint = ".broadcast(...) gives nothing back; .call(...) gives a future of the answers"
+    said = kernel.run("t.fit.broadcast(1).get()").traceback
+    assert f"'NoneType' object has no attribute 'get'; {hint}" in said
+    assert hint in kernel.run("await t.fit.broadcast(1)").traceback
+    assert hint not in kernel.run("None.get()").traceback
+
+
 ASKING = """
 import getpass
 from monarch.actor import Actor, endpoint

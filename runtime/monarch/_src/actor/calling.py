@@ -6,12 +6,14 @@ A call is checked and pickled before anything of it is sent, and sent before the
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
-from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
+from monarch._src.actor.adverbs import Answers, DocOfEndpoint, no_adverb, not_called_so
 from monarch._src.actor.context import ActorId, current, origin_now
 from monarch._src.actor.endpoint import EndpointMethod
 from monarch._src.actor.future import Future
@@ -373,7 +375,7 @@ class Endpoint(Generic[P, R]):
         for future in futures:
             future.pending = pending
         self._send("stream", begun, region, payload, pending)
-        return iter(futures)
+        return Answers(futures)
 
     def broadcast(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Send to every rank and expect no answer.
@@ -466,13 +468,30 @@ class Endpoint(Generic[P, R]):
             raise told from cause
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        """Not how an endpoint is called; the error says how."""
-        raise TypeError(
-            f"{self._target.class_name}.{self.name} is an endpoint of a mesh, which has to be told "
-            f"whom to call: .{self.name}.call(...) (every rank), .call_one(...), .choose(...), "
-            ".stream(...), or .broadcast(...) (no answer)"
-        )
+        """An error: call it by `.call(...)`, `.call_one`, `.choose`, `.stream` or `.broadcast`."""
+        raise TypeError(not_called_so(f"{self._target.class_name}.{self.name}", self.name))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(no_adverb(f"{self._target.class_name}.{self.name}", self.name, name))
+
+    # What shows a function to its user, as `t.step?` in a notebook, shows that of the endpoint.
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        method = self._method
+        gives = inspect.signature(method.function).return_annotation
+        return method.signature.replace(return_annotation=gives)
+
+    @property
+    def method_doc(self) -> str | None:
+        """What the method says of itself."""
+        return self._method.__doc__
 
     def __repr__(self) -> str:
         at = at_text(self._target.region.sizes)
         return f"<endpoint {self._target.class_name}.{self.name} of {self._target.name}{at}>"
+
+
+cast(Any, Endpoint).__doc__ = DocOfEndpoint(Endpoint.__doc__)

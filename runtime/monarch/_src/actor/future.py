@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, cast
 
 from monarch._src.actor.context import ActorInstance, current
 from monarch._src.core.pauses import Pauses
@@ -379,6 +379,14 @@ class Future(Waitable, Generic[R]):
         if self._error is not None:
             raise self._error
         return cast(R, self._value)
+
+    if not TYPE_CHECKING:  # a type checker is to find it
+
+        def __iter__(self) -> NoReturn:
+            raise TypeError(
+                "a Future has no values to go through before they are there: get() it, or await "
+                "it; `for point, value in mesh.endpoint.call(...).get().items():`"
+            )
 
     def __repr__(self) -> str:
         state = "pending" if not self.done else "failed" if self._error is not None else "done"

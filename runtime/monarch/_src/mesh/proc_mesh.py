@@ -296,6 +296,13 @@ class ProcMesh(MeshTrait):
             when_one_is_gone()
         return future
 
+    def __enter__(self) -> ProcMesh:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._procs.stopped is None:
+            self.stop().get()
+
     async def __aenter__(self) -> ProcMesh:
         return self
 

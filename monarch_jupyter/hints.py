@@ -1,0 +1,42 @@
+"""What Python says of `None` that an adverb gave, with what that was.
+
+Runs in: the kernel's main thread.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import TracebackType
+
+_OF_NONE = re.compile(r"'NoneType' object has no attribute|NoneType can't be (used|awaited)")
+_BROADCAST = re.compile(r"\.broadcast\(")
+_HINT = ".broadcast(...) gives nothing back; .call(...) gives a future of the answers"
+
+
+@contextmanager
+def with_hint(error: BaseException, trace: TracebackType | None) -> Generator[None]:
+    """While it is shown, with more to read if the line that raised it broadcasts."""
+    said = str(error)
+    if not (
+        isinstance(error, (AttributeError, TypeError))
+        and _OF_NONE.search(said)
+        and _BROADCAST.search(_last_line(trace))
+    ):
+        yield
+        return
+    args, error.args = error.args, (f"{said}; {_HINT}",)
+    try:
+        yield
+    finally:
+        error.args = args
+
+
+def _last_line(trace: TracebackType | None) -> str:
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
