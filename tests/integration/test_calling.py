@@ -237,4 +237,6 @@ def test_an_endpoint_of_a_mesh_looks_like_its_method_to_who_asks(four: ProcMesh)
         expected = str(inspect.signature(method)).replace("(self, ", "(").replace("(self)", "()")
         assert str(inspect.signature(endpoint)) == expected
         assert endpoint.__doc__ == method.__doc__
-    assert type(failing.raise_value_error).__doc__.startswith("One endpoint of an actor mesh.")
+    kind = type(failing.raise_value_error)
+    assert (kind.__doc__ or "").startswith("One endpoint of an actor mesh.")
+    assert list(inspect.signature(kind).parameters) == ["runtime", "target", "method"]

@@ -5,7 +5,6 @@ Runs in: any process, any thread. Otherwise Python would tell, of types that the
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
@@ -23,6 +22,8 @@ def not_called_so(who: str, name: str) -> str:
 
 def no_adverb(who: str, name: str, wanted: str) -> str:
     """Of `mesh.name.wanted`."""
+    import difflib  # for this alone
+
     near = difflib.get_close_matches(wanted, ADVERBS, n=1, cutoff=0.6)
     if near:
         return f"the endpoint {who} has no {wanted!r}; did you mean .{name}.{near[0]}(...)?"
@@ -68,3 +69,12 @@ class DocOfEndpoint:
 
     def __get__(self, instance: Any, owner: type) -> str | None:
         return self._own if instance is None else instance.method_doc
+
+
+class SignatureOfEndpoint:
+    """`__signature__` of an endpoint: what its method takes. Of their class: Python's own."""
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            raise AttributeError("__signature__")
+        return instance.method_signature

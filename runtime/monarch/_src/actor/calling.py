@@ -13,7 +13,13 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
-from monarch._src.actor.adverbs import Answers, DocOfEndpoint, no_adverb, not_called_so
+from monarch._src.actor.adverbs import (
+    Answers,
+    DocOfEndpoint,
+    SignatureOfEndpoint,
+    no_adverb,
+    not_called_so,
+)
 from monarch._src.actor.context import ActorId, current, origin_now
 from monarch._src.actor.endpoint import EndpointMethod
 from monarch._src.actor.future import Future
@@ -479,7 +485,8 @@ class Endpoint(Generic[P, R]):
     # What shows a function to its user, as `t.step?` in a notebook, shows that of the endpoint.
 
     @property
-    def __signature__(self) -> inspect.Signature:
+    def method_signature(self) -> inspect.Signature:
+        """What the method takes of its callers, and gives."""
         method = self._method
         gives = inspect.signature(method.function).return_annotation
         return method.signature.replace(return_annotation=gives)
@@ -495,3 +502,4 @@ class Endpoint(Generic[P, R]):
 
 
 cast(Any, Endpoint).__doc__ = DocOfEndpoint(Endpoint.__doc__)
+cast(Any, Endpoint).__signature__ = SignatureOfEndpoint()
