@@ -13,13 +13,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
-from monarch._src.actor.adverbs import (
-    Answers,
-    DocOfEndpoint,
-    SignatureOfEndpoint,
-    no_adverb,
-    not_called_so,
-)
+from monarch._src.actor import adverbs
 from monarch._src.actor.context import ActorId, current, origin_now
 from monarch._src.actor.endpoint import EndpointMethod
 from monarch._src.actor.future import Future
@@ -381,7 +375,7 @@ class Endpoint(Generic[P, R]):
         for future in futures:
             future.pending = pending
         self._send("stream", begun, region, payload, pending)
-        return Answers(futures)
+        return adverbs.Answers(futures)
 
     def broadcast(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Send to every rank and expect no answer.
@@ -475,12 +469,14 @@ class Endpoint(Generic[P, R]):
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """An error: call it by `.call(...)`, `.call_one`, `.choose`, `.stream` or `.broadcast`."""
-        raise TypeError(not_called_so(f"{self._target.class_name}.{self.name}", self.name))
+        raise TypeError(adverbs.not_called_so(f"{self._target.class_name}.{self.name}", self.name))
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise AttributeError(no_adverb(f"{self._target.class_name}.{self.name}", self.name, name))
+        raise AttributeError(
+            adverbs.no_adverb(f"{self._target.class_name}.{self.name}", self.name, name)
+        )
 
     # What shows a function to its user, as `t.step?` in a notebook, shows that of the endpoint.
 
@@ -501,5 +497,5 @@ class Endpoint(Generic[P, R]):
         return f"<endpoint {self._target.class_name}.{self.name} of {self._target.name}{at}>"
 
 
-cast(Any, Endpoint).__doc__ = DocOfEndpoint(Endpoint.__doc__)
-cast(Any, Endpoint).__signature__ = SignatureOfEndpoint()
+cast(Any, Endpoint).__doc__ = adverbs.DocOfEndpoint(Endpoint.__doc__)
+cast(Any, Endpoint).__signature__ = adverbs.SignatureOfEndpoint()
