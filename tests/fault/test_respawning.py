@@ -10,7 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from monarch._src.proc.agent_main import SPARE_TIME
 from monarch.actor import ProcMesh, SupervisionError, this_host
+from monarch.config import configured
 from monarch.observe import meshes, snapshot
 from monarch.supervision import Restart
 from tests.conftest import Faults
@@ -63,6 +65,8 @@ class Holdings:
 ROUNDS = int(os.environ.get("MONARCH_RESPAWNS", "50"))
 SETTLED = 10  # the first rounds may open what stays
 MOST_GROWTH = (4 << 20) + ROUNDS * 2048
+# What the zygote loads when it has nothing to do, which on a full machine may be much later.
+ALL_LOADED = list(SPARE_TIME)
 DEATHS = ["killed", "exits", "crashes", "raises"]
 
 
@@ -82,7 +86,8 @@ def die(mortal: Mortal, how: str) -> None:
 def test_respawned_on_the_same_host_after_deaths_of_every_kind_nothing_grows(
     spawn_procs: Callable[..., ProcMesh], faults: Faults, own_base_directory: Path
 ) -> None:
-    steady = spawn_procs({"gpus": 2}, name="steady").spawn("echo", Echo)
+    with configured(preload=ALL_LOADED):
+        steady = spawn_procs({"gpus": 2}, name="steady").spawn("echo", Echo)
     steady.rank.call().get()
     (directory,) = own_base_directory.glob("monarch-*")
     holdings = Holdings(directory)
@@ -112,7 +117,8 @@ def test_restarted_in_place_after_deaths_of_every_kind_nothing_grows(
     spawn_procs: Callable[..., ProcMesh], own_base_directory: Path
 ) -> None:
     policy = Restart(at_most=ROUNDS + 1, within="1h", back_off=0)
-    mortal = spawn_procs({"gpus": 3}, name="mortal", restart=policy).spawn("mortal", Mortal)
+    with configured(preload=ALL_LOADED):
+        mortal = spawn_procs({"gpus": 3}, name="mortal", restart=policy).spawn("mortal", Mortal)
     mortal.pid.call().get(timeout=60)
     (directory,) = own_base_directory.glob("monarch-*")
     holdings = Holdings(directory)

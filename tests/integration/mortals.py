@@ -11,15 +11,20 @@ import sys
 import threading
 
 from monarch.actor import Actor, context, endpoint
-from tests.integration.gates import Gate, write_byte
+from tests.integration.gates import Gate
 
 
 def stand_with_the_gil(gate: Gate) -> None:
     """Stand at a gate in C, without giving the interpreter away."""
-    pipe = os.open(gate.leave, os.O_RDONLY)
-    write_byte(gate.entered)
-    ctypes.PyDLL(None).read(pipe, ctypes.create_string_buffer(1), 1)
+    pipe, entered = os.open(gate.leave, os.O_RDONLY), os.open(gate.entered, os.O_WRONLY)
+    c, room = ctypes.PyDLL(None), ctypes.create_string_buffer(1)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e6)  # nobody else runs between the two
+    c.write(entered, b".", 1)
+    c.read(pipe, room, 1)
+    sys.setswitchinterval(interval)
     os.close(pipe)
+    os.close(entered)
 
 
 class Failing(Actor):

@@ -103,6 +103,7 @@ class RankBridge:
         self._pipe = _Pipe(self._say)
         self._db: Any = None
         self._closing = threading.Event()
+        self._standing: set[int] = set()  # threads
         threading.Thread(target=self._run, name="debug-bridge", daemon=True).start()
 
     # --- from the thread that receives ------------------------------------------------------------
@@ -177,10 +178,14 @@ class RankBridge:
         number = pauses.opened(stop)
         at = pauses.place_of(frame, line, IN_EDITOR, worker)
         self._node.send(AGENT, Debugged(number, STOPPED, "", "", at))
+        outermost = not self.stands_here
+        self._standing.add(threading.get_ident())
         try:
             if not pauses.is_to_end(worker):
                 wait()
         finally:
+            if outermost:
+                self._standing.discard(threading.get_ident())
             pauses.closed(number)
             self._node.send(AGENT, Debugged(number, ENDED, "", "", None))
         if stop.ending is not None:
@@ -188,6 +193,11 @@ class RankBridge:
             if not isinstance(error, SystemExit):  # debugpy keeps that; the process ends anyway
                 raise error
         return True
+
+    @property
+    def stands_here(self) -> bool:
+        """Whether this thread stands in the debugger, which then runs in it."""
+        return threading.get_ident() in self._standing
 
     def resume(self, thread: threading.Thread) -> None:
         """Let a thread go on that waits, or is about to. Any thread."""
@@ -274,7 +284,9 @@ def _class(bridge: RankBridge) -> type[Any]:
             def wait() -> None:
                 waits(self, thread, frame, event, arg, exception_type)
 
-            if not bridge.wait(frame, wait):
+            # What the debugger itself does in a thread that stands may come by code that it takes
+            # for the program's: an import by a finder of ours. The thread stands all the same.
+            if not bridge.wait(frame, wait) and not bridge.stands_here:
                 bridge.resume(thread)
 
         def stand(self, frame: FrameType, event: str, arg: Any, exception_type: Any = None) -> None:
