@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,8 @@ def test_a_hundred_thousand_lines_of_64_ranks_are_all_there_and_the_page_stays_s
         expect(cell).to_contain_text("98,032 more lines are not shown here")
         assert page.evaluate("document.querySelectorAll('*').length") < 20_000
         shown = cell.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stdout']")
+        # JupyterLab renders a long text piece by piece.
+        expect(shown.first).to_have_text(re.compile(r"(.*\n){1999}.*\S"), timeout=PATIENCE_MS)
         lines = shown.first.inner_text().strip().splitlines()
         assert len(lines) == 2000
         view.get_by_role("button", name="Oldest").click()
