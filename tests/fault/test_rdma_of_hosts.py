@@ -34,8 +34,16 @@ def hosts() -> Iterator[Hosts]:
         yield made
 
 
+@pytest.fixture(params=["tcp", "tcp, encrypted"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("MONARCH_RDMA_ENCRYPT_TCP", str(request.param != "tcp"))
+    return request.param
+
+
 @pytest.fixture
-def client(hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+def client(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> Iterator[Program]:
     monkeypatch.setenv("MONARCH_LIVENESS", "5")
     keys.make(tmp_path / "job")
     job = str(tmp_path / "job")
@@ -55,22 +63,22 @@ def client(hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_memory_of_one_host_is_read_and_written_from_another_until_its_host_is_lost(
-    hosts: Hosts, client: Program
+    hosts: Hosts, client: Program, way: str
 ) -> None:
     owner = client.wait_for(lambda line: "pid" in line)["pid"]
     client.tell("move")
     moved = client.wait_for(lambda line: "read" in line)
     assert (moved["read"], moved["written"]) == (True, True)
-    (way,) = moved["ways"]
-    assert "): tcp; not ibverbs" in way
+    (said,) = moved["ways"]
+    assert f"): {way}; not ibverbs" in said
     client.tell("home")
     moved = client.wait_for(lambda line: "home" in line)
     assert (moved["read"], moved["written"]) == ([True, True], [True, True])
-    assert ["): tcp; not ibverbs" in way for way in moved["ways"]] == [True] * 3
+    assert [f"): {way}; not ibverbs" in said for said in moved["ways"]] == [True] * 3
     client.tell("gpu")
     moved = client.wait_for(lambda line: "gpu" in line)
     assert (moved["read"], moved["written"]) == ([True, True], [True, True])
-    assert ["): tcp" in way for way in moved["ways"]] == [True] * 2
+    assert [f"): {way}" in said for said in moved["ways"]] == [True] * 2
     for where in ("worker", "client"):
         client.tell(f"kill {where}")
         kind, text = client.wait_for(lambda line: "killed" in line)["killed"]

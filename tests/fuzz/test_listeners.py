@@ -211,7 +211,7 @@ def test_the_data_port_hangs_up_on_who_is_no_peer_and_serves_the_others(
 
 def peer(place: Place) -> socket.socket:
     """A connection of who knows the secret."""
-    return dial(place, time.monotonic() + PATIENCE_S)
+    return dial(place, time.monotonic() + PATIENCE_S)._socket
 
 
 # --- between hosts --------------------------------------------------------------------------------

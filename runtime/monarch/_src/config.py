@@ -40,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True):
     fault_injection: whether `monarch.testing` may hold, delay and lose messages of new procs.
     rdma_allow_tcp_fallback: use TCP between two processes where nothing faster works; else such a
         transfer is an error.
+    rdma_encrypt_tcp: encrypt what RDMABuffers move by TCP between hosts.
     rdma_disable_ibverbs: never use RDMA network cards.
     actor_queue_dispatch: always True; what an actor is sent waits in a queue of its own.
     """
@@ -53,6 +54,7 @@ class Settings(msgspec.Struct, frozen=True):
     enable_log_forwarding: bool = True
     small_write_threshold: int = 256
     rdma_allow_tcp_fallback: bool = True
+    rdma_encrypt_tcp: bool = False
     rdma_disable_ibverbs: bool = False
     actor_queue_dispatch: bool = True
     fault_injection: bool = False
@@ -157,6 +159,7 @@ _PARSERS: dict[str, Callable[[str, object], Any]] = {
     "enable_log_forwarding": _flag,
     "small_write_threshold": _size,
     "rdma_allow_tcp_fallback": _flag,
+    "rdma_encrypt_tcp": _flag,
     "rdma_disable_ibverbs": _flag,
     "actor_queue_dispatch": _flag,
     "fault_injection": _flag,

@@ -17,7 +17,7 @@ from monarch._src.testing import gpu as fakes
 from monarch._src.testing.gpu_arrays import DeviceArray
 from monarch.actor import endpoint
 from monarch.rdma import RDMABuffer
-from tests.integration.data.parties import Holder, Mover, pattern
+from tests.integration.data.parties import Holder, Mover, Way, pattern
 
 
 class GpuHolder(Holder):
@@ -203,15 +203,6 @@ def _held(driver: fakes.FakeDriver | None) -> dict[str, int]:
     gc.collect()
     made = gpu().chunks.made
     return {"chunks": made} if driver is None else {**driver.held(), "chunks": made}
-
-
-class Way(str):
-    """The name of a transport, and on which sides of it is memory of a GPU.
-
-    Two ways over one transport are equal: parameters of tests are their texts.
-    """
-
-    parties: tuple[type[Holder], type[Mover]]
 
 
 NO_REAL_GPU = why_no_gpu()

@@ -17,16 +17,36 @@ import numpy
 from monarch._src.actor.runtime import runtime
 from monarch._src.data import kernel, pair, plane
 from monarch._src.data.plane import plane_of
+from monarch._src.data.sockets import LOOPBACK
 from monarch._src.data.transport import Broken, Link, Piece
 from monarch.actor import Actor, endpoint
 from monarch.config import configure
 from monarch.rdma import RDMAAction, RDMABuffer, shared_empty, transports
 
 TRANSPORTS = ["shm", "cma", "tcp"]
+ENCRYPTED = "tcp encrypted"
+
+
+class Way(str):
+    """The name of a transport, and who has memory and who moves it.
+
+    Two ways over one transport are equal: parameters of tests are their texts.
+    """
+
+    parties: tuple[type[Holder], type[Mover]]
+
+
+def way_over(text: str) -> str:
+    """What one of TRANSPORTS, or ENCRYPTED, says."""
+    if text != ENCRYPTED:
+        return text
+    made = Way("tcp")
+    made.parties = (FarHolder, Mover)
+    return made
 
 
 def sides_of(transport: str) -> tuple[type[Holder], type[Mover]]:
-    """Who has memory and who moves it over that transport; see `gpu_parties.Way`."""
+    """Who has memory and who moves it over that transport; see `Way`."""
     return getattr(transport, "parties", (Holder, Mover))
 
 
@@ -152,6 +172,17 @@ class Holder(Actor):
         return plane_of(runtime()).regions.registered
 
 
+class FarHolder(Holder):
+    """Serves everybody over TCP as it does other hosts: encrypted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        configure(rdma_encrypt_tcp=True)
+        dialling = plane_of(runtime()).dialling
+        dialling._is_near = lambda _: False
+        dialling._serves_at = lambda: (LOOPBACK, [LOOPBACK])
+
+
 class Mover(Actor):
     """Moves bytes between its own memory, which is the host's here, and that of others."""
 
@@ -180,6 +211,10 @@ class Mover(Actor):
     @endpoint
     def forbid_tcp(self) -> None:
         configure(rdma_allow_tcp_fallback=False)
+
+    @endpoint
+    def ways(self) -> list[str]:
+        return [str(use) for use in transports()]
 
     @endpoint
     def backend(self, buffer: RDMABuffer) -> str:

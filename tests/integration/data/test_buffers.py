@@ -348,21 +348,22 @@ def test_forged_handles_lead_nowhere(spawn_procs: Spawn, transport: str) -> None
     assert mover.read.call_one(buffer).get() == transport
 
 
-def test_a_stranger_at_the_socket_gets_nothing_and_takes_nothing() -> None:
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_stranger_at_the_socket_gets_nothing_and_takes_nothing(sealed: bool) -> None:
     plane = plane_of(runtime())
     data = bytearray(b"secret" * 10)
     buffer = RDMABuffer(data)
     server = TcpServer(plane.regions)
-    place = server.place(LOOPBACK, [LOOPBACK])
+    place = server.place(LOOPBACK, [LOOPBACK], sealed=sealed)
     there = buffer.handle()
     incarnation = there.owner.incarnation
     late = time.monotonic() + 60
     try:
         with pytest.raises(StrangerError, match="another process listens"):
-            dial(Place(place.hosts, place.port, bytes(32)), late)
+            dial(Place(place.hosts, place.port, bytes(32), sealed=sealed), late)
         for connected, request in itertools.product((
             partial(socket.create_connection, (LOOPBACK, place.port)),
-            partial(dial, place, late),  # who knows the secret, and no region
+            lambda: dial(place, late)._socket,  # who knows the secret, and no region
         ), (
             b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"\r\n" * 20,
             _REQUEST.pack(MAGIC, READ, there.slot, bytes(16), there.key, 60, 0, 60),

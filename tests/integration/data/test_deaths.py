@@ -13,16 +13,16 @@ from monarch._src.data import kernel
 from monarch.actor import ActorError, ProcMesh, SupervisionError
 from monarch.rdma import RDMAOwnerLostError
 from tests.conftest import Faults
-from tests.integration.data.parties import TRANSPORTS, sides_of
+from tests.integration.data.parties import ENCRYPTED, TRANSPORTS, sides_of, way_over
 
 Spawn = Callable[..., ProcMesh]
 pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="shm and cma need Linux")
 MIB = 1 << 20
 
 
-@pytest.fixture(params=TRANSPORTS)
+@pytest.fixture(params=[*TRANSPORTS, ENCRYPTED])
 def transport(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return way_over(request.param)
 
 
 def sides(spawn_procs: Spawn, transport: str) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ import pytest
 from monarch._src.data import kernel
 from monarch.actor import ActorError, ProcMesh, this_host
 from monarch.rdma import RDMABuffer, RDMAHandleError
-from tests.integration.data.parties import TRANSPORTS, sides_of
+from tests.integration.data.parties import ENCRYPTED, TRANSPORTS, sides_of, way_over
 
 pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="shm and cma need Linux")
 MIB = 1 << 20
@@ -20,9 +20,9 @@ LARGEST = int(os.environ.get("MONARCH_TEST_LARGEST_MIB", "37")) * MIB + 5
 SIZES = [1, 2, 4095, 4096, 4097, 65_537, MIB - 1, MIB + 1, LARGEST]
 
 
-@pytest.fixture(scope="module", params=TRANSPORTS)
+@pytest.fixture(scope="module", params=[*TRANSPORTS, ENCRYPTED])
 def transport(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return way_over(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,16 @@ def test_bytes_of_any_size_arrive_whatever_the_offset(sides: Sides) -> None:
     for n, size in enumerate(SIZES):
         buffer = sides.make(size, offset=n % 7, seed=n)
         assert sides.mover.read.call_one(buffer, n, n % 5).get() == sides.transport
+
+
+def test_the_report_says_whether_bytes_go_encrypted(
+    sides: Sides, request: pytest.FixtureRequest
+) -> None:
+    encrypted = request.node.callspec.params["transport"] == ENCRYPTED
+    assert sides.mover.read.call_one(sides.make(MIB)).get() == sides.transport
+    (said,) = sides.mover.ways.call_one().get()
+    assert f"): {sides.transport}" in said
+    assert (": tcp, encrypted" in said) == encrypted
 
 
 def test_bytes_of_any_size_are_written_whatever_the_offset(sides: Sides) -> None:

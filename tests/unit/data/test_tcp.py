@@ -36,12 +36,11 @@ class Watched(Regions):
 class Sides:
     """A region of the server, and local memory of the same size."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, sealed: bool = False) -> None:
         self.regions = Watched("node", "address")
         self.server = TcpServer(self.regions)
-        self.link = TcpLink(
-            self.regions.owner, self.server.place(LOOPBACK, [LOOPBACK]), lambda: False, self.soon()
-        )
+        place = self.server.place(LOOPBACK, [LOOPBACK], sealed=sealed)
+        self.link = TcpLink(self.regions.owner, place, lambda: False, self.soon())
         self.data = numpy.arange(size, dtype=numpy.uint8)
         self.local = memory_of(numpy.zeros(size, numpy.uint8))
 
@@ -66,9 +65,14 @@ class Sides:
         self.regions.close()
 
 
+@pytest.fixture(params=["open", "sealed"])
+def sealed(request: pytest.FixtureRequest) -> bool:
+    return request.param == "sealed"
+
+
 @pytest.fixture(params=SIZES)
-def sides(request: pytest.FixtureRequest) -> Iterator[Sides]:
-    made = Sides(request.param)
+def sides(request: pytest.FixtureRequest, sealed: bool) -> Iterator[Sides]:
+    made = Sides(request.param, sealed=sealed)
     yield made
     made.close()
 
@@ -95,8 +99,8 @@ def test_who_was_refused_is_not_being_served_any_more(sides: Sides, why: str) ->
 @pytest.mark.parametrize("way", ["read", "write"])
 @pytest.mark.parametrize("where", ["host", "gpu"])
 @pytest.mark.usefixtures("fake")
-def test_who_asks_for_no_bytes_is_refused_at_once(where: str, way: str) -> None:
-    sides = Sides(10)
+def test_who_asks_for_no_bytes_is_refused_at_once(where: str, way: str, sealed: bool) -> None:
+    sides = Sides(10, sealed=sealed)
     data = DeviceArray(10) if where == "gpu" else sides.data
     try:
         slot, key, _ = sides.regions.register(memory_of(data))

@@ -12,13 +12,14 @@ only, it and the processes of its host connect to them through that (`net.gatewa
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable
 
 import msgspec
 
+from monarch._src.config import settings
+from monarch._src.data.connection import Connection
 from monarch._src.data.regions import Regions
 from monarch._src.data.sockets import LOOPBACK, Connector, Opener, Place, Through
 from monarch._src.data.tcp import TcpServer
@@ -85,9 +86,9 @@ class Dialling:
                 self._server = TcpServer(self._regions)
             return self._server
 
-    def _place(self, bind: str, told: list[str]) -> Place:
+    def _place(self, bind: str, told: list[str], *, sealed: bool) -> Place:
         try:
-            return self._served().place(bind, told)
+            return self._served().place(bind, told, sealed=sealed)
         except OSError as error:
             return Place([], why=f"{self._host} could not listen at {bind}: {error}")
 
@@ -96,12 +97,12 @@ class Dialling:
     def serve(self, peer: str) -> Place:
         """Serve that node, from now on if not before: where it may dial, or why it may not."""
         if self._is_near(peer):
-            return self._place(LOOPBACK, [LOOPBACK])
+            return self._place(LOOPBACK, [LOOPBACK], sealed=False)
         bind, told = self._serves_at()
         if not told:
             return Place([], why=f"{self._host} is not dialled by other hosts: its client runs "
                          "there")  # fmt: skip
-        return self._place(bind, told)
+        return self._place(bind, told, sealed=settings().rdma_encrypt_tcp)
 
     def come(self, body: bytes) -> bytes:
         """Connect to who has asked for that. What is to be answered: why not, or nothing.
@@ -136,7 +137,7 @@ class Dialling:
         bind, told = self._serves_at()
         if not told:
             raise Broken(f"{said.why}; nor is {self._host}", _REMEDY)
-        own = self._place(bind, told)
+        own = self._place(bind, told, sealed=settings().rdma_encrypt_tcp)
         server = self._server
         if server is None or not own.hosts:
             raise Broken(f"{said.why}; and {own.why}", _REMEDY)
@@ -167,7 +168,11 @@ class _Invited:
     def text(self) -> str:
         return f"the owner, who is to connect to {self._place.text},"
 
-    def connect(self, deadline: float) -> socket.socket:
+    @property
+    def sealed(self) -> bool:
+        return self._place.sealed
+
+    def connect(self, deadline: float) -> Connection:
         expected = self._server.expect()
         try:
             # A little less, so that its owner can still say why not.

@@ -12,6 +12,8 @@ from monarch._src.data.cuda_ipc import CudaIpcLink
 from monarch._src.data.handle import Handle
 from monarch._src.data.pair import suited
 from monarch._src.data.plane import DataPlane
+from monarch._src.data.tcp import TcpLink
+from monarch._src.data.transport import Link
 from monarch._src.data.verbs import sysfs
 
 
@@ -20,6 +22,7 @@ class TransportUse:
     """What this process knows of the ways to one other process whose memory it has used.
 
     transport: the fastest that bytes go over now; None before the first transfer has gone through.
+    encrypted: whether what goes by TCP is, if anything does (`rdma_encrypt_tcp`).
     failed: why each of those that do not work is not used. That which is used may be there too, or
         a faster one that works: it cannot reach some of that process's memory.
     transfers, bytes_read, bytes_written: how much went over each.
@@ -33,13 +36,15 @@ class TransportUse:
     transfers: dict[str, int] = field(default_factory=dict[str, int])
     bytes_read: dict[str, int] = field(default_factory=dict[str, int])
     bytes_written: dict[str, int] = field(default_factory=dict[str, int])
+    encrypted: bool = False
 
     def __str__(self) -> str:
         why = "".join(
             f"; not {name}{' for all memory' if name == self.transport else ''}: {text}"
             for name, text in self.failed.items()
         )
-        return f"{self.node} (pid {self.pid}): {self.transport or 'nothing yet'}{why}"
+        sealed = ", encrypted" if self.encrypted and self.transport == "tcp" else ""
+        return f"{self.node} (pid {self.pid}): {self.transport or 'nothing yet'}{sealed}{why}"
 
 
 def transports() -> list[TransportUse]:
@@ -55,9 +60,14 @@ def transports() -> list[TransportUse]:
             dict(pair.transfers),
             dict(pair.bytes_read),
             dict(pair.bytes_written),
+            _is_sealed(pair.links.get("tcp")),
         )
         for pair in plane.pairs()
     ]  # fmt: skip
+
+
+def _is_sealed(link: Link | None) -> bool:
+    return isinstance(link, TcpLink) and link.sealed
 
 
 def backend_of(handle: Handle) -> str:

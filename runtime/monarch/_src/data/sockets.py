@@ -3,11 +3,14 @@
 Runs in: any process, on threads that may block. Owns nothing.
 Where a process serves, and a *secret*, the control plane tells: encrypted between hosts. On each
 connection both sides prove that they know it, and neither says it. So who only listens on the wire
-can open no connection of his own, whatever he has heard; what is moved he does see.
+can open no connection of his own, whatever he has heard.
 
     server    greeting, 16 random bytes
     client    16 random bytes, proof of the secret over both (32 bytes)
     server    proof of the secret over both the other way round (32 bytes)
+
+Where the control plane says so as well, which is between hosts, all that follows is sealed, in
+either direction with a key of its own: the secret's over the random bytes of client and server.
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from monarch._src.data.connection import Connection, Keys, proven, received, until
 from monarch._src.data.handle import same
+from monarch._src.wire.sealed import KEY_BYTES
 
 LOOPBACK = "127.0.0.1"
 SECRET_BYTES = 32
-CHUNK = 1 << 21
 _NONCE = 16
 _PROOF = 32
 _GREETING = b"MRDM"
@@ -42,6 +46,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     port: int = 0
     secret: bytes = b""
     why: str = ""
+    sealed: bool = False  # what is moved
 
     @property
     def text(self) -> str:
@@ -49,18 +54,24 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
         return " or ".join(f"[{h}]:{self.port}" if ":" in h else f"{h}:{self.port}"
                            for h in self.hosts)  # fmt: skip
 
-    def connect(self, deadline: float) -> socket.socket:
+    def connect(self, deadline: float) -> Connection:
         """See `dial`."""
         return dial(self, deadline)
 
 
 class Connector(Protocol):
-    """How a connection to who has the memory comes about. `text`: with whom, for errors."""
+    """How a connection to who has the memory comes about.
+
+    text: with whom, for errors. sealed: whether only the two ends can read what goes over it.
+    """
 
     @property
     def text(self) -> str: ...
 
-    def connect(self, deadline: float) -> socket.socket:
+    @property
+    def sealed(self) -> bool: ...
+
+    def connect(self, deadline: float) -> Connection:
         """A new one, proven to be with that process.
 
         Raises:
@@ -100,12 +111,16 @@ class Through:
     def text(self) -> str:
         return f"{self._place.text} through the gateway"
 
-    def connect(self, deadline: float) -> socket.socket:
+    @property
+    def sealed(self) -> bool:
+        return self._place.sealed
+
+    def connect(self, deadline: float) -> Connection:
         """See `dial`."""
         return dial(self._place, deadline, self._opener)
 
 
-def dial(place: Place, deadline: float, opener: Opener | None = None) -> socket.socket:
+def dial(place: Place, deadline: float, opener: Opener | None = None) -> Connection:
     """A connection to who serves there, proven to be that.
 
     Raises:
@@ -119,7 +134,7 @@ def dial(place: Place, deadline: float, opener: Opener | None = None) -> socket.
         try:
             connection = _connected(host, place.port, time.monotonic() + share, opener)
             until(connection, deadline)
-            _introduce(connection, place.secret)
+            return _introduced(connection, place)
         except OSError as error:
             if connection is not None:
                 connection.close()
@@ -130,8 +145,6 @@ def dial(place: Place, deadline: float, opener: Opener | None = None) -> socket.
             if connection is not None:
                 connection.close()
             raise
-        else:
-            return connection
     assert problem is not None
     if isinstance(problem, TimeoutError):  # of one address; it is not the whole that is late
         raise ConnectionError(f"no answer from {place.text}") from problem
@@ -152,34 +165,51 @@ def _connected(host: str, port: int, deadline: float, opener: Opener | None) -> 
     return connection
 
 
-def _introduce(connection: socket.socket, secret: bytes) -> None:
+def _introduced(connection: socket.socket, place: Place) -> Connection:
     hello = bytearray(len(_GREETING) + _NONCE)
     if not received(connection, memoryview(hello)) or not hello.startswith(_GREETING):
         raise StrangerError("what listens there is no peer")
     theirs, ours = bytes(hello[len(_GREETING) :]), os.urandom(_NONCE)
-    connection.sendall(ours + _proof(secret, theirs, ours))
+    connection.sendall(ours + _proof(place.secret, theirs, ours))
     proof = bytearray(_PROOF)
     known = received(connection, memoryview(proof))
-    if not known or not same(bytes(proof), _proof(secret, ours, theirs)):
+    if not known or not same(bytes(proof), _proof(place.secret, ours, theirs)):
         raise StrangerError("another process listens where it did")
+    if not place.sealed:
+        return proven(connection, None)
+    by_client, by_server = _keys(place.secret, ours, theirs)
+    return proven(connection, Keys(by_client, by_server))
 
 
-def admit(connection: socket.socket, secret: bytes) -> bool:
-    """Whether who has connected knows the secret."""
+def admit(connection: socket.socket, secret: bytes, *, sealed: bool) -> Connection | None:
+    """Who has connected, if he knows the secret."""
     ours = os.urandom(_NONCE)
     connection.sendall(_GREETING + ours)
     hello = bytearray(_NONCE + _PROOF)
     if not received(connection, memoryview(hello)):
-        return False
+        return None
     theirs, proof = bytes(hello[:_NONCE]), bytes(hello[_NONCE:])
     if not same(proof, _proof(secret, ours, theirs)):
-        return False
+        return None
     connection.sendall(_proof(secret, theirs, ours))
-    return True
+    if not sealed:
+        return proven(connection, None)
+    by_client, by_server = _keys(secret, theirs, ours)
+    return proven(connection, Keys(by_server, by_client))
 
 
 def _proof(secret: bytes, one: bytes, other: bytes) -> bytes:
     return blake2b(one + other, key=secret, digest_size=_PROOF).digest()
+
+
+def _keys(secret: bytes, of_client: bytes, of_server: bytes) -> tuple[bytes, bytes]:
+    """What the client seals with, and what the server does."""
+    both = of_client + of_server
+    by_client, by_server = (
+        blake2b(both, key=secret, person=who, digest_size=KEY_BYTES).digest()
+        for who in (b"client seals", b"server seals")
+    )
+    return by_client, by_server
 
 
 def tune(connection: socket.socket) -> None:
@@ -194,32 +224,3 @@ def tune(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         connection.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BYTES)
-
-
-def until(connection: socket.socket, deadline: float) -> None:
-    """Let the next call of that socket take until then. TimeoutError if that is past."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    connection.settimeout(left)
-
-
-def received(connection: socket.socket, memory: memoryview, deadline: float = float("inf")) -> bool:
-    """Receive until the memory is full; False if the other side has hung up."""
-    at, size = 0, len(memory)
-    while at < size:
-        got = connection.recv_into(memory[at : at + CHUNK])
-        if not got:
-            return False
-        at += got
-        if at < size and time.monotonic() > deadline:  # a trickle is too late as well
-            raise TimeoutError
-    return True
-
-
-def hang_up(connection: socket.socket) -> None:
-    """End what blocks in a connection."""
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # the other side was first

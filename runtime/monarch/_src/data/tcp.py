@@ -31,27 +31,25 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 from monarch._src.core.tally import Tally
+from monarch._src.data.connection import Connection, hang_up
 from monarch._src.data.cuda import serving
 from monarch._src.data.cuda.driver import CudaError, GpuError
 from monarch._src.data.handle import KEY_BYTES, Owner, same
 from monarch._src.data.memory import Device, view_of
 from monarch._src.data.regions import Held, Regions
 from monarch._src.data.sockets import (
-    CHUNK,
     SECRET_BYTES,
     Connector,
     Opener,
     Place,
     admit,
     dial,
-    hang_up,
     listen,
-    received,
     tune,
-    until,
 )
 from monarch._src.data.transport import Broken, Gone, Piece, Stale, TooLate
 
@@ -76,37 +74,38 @@ class TcpServer:
     def __init__(self, regions: Regions) -> None:
         self._regions = regions
         self._lock = threading.Lock()
-        self._connections: set[socket.socket] = set()
-        self._threads: set[threading.Thread] = set()
+        self._serving: dict[threading.Thread, Callable[[], None]] = {}  # and what ends its waits
         self._refusals: Tally[str] = Tally()
         self._closed = False
         self._secret = os.urandom(SECRET_BYTES)
-        self._listeners: dict[str, tuple[socket.socket, threading.Thread]] = {}
+        self._listeners: dict[tuple[str, bool], tuple[socket.socket, threading.Thread]] = {}
         self._expected: dict[bytes, Expected] = {}  # by ticket
 
-    def place(self, host: str, told: Sequence[str]) -> Place:
+    def place(self, host: str, told: Sequence[str], *, sealed: bool) -> Place:
         """Listen at that address, if nobody does yet: what is to be told of it.
 
         Raises:
             OSError: it cannot be listened at.
         """
+        at = host, sealed
         with self._lock:
             if self._closed:
                 return Place([], why="it has left its session")
-            if host not in self._listeners:
+            if at not in self._listeners:
                 listener = listen(host)
                 acceptor = threading.Thread(
-                    target=self._accept, args=(listener,), name="monarch-data-accept", daemon=True
-                )
-                self._listeners[host] = listener, acceptor
+                    target=self._accept, args=(listener, sealed), name="monarch-data-accept",
+                    daemon=True,
+                )  # fmt: skip
+                self._listeners[at] = listener, acceptor
                 acceptor.start()
-            port = self._listeners[host][0].getsockname()[1]
-        return Place(list(told), port, self._secret)
+            port = self._listeners[at][0].getsockname()[1]
+        return Place(list(told), port, self._secret, sealed=sealed)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket, sealed: bool) -> None:
         while True:
             try:
-                connection, _ = listener.accept()
+                made, _ = listener.accept()
             except OSError:
                 if self._closed:
                     return
@@ -114,43 +113,58 @@ class TcpServer:
                     log.warning("accepting a connection failed", exc_info=True)
                 time.sleep(_NO_ROOM_S)  # no descriptor is free, and none will be at once
                 continue
-            if not self._begin(connection, known=False):
+            if not self._begin(partial(self._meet, made, sealed), partial(hang_up, made)):
+                made.close()
                 return
 
-    def _begin(self, connection: socket.socket, *, known: bool) -> bool:
-        """Serve that connection on a thread of its own; False if we serve nobody any more."""
-        thread = threading.Thread(
-            target=self._serve, args=(connection, known), name="monarch-data-serve", daemon=True
-        )
+    def _begin(self, serve: Callable[[], None], hang_up: Callable[[], None]) -> bool:
+        """Have a thread serve a connection; False if we serve nobody any more.
+
+        `hang_up` ends what that blocks in.
+        """
+        thread = threading.Thread(target=serve, name="monarch-data-serve", daemon=True)
         with self._lock:
             if self._closed:
-                connection.close()
                 return False
-            self._connections.add(connection)
-            self._threads.add(thread)
+            self._serving[thread] = hang_up
         thread.start()
         return True
 
-    def _serve(self, connection: socket.socket, known: bool) -> None:
+    def _meet(self, made: socket.socket, sealed: bool) -> None:
+        """Serve who has connected, if he is a peer."""
+        connection = None
         try:
-            tune(connection)
-            connection.settimeout(_HELLO_S)  # who is no peer must not hold a thread
-            if not known and not admit(connection, self._secret):
-                return
+            tune(made)
+            made.settimeout(_HELLO_S)  # who is no peer must not hold a thread
+            connection = admit(made, self._secret, sealed=sealed)
+        except OSError:
+            pass  # it went
+        finally:
+            if connection is None:
+                self._forget()
+                made.close()
+        if connection is not None:
+            self._serve(connection)
+
+    def _serve(self, connection: Connection) -> None:
+        try:
+            connection.limit(_HELLO_S)
             while self._request(connection):
-                connection.settimeout(None)
+                connection.limit(None)
         except OSError:
             pass  # it went; what it was doing is its own trouble
         finally:
-            with self._lock:
-                self._connections.discard(connection)
-                self._threads.discard(threading.current_thread())
+            self._forget()
             connection.close()
 
-    def _request(self, connection: socket.socket) -> bool:
+    def _forget(self) -> None:
+        with self._lock:
+            del self._serving[threading.current_thread()]
+
+    def _request(self, connection: Connection) -> bool:
         """Serve one request; False to hang up."""
         head = bytearray(_REQUEST.size)
-        if not received(connection, memoryview(head)):
+        if not connection.receive(memoryview(head)):
             return False
         magic, what, slot, incarnation, key, whole, offset, size = _REQUEST.unpack(head)
         if magic != MAGIC or what not in (READ, WRITE, ECHO, HERE):
@@ -164,19 +178,17 @@ class TcpServer:
             with self._lock:
                 expected = self._expected.pop(key, None)
             if expected is not None:  # otherwise it is not waited for any more
-                expected.came.put(connection.dup())
+                expected.came.put(connection.again())
             return False
         if what == ECHO:
             block = bytearray(min(size, ECHO_BYTES))
             _answer(connection, DONE)
-            if not received(connection, memoryview(block)):
+            if not connection.receive(memoryview(block)):
                 return False
-            connection.sendall(block)
+            connection.send(bytes(block))
             return True
 
-        def stop() -> None:
-            connection.shutdown(socket.SHUT_RDWR)
-
+        stop = connection.hang_up
         held = self._regions.hold(slot, key, stop)
         if held is None:
             _answer(connection, STALE)
@@ -199,15 +211,14 @@ class TcpServer:
         finally:
             let_go()
 
-    def _refuse(self, connection: socket.socket, why: str) -> None:
+    def _refuse(self, connection: Connection, why: str) -> None:
         with self._lock:
             number = self._refusals.note(why)
         if number:
-            peer = "{}:{}".format(*connection.getpeername()[:2])
-            log.warning("hung up on %s: %s (%d so far)", peer, why, number)
+            log.warning("hung up on %s: %s (%d so far)", connection.peer, why, number)
 
     def _move(
-        self, connection: socket.socket, held: Held, let_go: Callable[[], None], what: int,
+        self, connection: Connection, held: Held, let_go: Callable[[], None], what: int,
         offset: int, size: int,
     ) -> bool:  # fmt: skip
         if not size or offset + size > held.size or (what == WRITE and held.readonly):
@@ -221,20 +232,19 @@ class TcpServer:
         memory = view_of(address, size)
         if what == READ:
             end = max(0, size - _LAST)
-            for at in range(0, end, CHUNK):
-                connection.sendall(memory[at : min(at + CHUNK, end)])
+            connection.send(memory[:end])
             last = bytes(memory[end:])
             let_go()
-            connection.sendall(last)
+            connection.send(last)
             return True
-        if not received(connection, memory):
+        if not connection.receive(memory):
             return False
         let_go()
         _answer(connection, DONE, size)
         return True
 
     def _move_on_gpu(
-        self, connection: socket.socket, device: Device, address: int,
+        self, connection: Connection, device: Device, address: int,
         let_go: Callable[[], None], what: int, size: int,
     ) -> bool:  # fmt: skip
         begun = False
@@ -276,11 +286,12 @@ class TcpServer:
         """
         connection = dial(place, deadline, opener)
         try:
-            connection.sendall(_REQUEST.pack(MAGIC, HERE, 0, incarnation, ticket, 0, 0, 0))
+            connection.send(_REQUEST.pack(MAGIC, HERE, 0, incarnation, ticket, 0, 0, 0))
         except BaseException:
             connection.close()
             raise
-        if not self._begin(connection, known=True):
+        if not self._begin(partial(self._serve, connection), connection.hang_up):
+            connection.close()
             raise ConnectionError("it has left its session")
 
     def expect(self) -> Expected:
@@ -305,11 +316,11 @@ class TcpServer:
             if self._closed:
                 return
             self._closed = True
-            ending = [*self._threads]
+            ending = [*self._serving]
             for expected in self._expected.values():
                 expected.came.put(None)
-            for connection in self._connections:
-                hang_up(connection)
+            for end in self._serving.values():
+                end()
         for listener, acceptor in self._listeners.values():
             hang_up(listener)  # which wakes the thread that accepts
             acceptor.join()
@@ -323,9 +334,9 @@ class Expected:
 
     def __init__(self) -> None:
         self.ticket = os.urandom(KEY_BYTES)
-        self.came: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+        self.came: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
 
-    def taken(self, deadline: float) -> socket.socket:
+    def taken(self, deadline: float) -> Connection:
         """The connection, once it is there.
 
         Raises:
@@ -359,9 +370,10 @@ class TcpLink:
         self._connector = connector
         self._gone = gone
         self._lock = threading.Lock()
-        self._idle: list[socket.socket] = []
-        self._used: set[socket.socket] = set()
+        self._idle: list[Connection] = []
+        self._used: set[Connection] = set()
         self._closed = False
+        self.sealed = connector.sealed
         self.streams = min(STREAMS, max(2, os.cpu_count() or 1))
         self.piece = 1 << 26
         self._probe(deadline)
@@ -369,9 +381,9 @@ class TcpLink:
     def _probe(self, deadline: float) -> None:
         sent, came = os.urandom(ECHO_BYTES), bytearray(ECHO_BYTES)
 
-        def echo(connection: socket.socket, deadline: float) -> None:
+        def echo(connection: Connection, deadline: float) -> None:
             self._ask(connection, ECHO, None, 0, ECHO_BYTES, deadline)
-            connection.sendall(sent)
+            connection.send(sent)
             _fill(connection, memoryview(came), deadline)
 
         patience = time.monotonic() + _HELLO_S
@@ -387,7 +399,7 @@ class TcpLink:
             raise Broken("what was sent to the other process was not what came back")
 
     def read_into(self, pieces: Sequence[Piece], deadline: float) -> None:
-        def read(connection: socket.socket, deadline: float) -> None:
+        def read(connection: Connection, deadline: float) -> None:
             for piece in pieces:
                 self._ask(connection, READ, piece, piece.offset, piece.size, deadline)
                 _fill(connection, view_of(piece.address, piece.size), deadline)
@@ -395,20 +407,15 @@ class TcpLink:
         self._with_connection(read, deadline)
 
     def write_from(self, pieces: Sequence[Piece], deadline: float) -> None:
-        def write(connection: socket.socket, deadline: float) -> None:
+        def write(connection: Connection, deadline: float) -> None:
             for piece in pieces:
                 self._ask(connection, WRITE, piece, piece.offset, piece.size, deadline)
-                memory = view_of(piece.address, piece.size)
-                for at in range(0, piece.size, CHUNK):
-                    until(connection, deadline)
-                    connection.sendall(memory[at : at + CHUNK])
+                connection.send(view_of(piece.address, piece.size), deadline)
                 self._status(connection, piece, deadline)
 
         self._with_connection(write, deadline)
 
-    def _with_connection(
-        self, use: Callable[[socket.socket, float], None], deadline: float
-    ) -> None:
+    def _with_connection(self, use: Callable[[Connection, float], None], deadline: float) -> None:
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         try:
@@ -439,19 +446,19 @@ class TcpLink:
         self._put_back(connection)
 
     def _ask(
-        self, connection: socket.socket, what: int, piece: Piece | None, offset: int, size: int,
+        self, connection: Connection, what: int, piece: Piece | None, offset: int, size: int,
         deadline: float,
     ) -> None:  # fmt: skip
         slot, key, whole = 0, bytes(16), 0
         if piece is not None:
             slot, key, whole = piece.handle.slot, piece.handle.key, piece.handle.size
-        until(connection, deadline)
-        connection.sendall(
+        connection.until(deadline)
+        connection.send(
             _REQUEST.pack(MAGIC, what, slot, self._owner.incarnation, key, whole, offset, size)
         )
         self._status(connection, piece, deadline)
 
-    def _status(self, connection: socket.socket, piece: Piece | None, deadline: float) -> None:
+    def _status(self, connection: Connection, piece: Piece | None, deadline: float) -> None:
         head = bytearray(_ANSWER.size)
         _fill(connection, memoryview(head), deadline)
         magic, status, number = _ANSWER.unpack(head)
@@ -467,7 +474,7 @@ class TcpLink:
         if status != DONE and piece is not None:
             raise Stale(piece.handle)
 
-    def _put_back(self, connection: socket.socket | None) -> None:
+    def _put_back(self, connection: Connection | None) -> None:
         with self._lock:
             if connection is not None and not self._closed:
                 self._idle.append(connection)
@@ -479,21 +486,21 @@ class TcpLink:
             self._closed = True
             idle, self._idle = self._idle, []
             for connection in self._used if now else ():
-                hang_up(connection)
+                connection.hang_up()
         for connection in idle:
             connection.close()
 
 
-def _fill(connection: socket.socket, memory: memoryview, deadline: float) -> None:
-    until(connection, deadline)
-    if not received(connection, memory, deadline):
+def _fill(connection: Connection, memory: memoryview, deadline: float) -> None:
+    connection.until(deadline)
+    if not connection.receive(memory, deadline):
         raise ConnectionResetError("it was closed from over there")
 
 
-def _answer(connection: socket.socket, status: int, done: int = 0) -> None:
-    connection.sendall(_ANSWER.pack(MAGIC, status, done))
+def _answer(connection: Connection, status: int, done: int = 0) -> None:
+    connection.send(_ANSWER.pack(MAGIC, status, done))
 
 
-def _drop(connection: socket.socket | None) -> None:
+def _drop(connection: Connection | None) -> None:
     if connection is not None:
         connection.close()

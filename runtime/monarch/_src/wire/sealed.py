@@ -52,13 +52,17 @@ class Sealer:
         """The same in memory that is used again by the next one."""
         if self._into is None:
             self._into = memoryview(bytearray(HEAD + RECORD + TAG))
+        return self.seal_into(data, self._into)
+
+    def seal_into(self, data: Buffer, room: memoryview) -> memoryview:
+        """The same in that memory, which has HEAD + TAG bytes more than the data; what is used."""
         size = len(data)
         nonce = self._count.to_bytes(_NONCE, "big")
         self._count += 1
         end = HEAD + size + TAG
-        _word.pack_into(self._into, 0, size)
-        self._aead.encrypt_into(nonce, data, self._into[:HEAD], self._into[HEAD:end])
-        return self._into[:end]
+        _word.pack_into(room, 0, size)
+        self._aead.encrypt_into(nonce, data, room[:HEAD], room[HEAD:end])
+        return room[:end]
 
 
 class Unsealer:

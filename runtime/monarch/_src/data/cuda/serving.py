@@ -1,21 +1,20 @@
-"""Regions of GPU memory, sent and received over a socket through pinned chunks.
+"""Regions of GPU memory, sent and received over a connection through pinned chunks.
 
 Runs in: the owner, on the thread of a connection (`data/tcp.py`).
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 
+from monarch._src.data.connection import Connection
 from monarch._src.data.cuda.gpu import gpu
 from monarch._src.data.cuda.rounds import rounds
 from monarch._src.data.memory import Device, view_of
-from monarch._src.data.sockets import received
 
 
 def send(
-    connection: socket.socket, device: Device, address: int, size: int, begin: Callable[[], None],
+    connection: Connection, device: Device, address: int, size: int, begin: Callable[[], None],
     copied: Callable[[], None],
 ) -> None:  # fmt: skip
     """Send it. Raises GpuError.
@@ -26,7 +25,7 @@ def send(
     with gpu().chunks.taken(device.ordinal) as halves:
         todo = [cut for (cut,) in rounds([size], halves[0].size)]
         for n in range(len(todo) + 1):
-            if n < len(todo):  # the other half is on its way to the socket meanwhile
+            if n < len(todo):  # the other half is on its way to the other side meanwhile
                 half, cut = halves[n % 2], todo[n]
                 half.stream.copy(half.address, address + cut.offset, cut.size)
             if n:
@@ -36,11 +35,11 @@ def send(
                     begin()
                 if n == len(todo):
                     copied()
-                connection.sendall(view_of(half.address, cut.size))
+                connection.send(view_of(half.address, cut.size))
 
 
 def receive(
-    connection: socket.socket, device: Device, address: int, size: int, begin: Callable[[], None]
+    connection: Connection, device: Device, address: int, size: int, begin: Callable[[], None]
 ) -> bool:
     """Receive it; False if the other side has hung up. `begin`: called when there is room.
 
@@ -51,7 +50,7 @@ def receive(
         for n, (cut,) in enumerate(rounds([size], halves[0].size)):
             half = halves[n % 2]
             half.stream.wait()
-            if not received(connection, view_of(half.address, cut.size)):
+            if not connection.receive(view_of(half.address, cut.size)):
                 return False
             half.stream.copy(address + cut.offset, half.address, cut.size)
     return True
