@@ -92,14 +92,43 @@ def test_a_time_out_consumes_nothing(four: ProcMesh, gate: GateKeeper) -> None:
     answer = echo.slice(gpus=0).pass_gate.call_one(gate.gate, "late")
     gate.wait_entered()
     for timeout in (0, 0.0, 0.01):
-        with pytest.raises(TimeoutError, match=r"no answer within .* the call goes on, ask again"):
+        with pytest.raises(TimeoutError) as late:
             answer.get(timeout=timeout)
+        assert str(late.value) == (
+            f"no answer within {timeout} s from Echo.pass_gate on {four.name}[gpus=0]; "
+            "the call goes on, ask again"
+        )
     with pytest.raises(TimeoutError):
         answer.exception(timeout=0)
     assert repr(answer) == "<Future pending>"
     gate.open()
     assert answer.get(timeout=60) == "late"
     assert answer.get(timeout=0) == "late"
+
+
+def test_a_time_out_says_which_ranks_have_not_answered(four: ProcMesh, gate: GateKeeper) -> None:
+    echo = four.spawn("echo", Echo)
+    held = [echo.slice(gpus=rank).pass_gate.call_one(gate.gate) for rank in (3, 0, 1)]
+    answer = echo.same.call(5)
+    several = echo.slice(gpus=slice(1, 4)).same.call(6)
+    parts = echo.same.stream(7)
+    free = echo.slice(gpus=2)
+    free.same.call_one(0).get()  # behind what came before
+    next(iter(parts)).get()
+
+    def late(future: Future[Any]) -> str:
+        with pytest.raises(TimeoutError) as raised:
+            future.get(timeout=0.01)
+        return str(raised.value).partition(" from ")[2].partition(";")[0]
+
+    assert late(answer) == f"Echo.same on {four.name}, gpus=0..1, gpus=3 (3 of 4 ranks)"
+    assert late(several) == f"Echo.same on {four.name}, gpus=1, gpus=3 (2 of 3 ranks)"
+    assert late(next(iter(parts))) == f"Echo.same on {four.name}, gpus=0..1, gpus=3 (3 of 4 ranks)"
+    assert late(held[0]) == f"Echo.pass_gate on {four.name}[gpus=3]"
+    both = echo.slice(gpus=slice(0, 2)).same.call(8)
+    assert late(both) == f"Echo.same on {four.name} (all 2 ranks)"
+    gate.open(len(held))
+    assert answer.get(timeout=60).values() == [5] * 4
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, math.nan, -math.inf])

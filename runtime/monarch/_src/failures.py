@@ -272,10 +272,15 @@ def at_text(point: dict[str, int]) -> str:
 
 def ranks_text(failures: Sequence[RankFailure]) -> str:
     """`gpus=1..3, gpus=6` for one dim; a bounded list of places for several."""
-    dims = {tuple(f.point) for f in failures}  # of more than one mesh, they may differ
-    if len(dims) == 1 and len(failures[0].point) == 1:
-        dim = next(iter(failures[0].point))
-        places = sorted(f.point[dim] for f in failures)
+    return points_text([(f.point, f.mesh_name) for f in failures])
+
+
+def points_text(points: Sequence[tuple[dict[str, int], str]]) -> str:
+    """The same of ranks by where they are: their points, and the names of their meshes."""
+    dims = {tuple(point) for point, _ in points}  # of more than one mesh, they may differ
+    if len(dims) == 1 and len(points[0][0]) == 1:
+        dim = next(iter(points[0][0]))
+        places = sorted(point[dim] for point, _ in points)
         runs: list[tuple[int, int]] = []
         for place in places:
             if runs and runs[-1][1] == place - 1:
@@ -283,8 +288,8 @@ def ranks_text(failures: Sequence[RankFailure]) -> str:
             else:
                 runs.append((place, place))
         return ", ".join(f"{dim}={a}" if a == b else f"{dim}={a}..{b}" for a, b in runs)
-    shown = [at_text(f.point) or f.mesh_name for f in failures[:8]]
-    more = f" and {len(failures) - 8} more" if len(failures) > 8 else ""
+    shown = [at_text(point) or name for point, name in points[:8]]
+    more = f" and {len(points) - 8} more" if len(points) > 8 else ""
     return ", ".join(shown) + more
 
 

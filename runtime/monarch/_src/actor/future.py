@@ -17,6 +17,7 @@ from monarch._src.actor.context import ActorInstance, current
 from monarch._src.core.pauses import Pauses
 from monarch._src.core.waiting import FIRST_S, Wait
 from monarch._src.errors import CallCancelled, DeadlockError
+from monarch._src.failures import at_text, points_text
 from monarch._src.net.baton import Baton
 from monarch._src.net.waitable import Aside, RuntimeEnded, Waitable
 
@@ -255,10 +256,10 @@ class Future(Waitable, Generic[R]):
                 self._cycle = wait.cycle or self._cycle
 
     def _too_late(self, timeout: float | None) -> str:
-        late = f"no answer within {timeout} s; "
+        late = f"no answer within {timeout} s"
         if not self._cycle:
-            return late + "the call goes on, ask again"
-        return f"{late}none can come while this waits: {DeadlockError(self._cycle)}"
+            return f"{late}{_owed_by(self.pending)}; the call goes on, ask again"
+        return f"{late}; none can come while this waits: {DeadlockError(self._cycle)}"
 
     def _outlasts_pauses(self, timeout: float | None, began: float) -> bool:
         """The time is up. Wait on for as long as ranks that owe an answer were paused meanwhile."""
@@ -391,6 +392,26 @@ class Future(Waitable, Generic[R]):
     def __repr__(self) -> str:
         state = "pending" if not self.done else "failed" if self._error is not None else "done"
         return f"<Future {state}>"
+
+
+def _owed_by(pending: Any) -> str:
+    """` from Trainer.step on workers[gpus=3] (1 of 8 ranks)`: who has not answered a call."""
+    if pending is None or not pending.endpoint:
+        return ""
+    owing = [pending.region.global_rank(position) for position in pending.owing()]
+    if not owing:  # the last answer came just now
+        return ""
+    target, ranks = pending.actor_mesh, len(pending.region)
+    procs = target.procs
+    points = [(dict(procs.extent.point_of_rank(rank)), procs.name) for rank in owing]
+    if len(owing) == 1:
+        where = procs.name + at_text(points[0][0])
+    elif len(owing) == ranks:
+        return f" from {target.class_name}.{pending.endpoint} on {procs.name} (all {ranks} ranks)"
+    else:
+        where = f"{procs.name}, {points_text(points)}"
+    of = f" ({len(owing)} of {ranks} ranks)" if ranks > 1 else ""
+    return f" from {target.class_name}.{pending.endpoint} on {where}{of}"
 
 
 def _cancel(pending: Any) -> None:
