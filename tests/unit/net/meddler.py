@@ -7,6 +7,8 @@ import socket
 import threading
 from typing import Any
 
+from monarch._src.net.listening import listener_at
+
 
 class Meddler:
     """Listens at a port of its own and leads to where it is told; one thread a direction."""
@@ -73,9 +75,9 @@ class Meddler:
             one.close()
         self._threads.clear()
 
-    def in_front_of(self, host: str, make: Any) -> socket.socket:
+    def in_front_of(self, host: str, backlog: int) -> socket.socket:
         """A listener of trunks that tells others to connect to this."""
-        made: socket.socket = make(host)
+        made = listener_at(host, backlog)
         if self.leads_to == 0:
             self.leads_to = made.getsockname()[1]
         return _Telling(made, self.port)  # pyright: ignore[reportReturnType]

@@ -50,8 +50,8 @@ def pair(link: Callable[..., Pair]) -> Pair:
 @pytest.fixture
 def meddler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Meddler]:
     """Stands between the two ends of each trunk."""
-    one, make = Meddler(), trunks._listener  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(trunks, "_listener", lambda host: one.in_front_of(host, make))
+    one = Meddler()
+    monkeypatch.setattr(trunks, "listener_at", one.in_front_of)
     yield one
     one.close()
 
@@ -146,10 +146,10 @@ def test_what_swallows_all_that_goes_to_the_port_swallows_no_message(
 def test_a_listener_without_room_for_another_port_offers_none(
     link: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_host: str) -> socket.socket:
+    def full(_host: str, _backlog: int) -> socket.socket:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(trunks, "_listener", full)
+    monkeypatch.setattr(trunks, "listener_at", full)
     worker, owner = link()
     exchanged(worker, owner)
     assert worker.links.why_no_trunk("client-1")

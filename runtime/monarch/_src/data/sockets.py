@@ -26,6 +26,7 @@ import msgspec
 
 from monarch._src.data.connection import Connection, Keys, proven, received, until
 from monarch._src.data.handle import same
+from monarch._src.net.listening import listener_at
 from monarch._src.wire.sealed import KEY_BYTES
 
 LOOPBACK = "127.0.0.1"
@@ -90,14 +91,7 @@ def listen(host: str) -> socket.socket:
     Raises:
         OSError: it cannot be listened at.
     """
-    if host != "*":
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, 0), family=family, backlog=64)
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(
-            ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64
-        )
-    return socket.create_server(("", 0), backlog=64)
+    return listener_at(host, backlog=64)
 
 
 class Through:

@@ -38,6 +38,7 @@ import msgspec
 from monarch._src.net.audit import Audit
 from monarch._src.net.link_end import End
 from monarch._src.net.link_poll import LinkPoll
+from monarch._src.net.listening import listener_at
 from monarch._src.net.polling import READ, WRITE
 from monarch._src.net.trunk import (
     KNOCK_BYTES,
@@ -54,6 +55,7 @@ from monarch._src.wire.sealed import KEY_BYTES, Sealer, SealError, Unsealer
 from monarch._src.wire.stream import StreamError
 
 log = logging.getLogger("monarch.net")
+BACKLOG = 128
 KNOCKERS = 64  # who may be connected and not have knocked
 KNOCK_S = 5.0  # how long they may take
 LEAVE_S = 2.0  # what was said last may take so long to leave
@@ -119,7 +121,7 @@ class Trunks:
     def listen(self, host: str) -> None:
         """Accept trunks at that address, at a port of their own; offer none if it has none left."""
         try:
-            self._listener = _listener(host)
+            self._listener = listener_at(host, BACKLOG)
         except OSError as error:
             log.warning("no trunks are offered, links stay with ZeroMQ: %s", error)
             return
@@ -435,14 +437,3 @@ class Trunks:
 
 def _shown(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _listener(host: str) -> socket.socket:
-    if host != "*":
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, 0), family=family, backlog=128)
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(
-            ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128
-        )
-    return socket.create_server(("", 0), backlog=128)
