@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 import monarch.actor
 from monarch._src.actor import routes
 from monarch._src.mesh.session import current_session
+from monarch._src.net import keys
 from monarch.actor import MeshFailure, ProcMesh, shutdown_context, this_host
 from tests.leaks import PATIENCE_S, TOKEN_VARIABLE, Holdings, leaks
 from tests.said import RuntimeErrors, watched_agents
@@ -216,6 +217,13 @@ def spawn_procs() -> Iterator[Callable[..., ProcMesh]]:
     stops = [mesh.stop("the test has ended") for mesh in spawned]
     for stop in stops:
         stop.get(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    """The directory of new keys of a job."""
+    keys.make(tmp_path / "job")
+    return str(tmp_path / "job")
 
 
 @pytest.fixture

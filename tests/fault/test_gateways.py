@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from monarch._src.net import keys
 from tests.fault.calling import (
     PROGRAM,
     calling,
@@ -43,12 +42,6 @@ def hosts() -> Iterator[Hosts]:
             made.silence(number, CLIENT)
         made.names(CLIENT, {})  # the gateway knows what the workers are called
         yield made
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> str:
-    keys.make(tmp_path / "job")
-    return str(tmp_path / "job")
 
 
 @pytest.fixture(autouse=True)

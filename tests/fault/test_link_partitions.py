@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.net import keys
 from tests.netns import Hosts, Program, hosts_up, v4, v6, why_not
 
 PROGRAM = str(Path(__file__).with_name("linked_host.py"))
@@ -20,12 +19,6 @@ pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark
 def hosts() -> Iterator[Hosts]:
     with hosts_up(2) as made:
         yield made
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> str:
-    keys.make(tmp_path / "job")
-    return str(tmp_path / "job")
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ import pytest
 
 from monarch._src.core.links import Bounds
 from monarch._src.core.room import ALLOWANCE, QUEUE
-from monarch._src.net import keys
 from tests.audits import audited
 from tests.fault.calling import (
     PROGRAM,
@@ -43,12 +42,6 @@ pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark
 def hosts() -> Iterator[Hosts]:
     with hosts_up(3) as made:
         yield made
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> str:
-    keys.make(tmp_path / "job")
-    return str(tmp_path / "job")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Meshes that the tests of one module share, and gates at which ranks wait."""
+"""Meshes that the tests of one module share, workers, and gates at which ranks wait."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from monarch.actor import ProcMesh, this_host
+from monarch.actor import ProcMesh, shutdown_context, this_host
 from tests.integration.gates import GateKeeper, gate_in
+from tests.workers import Worker, worker
 
 
 @pytest.fixture(scope="module")
@@ -32,3 +33,12 @@ def gate(tmp_path: Path) -> Iterator[GateKeeper]:
     """A gate that ranks can be held at."""
     with gate_in(tmp_path) as keeper:
         yield keeper
+
+
+@pytest.fixture
+def guarded(job: str, tmp_path: Path) -> Iterator[Worker]:
+    """A worker of that job, which writes its audit log to `audit` in the test's folder."""
+    audit = str(tmp_path / "audit")
+    with worker("--address", "tcp://127.0.0.1:0", "--keys", job, "--audit", audit) as found:
+        yield found
+        shutdown_context(reason="the worker is about to end")

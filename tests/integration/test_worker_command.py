@@ -16,12 +16,6 @@ from tests.integration.commands import monarch
 from tests.workers import TRUST_ALL, worker
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> str:
-    keys.make(tmp_path / "job")
-    return str(tmp_path / "job")
-
-
 def refused(*arguments: str) -> str:
     status, out, err = monarch("worker", *arguments)
     assert (status, out) == (1, "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,25 +12,11 @@ from monarch._src.core.ids import AGENT
 from monarch._src.net import keys
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, HoldSite, LetSiteGo, Shutdown
-from monarch.actor import attach_to_workers, shutdown_context
+from monarch.actor import attach_to_workers
 from tests.audits import audited
 from tests.integration.residents import Resident
 from tests.strangers import Bomb, linked
-from tests.workers import PATIENCE_S, Worker, worker
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> str:
-    keys.make(tmp_path / "job")
-    return str(tmp_path / "job")
-
-
-@pytest.fixture
-def one(job: str, tmp_path: Path) -> Iterator[Worker]:
-    audit = str(tmp_path / "audit")
-    with worker("--address", "tcp://127.0.0.1:0", "--keys", job, "--audit", audit) as found:
-        yield found
-        shutdown_context(reason="the worker is about to end")
+from tests.workers import PATIENCE_S, Worker
 
 
 def refusals(tmp_path: Path) -> list[str]:
@@ -41,13 +26,13 @@ def refusals(tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize("role", [Role.OWNER, Role.WORKER])
 def test_who_has_a_key_and_not_the_host_can_ask_for_it_and_nothing_else(
-    job: str, one: Worker, tmp_path: Path, role: Role
+    job: str, guarded: Worker, tmp_path: Path, role: Role
 ) -> None:
-    mesh = attach_to_workers(ca=job, workers=[one.address])
+    mesh = attach_to_workers(ca=job, workers=[guarded.address])
     resident = mesh.spawn_procs(name="mine").spawn("resident", Resident)
     node = f"{int(resident._actors.procs.uid):x}.0"  # pyright: ignore[reportPrivateUsage]
     bomb = Payload(pickle.dumps(Bomb(tmp_path / "bang")))
-    with linked(keys.load(job, None, role), "client-somebody", one.address) as caller:
+    with linked(keys.load(job, None, role), "client-somebody", guarded.address) as caller:
         caller.say(node, Call(1, 1, "pid", 0, [], []), bomb)
         caller.say(AGENT, Shutdown("it is mine"))
         caller.say(AGENT, LetSiteGo(1))
@@ -64,12 +49,14 @@ def test_who_has_a_key_and_not_the_host_can_ask_for_it_and_nothing_else(
     assert ("owners have hosts" in found[3]) == (role is Role.WORKER)
 
 
-def test_an_observer_has_no_host_and_ends_nothing(job: str, one: Worker, tmp_path: Path) -> None:
-    with linked(keys.load(job, None, Role.OBSERVER), "observer-1", one.address) as caller:
+def test_an_observer_has_no_host_and_ends_nothing(
+    job: str, guarded: Worker, tmp_path: Path
+) -> None:
+    with linked(keys.load(job, None, Role.OBSERVER), "observer-1", guarded.address) as caller:
         caller.say(AGENT, HoldSite(1, 7, "observer", "h9", 30.0))
         caller.say(AGENT, Shutdown("it is mine"))
         while not refusals(tmp_path):  # what is dropped is not acknowledged
             caller.links.wait(0.1)
     assert set(refusals(tmp_path)) == {"an observer may not say Relay"}
-    mesh = attach_to_workers(ca=job, workers=[one.address])
+    mesh = attach_to_workers(ca=job, workers=[guarded.address])
     mesh.stop().get(timeout=PATIENCE_S)
