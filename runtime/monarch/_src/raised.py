@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal, cast
 
 FIRST_FRAMES, LAST_FRAMES = 10, 20
@@ -60,12 +61,7 @@ def held_by(exception: BaseException) -> list[BaseException]:
 
 def frames_text(frames: Sequence[Frame]) -> list[str]:
     """As in a traceback; bounded, since an endless recursion has a thousand."""
-    runs: list[tuple[Frame, int]] = []
-    for frame in frames:
-        if runs and runs[-1][0] == frame:
-            runs[-1] = (frame, runs[-1][1] + 1)
-        else:
-            runs.append((frame, 1))
+    runs = [(frame, len(list(same))) for frame, same in groupby(frames)]
     left_out = len(runs) - FIRST_FRAMES - LAST_FRAMES
     lines: list[str] = []
     for at, (frame, count) in enumerate(runs):
