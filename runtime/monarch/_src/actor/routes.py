@@ -25,6 +25,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from monarch._src.actor.kept import Kept, KeptMessages
 from monarch._src.actor.payloads import Payloads
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, out_of_reach
 from monarch._src.actor.trees import Grown, Trees
@@ -61,15 +62,6 @@ GATHERED_LIMIT = 4096  # bytes of one answer
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A message that the processes of a region are sent, also those that come later."""
-
-    region: Region
-    message: SpawnActor | Bootstrap | StopProc
-    payload: Payload
-
-
-@dataclass(frozen=True)
 class Lane:
     """What goes from here to the procs of one mesh. `lock`: of the numbers, and of sending."""
 
@@ -97,8 +89,7 @@ class Routes:
         self._lanes: dict[int, Lane] = {}
         self._trees = Trees(node, self.tell_agent_at)
         self._incoming: dict[str, Incoming[Taken]] = {}
-        # What every new process of a rank is to be sent first, by mesh whose procs are restarted.
-        self._kept: dict[int, list[Kept]] = {}
+        self._kept = KeptMessages()
 
     def begin(self, rank: int, directory: str) -> None:
         """This process has that rank, or is a client (-1), and its session that directory."""
@@ -173,7 +164,7 @@ class Routes:
         """A mesh has ended."""
         self._lanes.pop(ref.uid, None)
         self._node.rooms.more(f"{ref.uid}")
-        self._kept.pop(ref.uid, None)
+        self._kept.forget(ref.uid)
         lives = self._known.lives(ref.uid)
         for rank in range(ref.extent.nelements):
             node = ref.node(rank, lives.get(rank, 0))
@@ -213,7 +204,7 @@ class Routes:
             lost = calls.waiting_for(ref.uid, rank)
             if ref.owner == self._node.name:
                 self._node.expect(ref.node(rank, life), ref.site(rank))
-            for kept in self._kept.get(ref.uid, ()):
+            for kept in self._kept.of(ref.uid):
                 if rank in kept.region:
                     self._send_again(ref, rank, outgoing, kept)
         self.dropped(old)
@@ -237,18 +228,13 @@ class Routes:
     def keep(self, ref: ProcsRef, region: Region, message: Bootstrap, payload: Payload) -> None:
         """Every process that takes the place of another is to be sent that first."""
         with self._lane(ref).lock:
-            self._kept.setdefault(ref.uid, []).append(Kept(region, message, payload))
+            self._kept.add(ref.uid, Kept(region, message, payload))
 
     def unkeep(self, ref: ProcsRef, actor: int) -> None:
         """That actor is stopped, and not made again."""
-        kept = self._kept.get(ref.uid)
-        if kept is not None:
+        if self._kept.of(ref.uid):
             with self._lane(ref).lock:
-                kept[:] = [
-                    one
-                    for one in kept
-                    if not (isinstance(one.message, SpawnActor) and one.message.actor == actor)
-                ]
+                self._kept.without(ref.uid, actor)
 
     def _lane(self, ref: ProcsRef) -> Lane:
         lane = self._lanes.get(ref.uid)
@@ -299,7 +285,7 @@ class Routes:
             self._known.learn(ref)
             with lock:
                 if ref.restarts:
-                    self._keep_spawn(ref, region, message, payload)
+                    self._kept.sent(ref.uid, region, message, payload)
                 sent = self._cast(lane, ref, region, message, payload, gather, each)
             return () if sent else range(len(region))
         missed: list[int] = []
@@ -307,7 +293,7 @@ class Routes:
         own = self._node.name
         with lock:
             if ref.restarts:
-                self._keep_spawn(ref, region, message, payload)
+                self._kept.sent(ref.uid, region, message, payload)
             for position, rank in enumerate(region.ranks()):
                 if position in skip:
                     continue
@@ -382,17 +368,6 @@ class Routes:
         # Who takes the place of a process gets what made its actors once more.
         again = bool(ref.restarts) and not isinstance(message, Call)
         return self._payloads.place(payload, sole=one and not again, far=far)
-
-    def _keep_spawn(
-        self, ref: ProcsRef, region: Region, message: Ordered, payload: Payload
-    ) -> None:
-        """What makes an actor, or ends all, is kept in the moment in which it is sent."""
-        if isinstance(message, SpawnActor):
-            kept = Kept(region, msgspec.structs.replace(message), payload)
-            self._kept.setdefault(ref.uid, []).append(kept)
-        elif isinstance(message, StopProc):  # one that comes now is to end at once
-            stop = Kept(region, msgspec.structs.replace(message), payload)
-            self._kept[ref.uid] = [stop]
 
     def _knows_lives(self, ref: ProcsRef) -> bool:
         """Whether it is known which process has each rank; a cast has to say."""

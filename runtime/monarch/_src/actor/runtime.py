@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Container
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -25,12 +25,13 @@ from monarch._src.actor.cycles import Cycles
 from monarch._src.actor.ends import Ends
 from monarch._src.actor.enquiries import Enquiries
 from monarch._src.actor.future import PAUSES, Future
-from monarch._src.actor.keeping import Keeper, Ownership
+from monarch._src.actor.keeping import Ownership
 from monarch._src.actor.payloads import Payloads
 from monarch._src.actor.questions import Questions
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, client_ref
 from monarch._src.actor.returns import Returns
 from monarch._src.actor.routes import Ordered, Routes
+from monarch._src.actor.takers import Receiver, Worker
 from monarch._src.core.calls import CallTable, PendingCall
 from monarch._src.core.casts import unpacked
 from monarch._src.core.ids import AGENT, UidSource, parse_proc_node
@@ -83,50 +84,8 @@ from monarch._src.wire.messages import (
     TreeStuck,
     Undelivered,
 )
-from monarch._src.wire.seen import SeenActor
 
 log = logging.getLogger("monarch.actor")
-
-
-class Worker(Protocol):
-    """What runs one actor; see `monarch._src.actor.worker`. `dead` says why it has ended."""
-
-    dead: RankFailure | None
-    instance: ActorInstance
-    keeper: Keeper
-
-    @property
-    def point(self) -> dict[str, int]:
-        """Where it is, as users are told."""
-        ...
-
-    def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
-        """Queue a message for it."""
-        ...
-
-    def returned(self, message: Undelivered) -> None:
-        """Queue a message of its own that has come back."""
-        ...
-
-    def cancel(self, caller: str, number: int) -> None:
-        """End that call, which is queued, runs, or is still to come."""
-        ...
-
-    def seen(self) -> SeenActor:
-        """What it is and has at this moment."""
-        ...
-
-    def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
-        """Whether it has that call and can't answer it while it waits."""
-        ...
-
-
-class Receiver(Protocol):
-    """What reads a port; see `monarch._src.actor.ports`."""
-
-    def deliver(self, rank: int, status: int, payload: Payload) -> None:
-        """A message came."""
-        ...
 
 
 class Runtime:

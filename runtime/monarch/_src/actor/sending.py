@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
-from monarch._src.actor.calling import Endpoint, OneCall, Target
+from monarch._src.actor.answers import OneCall
+from monarch._src.actor.calling import Endpoint
 from monarch._src.actor.endpoint import EndpointMethod
 from monarch._src.actor.future import Future
 from monarch._src.actor.ports import Port
 from monarch._src.actor.remote import unship
 from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.target import Target
 from monarch._src.core.calls import PendingCall
 from monarch._src.failures import RankFailure
 from monarch._src.shape import Region

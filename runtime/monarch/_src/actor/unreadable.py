@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monarch._src.actor.remote import IN_RUNTIME, unship
+from monarch._src.actor.target import Target
 from monarch._src.failures import RankFailure
 from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload, carried
 from monarch._src.wire.pickling import pickle_in
-
-if TYPE_CHECKING:
-    from monarch._src.actor.calling import Target
 
 MOST_READ = 10_000  # opcodes of a pickle
 _OF_PICKLING = (

@@ -10,7 +10,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from monarch._src.actor.calling import Endpoint, OneCall, send_call
+from monarch._src.actor.answers import OneCall
+from monarch._src.actor.calling import Endpoint, send_call
 from monarch._src.actor.endpoint import Actor, ActorClass, actor_class, reserve
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef

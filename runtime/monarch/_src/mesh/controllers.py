@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
-from monarch._src.actor.calling import OneCall, send_call
+from monarch._src.actor.answers import OneCall
+from monarch._src.actor.calling import send_call
 from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.future import Future
 from monarch._src.actor.remote import ship

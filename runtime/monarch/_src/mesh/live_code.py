@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from monarch._src.actor.calling import AllCall, send_call
+from monarch._src.actor.answers import AllCall
+from monarch._src.actor.calling import send_call
 from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.remote import ship
 from monarch._src.actor.served import UPDATE
