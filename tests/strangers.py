@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from monarch._src.core.addresses import parse_address
-from monarch._src.core.links import LinkState
+from monarch._src.core.link_states import LinkState
 from monarch._src.net.audit import Audit
 from monarch._src.net.keys import Keys
 from monarch._src.net.link_end import Notice, PeerNamed

@@ -24,7 +24,7 @@ from monarch._src.actor.runtime import Runtime, set_runtime
 from monarch._src.actor.worker import Worker
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors
 from monarch._src.net.interrupt import keep_handler
-from monarch._src.net.node import Peer
+from monarch._src.net.peers import Peer
 from monarch._src.proc.board import Board, Slot
 from monarch._src.shape import Extent
 from monarch._src.wire.frames import encode

@@ -21,7 +21,8 @@ import zmq
 
 from monarch._src.core.access import Role
 from monarch._src.core.addresses import Address, Listening
-from monarch._src.core.links import NoRoomError, PeerLeft
+from monarch._src.core.link_states import PeerLeft
+from monarch._src.core.links import NoRoomError
 from monarch._src.net import keys
 from monarch._src.net.audit import Audit
 from monarch._src.net.link_terms import bounds_of

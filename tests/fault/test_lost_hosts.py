@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from monarch._src.core.links import Bounds
+from monarch._src.core.link_states import Bounds
 from monarch._src.core.room import ALLOWANCE, QUEUE
 from tests.audits import audited
 from tests.fault.calling import (

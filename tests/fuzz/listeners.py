@@ -18,7 +18,7 @@ from monarch._src.core.ids import AGENT
 from monarch._src.net.directory import address_of
 from monarch._src.net.keys import Keys
 from monarch._src.net.link_terms import link_versions
-from monarch._src.net.node import versions
+from monarch._src.net.peers import versions
 from monarch._src.net.router import SCHEME
 from monarch._src.wire.frames import Buffer, decode, encode
 from monarch._src.wire.linking import LinkHello, Ping, Pong, decode_link, encode_link

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from monarch._src.core.addresses import parse_address, parse_listening
-from monarch._src.core.links import Bounds, Link
+from monarch._src.core.link_states import Bounds
+from monarch._src.core.links import Link
 from monarch._src.data import sockets
 from monarch._src.data.dialling import Invitation, invitation
 from monarch._src.data.handle import Handle, Owner

@@ -12,20 +12,18 @@ from typing import Any
 
 import pytest
 
-from monarch._src.core.links import (
+from monarch._src.core.link_states import (
     Action,
     Bounds,
     Deliver,
-    Link,
     LinkDown,
     LinkState,
     LinkUp,
-    NoRoomError,
     PeerLost,
     Room,
     Transmit,
-    new_incarnation,
 )
+from monarch._src.core.links import Link, NoRoomError, new_incarnation
 from monarch._src.testing.network import MemoryNetwork, Trouble
 
 SCHEDULES = int(os.environ.get("MONARCH_LINK_SCHEDULES", "2000"))

@@ -6,23 +6,21 @@ from collections.abc import Callable
 
 import pytest
 
-from monarch._src.core.links import (
-    ACK_EVERY,
+from monarch._src.core.link_states import (
     TRANSITIONS,
     Action,
     Bounds,
     Deliver,
-    Link,
     LinkDown,
     LinkState,
     LinkUp,
-    NoRoomError,
     PeerLeft,
     PeerLost,
     PeerRefused,
     Room,
     Transmit,
 )
+from monarch._src.core.links import ACK_EVERY, Link, NoRoomError
 from monarch._src.wire.linking import Ack, Data, LinkHello, LinkMessage, decode_link, encode_link
 
 VERSIONS = {"protocol": "1", "monarch": "0.1.0", "python": "3.11.7", "platform": "linux"}

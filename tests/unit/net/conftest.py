@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from monarch._src.core.access import Role
-from monarch._src.core.links import Bounds
+from monarch._src.core.link_states import Bounds
 from monarch._src.net import baton as baton_module
 from monarch._src.net import keys
 from monarch._src.net import router as router_module

@@ -10,7 +10,7 @@ from typing import Any
 
 from monarch._src.core.access import Role
 from monarch._src.core.addresses import Address, Listening
-from monarch._src.core.links import Bounds, LinkUp, Room
+from monarch._src.core.link_states import Bounds, LinkUp, Room
 from monarch._src.net.audit import Audit
 from monarch._src.net.keys import Keys
 from monarch._src.net.link_end import Notice

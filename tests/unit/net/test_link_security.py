@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from monarch._src.core.access import Role, fingerprint
 from monarch._src.core.addresses import Address
-from monarch._src.core.links import Bounds, LinkUp, PeerLost, PeerRefused
+from monarch._src.core.link_states import Bounds, LinkUp, PeerLost, PeerRefused
 from monarch._src.core.tally import EACH
 from monarch._src.net import keys
 from monarch._src.net.keys import Keys

@@ -10,7 +10,8 @@ import pytest
 
 from monarch._src.core.access import Role
 from monarch._src.core.addresses import Listening, parse_listening
-from monarch._src.core.links import Bounds, NoRoomError, PeerLeft, PeerRefused, Room
+from monarch._src.core.link_states import Bounds, PeerLeft, PeerRefused, Room
+from monarch._src.core.links import NoRoomError
 from monarch._src.net import link_terms, links
 from tests.unit.net.linked import Load, Make, Party
 

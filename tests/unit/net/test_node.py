@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from monarch._src.net.node import Node, versions
+from monarch._src.net.node import Node
+from monarch._src.net.peers import versions
 from monarch._src.net.waitable import Waitable
 from monarch._src.wire.frames import Payload, decode, encode
 from monarch._src.wire.messages import OK, AnyMessage, Hello, MeshStopped, Reply

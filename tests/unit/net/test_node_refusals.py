@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from monarch._src.net.node import versions
+from monarch._src.net.peers import versions
 from monarch._src.wire.frames import decode, encode
 from monarch._src.wire.messages import PROTOCOL, Hello, Refused
 from tests.said import RuntimeErrors

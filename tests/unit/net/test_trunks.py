@@ -14,7 +14,7 @@ import pytest
 
 from monarch._src.core.access import Role
 from monarch._src.core.addresses import parse_address
-from monarch._src.core.links import Bounds, LinkDown, PeerLeft
+from monarch._src.core.link_states import Bounds, LinkDown, PeerLeft
 from monarch._src.net import trunks
 from monarch._src.net.trunk import KNOCK_BYTES
 from monarch._src.wire.linking import TrunkOffer

@@ -23,7 +23,8 @@ from monarch._src.core.addresses import (
     parse_listening,
 )
 from monarch._src.core.ids import OBSERVER
-from monarch._src.core.links import LinkDown, LinkState, NoRoomError, PeerLost, PeerRefused
+from monarch._src.core.link_states import LinkDown, LinkState, PeerLost, PeerRefused
+from monarch._src.core.links import NoRoomError
 from monarch._src.net import keys
 from monarch._src.net.audit import Audit
 from monarch._src.net.interfaces import (

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from monarch._src.core.addresses import Address
-from monarch._src.core.links import LinkUp
+from monarch._src.core.link_states import LinkUp
 from monarch._src.net.audit import Audit
 from monarch._src.net.gateway import ENDS
 from monarch._src.net.keys import Keys

@@ -43,7 +43,7 @@ from monarch._src.mesh.proc_mesh import (
 from monarch._src.mesh.session import NOT_BOTH, Session, client_runtime, new_client_name
 from monarch._src.mesh.session_names import check_free, check_name, find, names_locked
 from monarch._src.net.directory import address_of
-from monarch._src.net.node import versions
+from monarch._src.net.peers import versions
 from monarch._src.proc import table
 from monarch._src.proc.record import LONGEST_PROGRAM, began_of
 from monarch._src.proc.sessions import Session as Found

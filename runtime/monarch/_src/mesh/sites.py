@@ -22,14 +22,13 @@ from monarch._src.actor.runtime import Runtime
 from monarch._src.config import settings
 from monarch._src.core.addresses import Address, Scope, parse_address
 from monarch._src.core.ids import AGENT, host_of_site
-from monarch._src.core.links import LinkDown, LinkUp, PeerRefused
+from monarch._src.core.link_states import LinkDown, LinkUp, PeerRefused
 from monarch._src.data.fetcher import Fetcher
 from monarch._src.errors import HostUnreachableError, SessionError
-from monarch._src.mesh.way import Via, Way, waited
+from monarch._src.mesh.way import Via, Way, reached
 from monarch._src.net.audit import Audit
 from monarch._src.net.directory import address_of
 from monarch._src.net.gateway import ENDS, Gateway
-from monarch._src.net.interfaces import first_that_answers
 from monarch._src.net.keys import Keys
 from monarch._src.net.link_end import Notice, PeerNamed
 from monarch._src.proc import table
@@ -232,7 +231,7 @@ class Sites:
         def reach(one: _Asked) -> None:
             try:
                 if way is None or way.via.is_at(one.said):
-                    one.dialled = _reached(one.said, until, wait=wait)
+                    one.dialled = reached(one.said, until, wait=wait)
                 else:
                     one.dialled, one.way = way.reach(one.said, until, wait=wait)
             except Exception as error:
@@ -485,22 +484,3 @@ def _for_another(one: _Held, other: _Held) -> list[str]:
         return list(one.told)
     first = str(one.dialled)
     return [first, *(told for told in one.told if told != first)]
-
-
-def _reached(said: Address, until: float, *, wait: bool) -> Address:
-    """Where somebody accepts connections, as an address in numbers; `wait`: for one that begins."""
-
-    def dialled() -> Address:
-        left = max(1.0, until - time.monotonic())
-        return first_that_answers(f"the worker {said}", [said], left)
-
-    return waited(dialled, until, wait=wait)
-
-
-def reached(said: Address, patience_s: float) -> Address:
-    """Where somebody accepts connections, waited for if it is about to begin.
-
-    Raises:
-        HostUnreachableError: nobody does.
-    """
-    return _reached(said, time.monotonic() + patience_s, wait=True)

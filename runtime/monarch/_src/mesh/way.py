@@ -1,4 +1,4 @@
-"""The way of a client to its workers that leads through a gateway.
+"""The way of a client to its workers: directly, or through a gateway.
 
 Runs in: a client that has said `attach`; asking on the thread that attaches, what the process that
 holds the tunnel tells on the one that receives. Owns: that process, from the first worker on.
@@ -14,6 +14,7 @@ from typing import TypeVar
 from monarch._src.actor.runtime import Runtime
 from monarch._src.core.addresses import Address
 from monarch._src.errors import HostUnreachableError
+from monarch._src.net.interfaces import first_that_answers
 from monarch._src.proc.through import Through
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ class Via:
 
 
 class Way:
-    """See the module's text."""
+    """That which leads through a gateway; see the module's text."""
 
     def __init__(self, run: Runtime, via: Via, key_paths: Sequence[str], liveness_s: float) -> None:
         self.via = via
@@ -114,3 +115,17 @@ def waited(reach: Callable[[], T], until: float, *, wait: bool) -> T:
             if not wait or time.monotonic() >= until or not any(one in said for one in NOT_YET):
                 raise
         time.sleep(AGAIN_S)  # nobody tells of a port at which somebody will listen
+
+
+def reached(said: Address, until: float, *, wait: bool) -> Address:
+    """Where somebody accepts connections directly, in numbers; `wait`: for one that begins.
+
+    Raises:
+        HostUnreachableError: nobody does.
+    """
+
+    def dialled() -> Address:
+        left = max(1.0, until - time.monotonic())
+        return first_that_answers(f"the worker {said}", [said], left)
+
+    return waited(dialled, until, wait=wait)

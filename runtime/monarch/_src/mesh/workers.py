@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -21,9 +22,9 @@ from monarch._src.core.addresses import Address, is_beyond_this_host, parse_dial
 from monarch._src.errors import SessionError
 from monarch._src.mesh.host_mesh import HostMesh
 from monarch._src.mesh.session import Session, current_session, lock, session
-from monarch._src.mesh.sites import PATIENCE_PART, Sites, reached
+from monarch._src.mesh.sites import PATIENCE_PART, Sites
 from monarch._src.mesh.transport import check_transport
-from monarch._src.mesh.way import Via
+from monarch._src.mesh.way import Via, reached
 from monarch._src.net import directory as sessions
 from monarch._src.net import keys
 from monarch._src.net.interfaces import resolve
@@ -240,7 +241,8 @@ def attach(address: str, *, ca: CA | None = None, private_key: Path | None = Non
     with lock:
         held = _client_session()
         if held.via is None or not held.via.is_at(said):
-            via = Via(said, reached(said, settings().liveness / PATIENCE_PART))
+            until = time.monotonic() + settings().liveness / PATIENCE_PART
+            via = Via(said, reached(said, until, wait=True))
             if held.via is None or held.via.dialled != via.dialled:
                 _go_through(held, via)
         if ca is not None:

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from monarch._src.core.access import Role
 from monarch._src.core.addresses import Address
 from monarch._src.core.ids import OBSERVER
-from monarch._src.core.links import LinkUp, PeerLeft, PeerLost, PeerRefused
+from monarch._src.core.link_states import LinkUp, PeerLeft, PeerLost, PeerRefused
 from monarch._src.net.audit import Audit
 from monarch._src.net.interfaces import first_that_answers
 from monarch._src.net.keys import Keys
 from monarch._src.net.link_end import Notice, PeerNamed
 from monarch._src.net.link_terms import bounds_of
 from monarch._src.net.links import Links
-from monarch._src.net.node import frames_within
+from monarch._src.net.outside import frames_within
 from monarch._src.wire.frames import Buffer, FrameError, decode, encode
 from monarch._src.wire.messages import Relay, Snapshot, Snapshotted
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from monarch._src.core.access import Role
 from monarch._src.core.addresses import Address
 from monarch._src.core.ids import AGENT, is_agent, is_tunnel
-from monarch._src.core.links import Bounds, LinkState, PeerLeft, PeerLost, PeerRefused, Room
+from monarch._src.core.link_states import Bounds, LinkState, PeerLeft, PeerLost, PeerRefused, Room
 from monarch._src.core.room import QUEUE, Allowances
 from monarch._src.core.tally import Tally
 from monarch._src.core.tunnels import TUNNELLED, TunnelMessage
@@ -32,7 +32,8 @@ from monarch._src.net.keys import Keys
 from monarch._src.net.link_end import Notice
 from monarch._src.net.link_terms import bounds_of
 from monarch._src.net.links import Links
-from monarch._src.net.node import AT_ONCE, Node, frames_within
+from monarch._src.net.node import AT_ONCE, Node
+from monarch._src.net.outside import frames_within
 from monarch._src.wire.frames import Buffer, FrameError, Payload, decode, encode
 from monarch._src.wire.messages import (
     AnyMessage,

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from monarch._src.core.access import Role
-from monarch._src.core.links import Link, LinkDown, LinkUp, PeerLeft, PeerLost, PeerRefused, Room
+from monarch._src.core.link_states import LinkDown, LinkUp, PeerLeft, PeerLost, PeerRefused, Room
+from monarch._src.core.links import Link
 from monarch._src.net.trunk import Trunk
 
 NO_OFFER = "none was offered yet"

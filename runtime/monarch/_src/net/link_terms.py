@@ -9,7 +9,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from monarch._src.core.links import Bounds
+from monarch._src.core.link_states import Bounds
 from monarch._src.net.interfaces import platform_text
 from monarch._src.version import VERSION
 from monarch._src.wire.linking import LINK_PROTOCOL

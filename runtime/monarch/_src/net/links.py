@@ -33,18 +33,17 @@ from monarch._src.core.access import (
     may_say,
 )
 from monarch._src.core.addresses import Address, Listening, Scope
-from monarch._src.core.links import (
+from monarch._src.core.link_states import (
     Action,
     Bounds,
     Deliver,
-    Link,
     LinkState,
     LinkUp,
     PeerLost,
     PeerRefused,
     Transmit,
-    new_incarnation,
 )
+from monarch._src.core.links import Link, new_incarnation
 from monarch._src.net.accepted import Accepted, NameRefusedError
 from monarch._src.net.audit import Audit
 from monarch._src.net.gate import Gate

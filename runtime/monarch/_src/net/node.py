@@ -15,34 +15,30 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
-from typing import Any, Protocol, cast
-
-import msgspec
+from functools import partial
+from typing import Any, cast
 
 from monarch._src.core.ids import AGENT, agent_at
 from monarch._src.core.tally import EACH, Tally
-from monarch._src.core.versions import mismatch
 from monarch._src.net.baton import Baton
 from monarch._src.net.directory import at_site, site_and_pipe
 from monarch._src.net.interrupt import uninterrupted
+from monarch._src.net.outside import FAR, Outside, frames_within
+from monarch._src.net.peers import Peer, mismatch_with, versions
 from monarch._src.net.room import Rooms
 from monarch._src.net.router import Router
 from monarch._src.net.waitable import Waitable
-from monarch._src.version import VERSION
 from monarch._src.wire.apart import Placed
 from monarch._src.wire.frames import (
     NO_PAYLOAD,
     Buffer,
     FrameError,
     Payload,
-    apart_of,
     decode,
     encode,
 )
@@ -54,47 +50,6 @@ AT_ONCE = 1000
 FAREWELL_LIMIT_S = 2.0
 
 Handler = Callable[[str, AnyMessage, Payload], None]
-FAR = b"@"  # the route to what is on another site
-
-
-class Outside(Protocol):
-    """What a gateway has beside its node: the links to other sites. See `net.gateway`."""
-
-    def pass_on(self, sender: str, origin: str, to: str, site: str, frames: list[Buffer]) -> bool:
-        """Have these frames go to that node of that site; False if nothing goes there any more."""
-        ...
-
-    def drain(self) -> None:
-        """Handle what has come from there."""
-        ...
-
-    def forked(self) -> None:
-        """This is a fork: it has no links."""
-        ...
-
-
-class Peer(msgspec.Struct, eq=False):
-    """Another node. `route` is None until messages can go out; they wait in `outbox` until then.
-
-    `transmit` is given the route and the frames; `site` is where the node is.
-    """
-
-    name: str
-    transmit: Callable[[bytes, Sequence[Buffer]], bool]
-    site: str
-    route: bytes | None = None
-    address: str = ""
-    hello: Hello | None = None
-    gone: bool = False
-    outbox: list[list[Buffer]] = msgspec.field(default_factory=list[list[Buffer]])
-    lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
-
-
-@cache
-def versions() -> dict[str, str]:
-    """What must be equal on both sides for pickles to be understood."""
-    python = ".".join(str(part) for part in sys.version_info[:3])
-    return {"python": python, "monarch": VERSION, "os": sys.platform}
 
 
 class Node:
@@ -479,7 +434,7 @@ class Node:
             log.exception("handling a %s from %s failed", type(message).__name__, sender)
 
     def _met(self, route: bytes, hello: Hello) -> Peer | None:
-        why = _mismatch(hello)
+        why = mismatch_with(hello)
         if why:
             self._refuse("refused %s: %s", hello.node, why, level=logging.ERROR)
             if not self.router.is_behind(route):  # or who does not read would cost memory
@@ -534,22 +489,3 @@ def _forked() -> None:
         node = ref()
         if node is not None:
             node.forked()
-
-
-def frames_within(payload: Payload) -> list[Buffer]:
-    """The frames of the message in a Relay.
-
-    Raises:
-        FrameError: they are not there; no other host could map a segment.
-    """
-    if apart_of(payload) is not None:
-        raise FrameError("a Relay holds frames, and no place in a segment")
-    return [payload.body, *cast("Sequence[Buffer]", payload.buffers)]
-
-
-def _mismatch(hello: Hello) -> str:
-    """Why we can't work with that peer, as a table of both sides; empty if we can."""
-    mine = versions()
-    here = {"protocol": str(PROTOCOL), "monarch": mine["monarch"], "python": mine["python"]}
-    there = {**hello.versions, "protocol": str(hello.protocol)}
-    return mismatch(f"{hello.node} (pid {hello.pid})", here, there)

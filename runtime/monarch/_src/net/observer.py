@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from monarch._src.core.ids import AGENT, DEBUGGER, OBSERVER
 from monarch._src.net.directory import address_of
-from monarch._src.net.node import versions
+from monarch._src.net.peers import versions
 from monarch._src.net.pipe import Pipe
 from monarch._src.net.polling import WRITE, Poll, new_poll
 from monarch._src.net.router import dialed, let_leave

@@ -32,7 +32,7 @@ from monarch._src.core.ids import (
     parse_proc_node,
 )
 from monarch._src.core.lease import End
-from monarch._src.core.links import LinkDown, LinkUp
+from monarch._src.core.link_states import LinkDown, LinkUp
 from monarch._src.core.tenancy import (
     Action,
     Clear,

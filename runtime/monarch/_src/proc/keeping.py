@@ -35,7 +35,8 @@ from monarch._src.core.lease import (
 )
 from monarch._src.core.notices import Notices
 from monarch._src.net.directory import address_of
-from monarch._src.net.node import Node, versions
+from monarch._src.net.node import Node
+from monarch._src.net.peers import versions
 from monarch._src.proc import record, table
 from monarch._src.proc.happened import Happened
 from monarch._src.proc.record import AwayRecord, HolderRecord, KeptRecord, WorkerRecord

@@ -27,7 +27,15 @@ import msgspec
 from monarch._src.core.access import TRUST_ALL, Role
 from monarch._src.core.addresses import parse_address
 from monarch._src.core.ids import TUNNEL
-from monarch._src.core.links import Bounds, LinkDown, LinkUp, PeerLeft, PeerLost, PeerRefused, Room
+from monarch._src.core.link_states import (
+    Bounds,
+    LinkDown,
+    LinkUp,
+    PeerLeft,
+    PeerLost,
+    PeerRefused,
+    Room,
+)
 from monarch._src.core.tunnels import LONGEST_WHY, TUNNELLED
 from monarch._src.net import keys
 from monarch._src.net.audit import Audit

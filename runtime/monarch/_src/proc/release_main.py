@@ -25,7 +25,7 @@ from monarch._src.config import settings
 from monarch._src.core.access import TRUST_ALL, Role
 from monarch._src.core.addresses import Address, parse_address
 from monarch._src.core.ids import AGENT, host_of_site
-from monarch._src.core.links import Bounds, LinkUp, PeerLeft, PeerLost, PeerRefused
+from monarch._src.core.link_states import Bounds, LinkUp, PeerLeft, PeerLost, PeerRefused
 from monarch._src.errors import HostUnreachableError
 from monarch._src.net import keys
 from monarch._src.net.audit import Audit
@@ -33,7 +33,7 @@ from monarch._src.net.interfaces import first_that_answers
 from monarch._src.net.link_end import Notice, PeerNamed
 from monarch._src.net.link_terms import bounds_of
 from monarch._src.net.links import Links
-from monarch._src.net.node import frames_within
+from monarch._src.net.outside import frames_within
 from monarch._src.proc import record
 from monarch._src.proc.record import AwayRecord, WorkerRecord
 from monarch._src.proc.release import patience

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from monarch._src.core.access import Role
-from monarch._src.core.links import Room
+from monarch._src.core.link_states import Room
 from monarch._src.core.tunnels import TunnelMessage
 from monarch._src.net.gateway import ENDS, Gateway
 from monarch._src.net.link_end import Notice

@@ -1,0 +1,50 @@
+"""Other nodes as a node knows them, and whether the two understand each other.
+
+Runs in: every process. Owns nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import msgspec
+
+from monarch._src.core.versions import mismatch
+from monarch._src.version import VERSION
+from monarch._src.wire.frames import Buffer
+from monarch._src.wire.messages import PROTOCOL, Hello
+
+
+class Peer(msgspec.Struct, eq=False):
+    """Another node. `route` is None until messages can go out; they wait in `outbox` until then.
+
+    `transmit` is given the route and the frames; `site` is where the node is.
+    """
+
+    name: str
+    transmit: Callable[[bytes, Sequence[Buffer]], bool]
+    site: str
+    route: bytes | None = None
+    address: str = ""
+    hello: Hello | None = None
+    gone: bool = False
+    outbox: list[list[Buffer]] = msgspec.field(default_factory=list[list[Buffer]])
+    lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+
+
+@cache
+def versions() -> dict[str, str]:
+    """What must be equal on both sides for pickles to be understood."""
+    python = ".".join(str(part) for part in sys.version_info[:3])
+    return {"python": python, "monarch": VERSION, "os": sys.platform}
+
+
+def mismatch_with(hello: Hello) -> str:
+    """Why we can't work with that peer, as a table of both sides; empty if we can."""
+    mine = versions()
+    here = {"protocol": str(PROTOCOL), "monarch": mine["monarch"], "python": mine["python"]}
+    there = {**hello.versions, "protocol": str(hello.protocol)}
+    return mismatch(f"{hello.node} (pid {hello.pid})", here, there)
