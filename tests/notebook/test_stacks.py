@@ -6,7 +6,7 @@ from monarch.observe import MeshStacks, StackFrame, StackGroup, Stacks, ThreadSt
 from monarch_jupyter.rendering.failures import no_cells
 from monarch_jupyter.rendering.stacks import NO_RANKS, stacks_html, stacks_text
 from tests.notebook.kernel import Kernel
-from tests.notebook.test_looks import Reader
+from tests.notebook.reader import Reader
 
 HANG = """
 import threading

@@ -1,4 +1,4 @@
-"""GPUs that are none, for one test."""
+"""GPUs that are none, for one test, and handles of what is nobody's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from monarch._src.data import kernel
 from monarch._src.data.cuda.gpu import gpu_if_used
+from monarch._src.data.handle import VERSION, Handle, Owner
 from monarch._src.testing import gpu as fakes
 from monarch._src.testing.gpu import FakeDriver
+
+FAR = 1e12  # a deadline
 
 
 @pytest.fixture
@@ -24,3 +28,8 @@ def fake() -> Iterator[FakeDriver]:
     fakes.uninstall()
     left = {name: n for name, n in driver.held().items() if n}
     assert not left, str(left)
+
+
+def handle_of(slot: int, key: bytes, size: int, owner: Owner | None = None) -> Handle:
+    owner = owner or Owner(bytes(16), kernel.this_host(), 1, -1, "node", "address")
+    return Handle(VERSION, owner, slot, key, size, False, False, "actor", "id", True)
