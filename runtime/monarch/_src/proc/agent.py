@@ -10,14 +10,12 @@ left of that (`proc.keeping`).
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import os
 import selectors
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -43,24 +41,15 @@ from monarch._src.core.procs import ProcState
 from monarch._src.net import directory as sessions
 from monarch._src.net.node import Node
 from monarch._src.proc import report
-from monarch._src.proc import spec as wire
 from monarch._src.proc.asked import Asked
 from monarch._src.proc.board import LEFT, NONE, Board
 from monarch._src.proc.casting import Casting
 from monarch._src.proc.memory import KillsForMemory
 from monarch._src.proc.outputs import Outputs
 from monarch._src.proc.spec import DropMesh, Ended, MeshSpec, NotStarted, Started
-from monarch._src.proc.starting import (
-    FDS_A_PROC,
-    fd_reason,
-    kill_group,
-    no_descriptors,
-    start_rank,
-    unlink,
-)
-from monarch._src.proc.system import TERMINATED, free_descriptors
+from monarch._src.proc.starting import Starts, kill_group, unlink
+from monarch._src.proc.system import TERMINATED
 from monarch._src.proc.tenure import Driver, Tenure
-from monarch._src.proc.zygote import LARGEST
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import (
     Answer,
@@ -86,9 +75,7 @@ from monarch._src.wire.messages import (
 
 log = logging.getLogger("monarch.agent")
 PARENT_CHECK_S = 0.5
-SPAWN_WINDOW = 64
 LOOK_AGAIN_S = 0.001
-SPARE_FDS = 16
 
 
 class Agent:
@@ -108,16 +95,11 @@ class Agent:
         self._host = Host()
         self._boards: dict[int, Board] = {}
         self._want_output: set[str] = set()
-        self._starts: deque[StartProc] = deque()
-        self._in_flight = 0
-        self._room = 0  # descriptors known to be free, at least; counted again when used up
         self._memory = KillsForMemory()
         self._ending = False
         self._told_by_client = False  # to end: then it is told of the ends of its procs
         self._owners: set[str] = set()  # procs of other sites that are watched
         self.status = 0  # with which the process is to end
-        self._zygote = zygote
-        zygote.setblocking(False)
         self._node = Node(
             AGENT, "agent", sessions.address_of(directory, AGENT), self._handle, site=site
         )
@@ -128,6 +110,7 @@ class Agent:
         self._quiet: set[int] = set()
         self._stirred = True  # since all parts of this have looked
         self._outputs = Outputs(self._selector, self._said)
+        self._starts = Starts(zygote, self._host, self._outputs, self._ties, self._not_started)
         self._register_quietly(self._node.router.fd, self._node.router.look)
         self._register(zygote.fileno(), self._from_zygote)
         self._terminated_r, self._terminated_w = os.pipe()
@@ -193,7 +176,7 @@ class Agent:
         again = self._tell_of_ends() | self._tenure.tell_of_ends()
         self._do(self._host.time_passed(time.monotonic()))
         self._outputs.time_passed(time.monotonic())
-        self._start_more()
+        self._starts.start_more()
         self._tenure.looked()
         self._asked.looked()
         return again
@@ -267,7 +250,7 @@ class Agent:
                 case Send(to, message):
                     self._node.send(to, message)
                 case StartProc():
-                    self._starts.append(action)
+                    self._starts.add(action)
                 case Kill(_, pid):
                     kill_group(pid)
                 case RenewProc(mesh, rank, old, new):
@@ -301,9 +284,9 @@ class Agent:
         if message.owner != self._tenure.client:
             self._node.reach(message.owner, message.owner_address)
         board = Board(self._directory / f"{message.mesh:x}.board", message.ranks)
-        self._room -= 2  # the board's, and a new owner's
+        self._starts.took(2)  # the board's, and a new owner's
         self._boards[message.mesh] = board
-        self._tell_zygote(
+        self._starts.tell(
             MeshSpec(
                 message.mesh, message.name, message.labels, message.sizes, str(self._directory),
                 self._cwd or message.cwd, message.path, message.preload, ENTRY, str(board.path),
@@ -319,81 +302,13 @@ class Agent:
         self._do(actions)
         self._do(self._casting.spawned(message.mesh))
 
-    def _start_more(self) -> None:
-        # A window, so that a mesh of a thousand leaves room for a smaller one asked for after it.
-        while self._starts and self._in_flight < SPAWN_WINDOW:
-            start = self._starts.popleft()
-            proc = self._host.proc(start.node)
-            if proc is None or proc.state is ProcState.ENDED:
-                continue
-            # One that is to stop still starts: its owner may have sent it something before.
-            if proc.killed_for is not None:
-                self._not_started(start.node, "its mesh was stopped before it began")
-                continue
-            if not self._fits():
-                self._not_started(start.node, no_descriptors())
-                continue
-            try:
-                out_w, err_w = self._outputs.open(start.node)
-            except OSError as error:
-                self._not_started(start.node, fd_reason(error))
-                continue
-            try:
-                ties = self._tenure.client, self._tenure.client_number
-                self._tell_zygote(start_rank(start, *ties), [out_w, err_w])
-                self._in_flight += 1
-            except OSError as error:
-                self._not_started(start.node, fd_reason(error))
-            finally:
-                os.close(out_w)
-                os.close(err_w)
-
-    def _fits(self) -> bool:
-        """Whether there are descriptors for one more proc: two pipes, and its connection.
-
-        One that cannot be accepted for want of a descriptor would wait until another has gone.
-        """
-        if self._room < FDS_A_PROC:
-            waiting = [self._host.proc(node) for node in self._outputs.nodes()]
-            coming = sum(proc is not None and not proc.said_hello for proc in waiting)
-            self._room = free_descriptors() - coming - SPARE_FDS
-        self._room -= FDS_A_PROC
-        return self._room >= 0
-
-    def _tell_zygote(self, message: wire.ToZygote, fds: list[int] | None = None) -> None:
-        data = wire.encode(message)
-        if len(data) > LARGEST:  # it would arrive cut off, and end the zygote
-            raise OSError(
-                errno.EMSGSIZE,
-                f"what it is to start with takes {len(data)} bytes, and {LARGEST} is the most; "
-                "pass less in its environment",
-            )
-        # The window above bounds what can be queued, so blocking here is short or the end.
-        self._zygote.setblocking(True)
-        try:
-            socket.send_fds(self._zygote, [data], fds or [])
-        finally:
-            self._zygote.setblocking(False)
-
     def _from_zygote(self) -> None:
-        while True:
-            try:
-                data = self._zygote.recv(LARGEST)
-            except BlockingIOError:
-                return
-            except ConnectionResetError:
-                data = b""
-            if not data:
-                log.error("the zygote is gone; every proc of this host went with it")
-                os._exit(70)
-            message = wire.decode_from_zygote(data)
+        for message in self._starts.reported():
             node = proc_node(message.mesh, message.rank, message.life)
             match message:
                 case Started():
-                    self._in_flight -= 1
                     self._do(self._host.forked(node, message.pid, time.monotonic()))
                 case NotStarted():
-                    self._in_flight -= 1
                     self._not_started(node, message.reason)
                 case Ended():
                     if self._has_more_to_say(node, message):
@@ -409,6 +324,9 @@ class Agent:
         proc = self._host.proc(node)
         # With which failure of an actor it has ended, if it has ended by itself.
         return proc is not None and proc.restarts is not None and os.WIFEXITED(ended.status)
+
+    def _ties(self) -> tuple[str, int]:
+        return self._tenure.client, self._tenure.client_number
 
     def _not_started(self, node: str, reason: str) -> None:
         self._outputs.drop(node)
@@ -474,7 +392,7 @@ class Agent:
                 self._outputs.drop(node)
                 self._node.drop(node)
                 unlink(self._directory / node)
-        self._tell_zygote(DropMesh(mesh))
+        self._starts.tell(DropMesh(mesh))
         self._tenure.mesh_freed(mesh)
 
     # --- output -------------------------------------------------------------------------------

@@ -3,8 +3,7 @@
 Runs in: the host agent of a worker, on its one thread. What follows from what, `core.tenancy`
 decides.
 Owns: the gateway of this host, the descriptor by which who has started the worker tells its end,
-and one on the process of a client that is on this very host, which tells its end at once: a link
-that is cut may come back, a process does not.
+and a watch on the process of a client that is on this very host.
 Invariants: one client at a time is obeyed, and the hosts that it has; another one may ask for the
 host, and nothing else. What was a client's is gone before the next one has the host, but what is
 kept, which the next client of the same session has (`proc.sheltering`).
@@ -57,8 +56,8 @@ from monarch._src.net.link_end import Notice
 from monarch._src.net.link_terms import bounds_of
 from monarch._src.net.node import Node
 from monarch._src.proc import record, table
+from monarch._src.proc.client_process import ClientProcess
 from monarch._src.proc.sheltering import Sheltering
-from monarch._src.proc.system import pidfd
 from monarch._src.proc.tenure import Driver
 from monarch._src.proc.tunnelling import FarTunnels
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
@@ -115,7 +114,7 @@ class Hosting:
         shelter = self._shelter = Sheltering(node, host, self._tenancy)
         self._lost_sites: set[str] = set()  # those that the session had, and its client has lost
         self._sites: set[str] = set()  # the others that the tenant has
-        self._client_fd: int | None = None
+        self._client_process = ClientProcess(driver, self._client_ended)
         gateway = self._gateway = Gateway(
             node, node.site, serving.keys, serving.audit, serving.liveness_s, self._told,
             admits=self._admits, stranger=self._asked, unknown=self._expect,
@@ -254,7 +253,7 @@ class Hosting:
 
     def close(self) -> None:
         """Say goodbye to everybody."""
-        self._unwatch_client()
+        self._client_process.unwatch()
         self._tunnels.close()
         self._gateway.close("the worker has ended")
         self._segments.close()
@@ -358,22 +357,14 @@ class Hosting:
         self.told_to_end("the program that has started this worker has ended")
 
     def _watch_client(self, tenant: Tenant) -> None:
-        here = tenant.host == os.uname().nodename
-        # In a container, that number may be of another process.
-        said = table.command_of(tenant.pid)[: record.LONGEST_PROGRAM] if here else ""
-        fd = pidfd(tenant.pid) if said and said == tenant.program else None
-        if fd is not None:
-            self._client_fd = fd
-            self._driver.watch(fd, self._client_ended)
+        def is_it() -> bool:  # in a container, that number may be of another process
+            said = table.command_of(tenant.pid)[: record.LONGEST_PROGRAM]
+            return bool(said) and said == tenant.program
 
-    def _unwatch_client(self) -> None:
-        if self._client_fd is not None:
-            self._driver.unwatch(self._client_fd)
-            os.close(self._client_fd)
-            self._client_fd = None
+        if tenant.host == os.uname().nodename:
+            self._client_process.watch(tenant.pid, is_it)
 
     def _client_ended(self) -> None:
-        self._unwatch_client()
         tenant = self._tenancy.tenant
         assert tenant is not None
         why = f"{tenant.words} has ended"
@@ -466,7 +457,7 @@ class Hosting:
         client passes on what is said from then on, and nobody knows what was under way.
         """
         self.note("left", tenant.node, why=why, kept=self._tenancy.name)
-        self._unwatch_client()
+        self._client_process.unwatch()
         self._driver.part(tenant.node)
         now = time.monotonic()
         gone = {tenant.node, *self._node.far_nodes("")}
@@ -487,7 +478,7 @@ class Hosting:
                 self._driver.do(self._host.node_lost(owner, now, why))
 
     def _part_with(self, tenant: Tenant, request: int) -> None:
-        self._unwatch_client()
+        self._client_process.unwatch()
         if request:
             self._gateway.say(tenant.node, SiteFree(request))
         gateway = self._gateway

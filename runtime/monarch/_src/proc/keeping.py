@@ -1,7 +1,7 @@
 """The host agent's part in who holds the session: watches the client, gives the session away.
 
 Runs in: the host agent, on its one thread. What follows from what, `core.lease` decides.
-Owns: the descriptor on the client's process, the file `kept`, and what the next client needs to
+Owns: the watch on the client's process, the file `kept`, and what the next client needs to
 take up where the last one left: the actor meshes of kept meshes, with their classes as the client
 pickled them. An agent unpickles nothing, and it answers while every rank computes or is dead;
 asking a rank for its class would need one that is neither.
@@ -38,9 +38,9 @@ from monarch._src.net.directory import address_of
 from monarch._src.net.node import Node
 from monarch._src.net.peers import versions
 from monarch._src.proc import record, table
+from monarch._src.proc.client_process import ClientProcess
 from monarch._src.proc.happened import Happened
 from monarch._src.proc.record import AwayRecord, HolderRecord, KeptRecord, WorkerRecord
-from monarch._src.proc.system import pidfd
 from monarch._src.proc.telling import Telling
 from monarch._src.proc.tenure import Driver
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
@@ -87,7 +87,7 @@ class Keeping:
                 said, os.uname().nodename, time.time(),
             )
         )  # fmt: skip
-        self._fd: int | None = None
+        self._client_process = ClientProcess(driver, self._client_gone)
         self._record_fd: int | None = None
         self._actors: dict[int, tuple[KeptActors, Payload]] = {}
         self._happened = Happened()  # of the meshes above
@@ -139,7 +139,7 @@ class Keeping:
     @property
     def looks(self) -> bool:
         """Whether somebody has to look now and then if the client lives: no descriptor tells."""
-        return self._fd is None and bool(self.lease.client)
+        return not self._client_process.is_watched and bool(self.lease.client)
 
     def look(self) -> None:
         """Do so."""
@@ -246,7 +246,7 @@ class Keeping:
 
     def close(self) -> None:
         """Give back what this holds, and wait until workers have ended what was kept there."""
-        self._unwatch_client()
+        self._client_process.unwatch()
         if self._releaser is not None:
             self._releaser.wait()
         if self._record_fd is not None:
@@ -343,22 +343,11 @@ class Keeping:
         )
 
     def _watch_client(self) -> None:
-        fd = pidfd(self.lease.holder.pid)
-        if fd is not None and not self._holder_lives():  # it is of another, which has its number
-            os.close(fd)
-            fd = None
-        if fd is not None:
-            self._driver.watch(fd, self._client_gone)
-        self._fd = fd
-
-    def _unwatch_client(self) -> None:
-        if self._fd is not None:
-            self._driver.unwatch(self._fd)
-            os.close(self._fd)
-            self._fd = None
+        # If it is not, its number is another's by now.
+        self._client_process.watch(self.lease.holder.pid, self._holder_lives)
 
     def _client_gone(self) -> None:
-        self._unwatch_client()
+        self._client_process.unwatch()
         self._gone.add(self.client, self.client, time.monotonic())
 
     def _part_with(self, client: str) -> None:
@@ -379,7 +368,7 @@ class Keeping:
         for action in actions:
             match action:
                 case End(why):
-                    self._unwatch_client()
+                    self._client_process.unwatch()
                     if self._write_away():
                         from monarch._src.proc.release import Releaser  # and with it subprocess
 
@@ -406,7 +395,7 @@ class Keeping:
                         log.warning("the record of this session cannot be written: %s", error)
 
     def _leave(self, node: str, why: str) -> None:
-        self._unwatch_client()
+        self._client_process.unwatch()
         self._driver.part(node)
         now = time.monotonic()
         self._driver.do(self._host.node_lost(node, now, why, self.lease.meshes))

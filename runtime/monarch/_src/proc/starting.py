@@ -6,21 +6,152 @@ Runs in: the host agent, on its one thread.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import resource
 import signal
+import socket
 import sys
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from monarch._src.core.host import StartProc
+from monarch._src.core.host import Host, StartProc
 from monarch._src.core.ids import life_of
+from monarch._src.core.procs import ProcState
 from monarch._src.proc.hardware import CUDA, nvidia_devices
-from monarch._src.proc.spec import StartRank, Ties
+from monarch._src.proc.outputs import Outputs
+from monarch._src.proc.spec import (
+    Ended,
+    FromZygote,
+    StartRank,
+    Ties,
+    ToZygote,
+    decode_from_zygote,
+    encode,
+)
+from monarch._src.proc.system import free_descriptors
+from monarch._src.proc.zygote import LARGEST
 
 T = TypeVar("T")
+log = logging.getLogger("monarch.agent")
+SPAWN_WINDOW = 64
 FDS_A_PROC = 3
+SPARE_FDS = 16
+
+
+class Starts:
+    """The procs that are to start: what the zygote is told, and what it reports.
+
+    Owns: the socket to the zygote. `ties`: the client to which procs are tied, and its number;
+    `failed`: told of a node that cannot be started, and why.
+    """
+
+    def __init__(
+        self,
+        zygote: socket.socket,
+        host: Host,
+        outputs: Outputs,
+        ties: Callable[[], tuple[str, int]],
+        failed: Callable[[str, str], None],
+    ) -> None:
+        zygote.setblocking(False)
+        self._zygote = zygote
+        self._host = host
+        self._outputs = outputs
+        self._ties = ties
+        self._failed = failed
+        self._waiting: deque[StartProc] = deque()
+        self._in_flight = 0
+        self._room = 0  # descriptors known to be free, at least; counted again when used up
+
+    def add(self, start: StartProc) -> None:
+        """That one is to start."""
+        self._waiting.append(start)
+
+    def took(self, descriptors: int) -> None:
+        """So many are used for something else."""
+        self._room -= descriptors
+
+    def start_more(self) -> None:
+        """Have the zygote start some of those that are to start."""
+        # A window, so that a mesh of a thousand leaves room for a smaller one asked for after it.
+        while self._waiting and self._in_flight < SPAWN_WINDOW:
+            start = self._waiting.popleft()
+            proc = self._host.proc(start.node)
+            if proc is None or proc.state is ProcState.ENDED:
+                continue
+            # One that is to stop still starts: its owner may have sent it something before.
+            if proc.killed_for is not None:
+                self._failed(start.node, "its mesh was stopped before it began")
+                continue
+            if not self._fits():
+                self._failed(start.node, no_descriptors())
+                continue
+            try:
+                out_w, err_w = self._outputs.open(start.node)
+            except OSError as error:
+                self._failed(start.node, fd_reason(error))
+                continue
+            try:
+                self.tell(start_rank(start, *self._ties()), [out_w, err_w])
+                self._in_flight += 1
+            except OSError as error:
+                self._failed(start.node, fd_reason(error))
+            finally:
+                os.close(out_w)
+                os.close(err_w)
+
+    def _fits(self) -> bool:
+        """Whether there are descriptors for one more proc: two pipes, and its connection.
+
+        One that cannot be accepted for want of a descriptor would wait until another has gone.
+        """
+        if self._room < FDS_A_PROC:
+            waiting = [self._host.proc(node) for node in self._outputs.nodes()]
+            coming = sum(proc is not None and not proc.said_hello for proc in waiting)
+            self._room = free_descriptors() - coming - SPARE_FDS
+        self._room -= FDS_A_PROC
+        return self._room >= 0
+
+    def tell(self, message: ToZygote, fds: list[int] | None = None) -> None:
+        """Say that to the zygote, with these descriptors.
+
+        Raises:
+            OSError: it is too large to be said, or no descriptor can be passed.
+        """
+        data = encode(message)
+        if len(data) > LARGEST:  # it would arrive cut off, and end the zygote
+            raise OSError(
+                errno.EMSGSIZE,
+                f"what it is to start with takes {len(data)} bytes, and {LARGEST} is the most; "
+                "pass less in its environment",
+            )
+        # The window above bounds what can be queued, so blocking here is short or the end.
+        self._zygote.setblocking(True)
+        try:
+            socket.send_fds(self._zygote, [data], fds or [])
+        finally:
+            self._zygote.setblocking(False)
+
+    def reported(self) -> Iterator[FromZygote]:
+        """What the zygote has said since."""
+        while True:
+            try:
+                data = self._zygote.recv(LARGEST)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                log.error("the zygote is gone; every proc of this host went with it")
+                os._exit(70)
+            message = decode_from_zygote(data)
+            if not isinstance(message, Ended):
+                self._in_flight -= 1
+            yield message
 
 
 def start_rank(start: StartProc, client: str, number: int) -> StartRank:
