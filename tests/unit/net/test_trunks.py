@@ -222,7 +222,7 @@ def test_the_last_words_of_who_leaves_arrive(pair: Pair) -> None:
 
 def test_a_node_that_is_dialled_anew_has_another_trunk(pair: Pair) -> None:
     worker, owner = pair
-    address = worker.links._listener.getsockopt_string(32)  # pyright: ignore[reportPrivateUsage]
+    address = worker.links._listener.socket.getsockopt_string(32)  # pyright: ignore[reportPrivateUsage]
     for _ in range(3):
         owner.links.hang_up("worker-1", "for now")
         worker.next_notice(PeerLeft)

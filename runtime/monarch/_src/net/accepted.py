@@ -14,13 +14,15 @@ from monarch._src.core.access import LONGEST_NAME, Names, Role
 from monarch._src.core.links import Link
 from monarch._src.net.gate import who_sent
 from monarch._src.net.link_end import End
-from monarch._src.wire.linking import LinkHello
+from monarch._src.wire.frames import Buffer, FrameError
+from monarch._src.wire.linking import LinkHello, decode_link, encode_link
 
 GRAVES = 1024  # ends of sessions that are remembered
+_HELLO = encode_link(LinkHello("", 0, {}, 0, 0, 0, False))[1:3]  # an array so long, and its tag
 
 
-class NameRefusedError(Exception):
-    """Who says hello may not be called so. `facts`: who it is, for the audit."""
+class NotHeardError(Exception):
+    """What somebody says who has dialled is not to be heard. `facts`: who it is, for the audit."""
 
     def __init__(self, why: str, facts: dict[str, str]) -> None:
         super().__init__(why)
@@ -38,28 +40,38 @@ class Accepted:
         self._names = Names()
         self.ends: dict[str, End] = {}
 
-    def at(self, route: bytes) -> End | None:
-        """The end of who comes by that route, if it has said hello."""
-        return self._routes.get(route)
+    def end_of(self, route: bytes, frames: list[Buffer], part: Any) -> End:
+        """The end of who says that by that route; it is another one if that is a hello.
 
-    def facts(self, part: Any) -> dict[str, str]:
+        Raises:
+            NotHeardError: it has said none, or may not have the name that is in it.
+        """
+        end = self._routes.get(route)
+        if end is None or bytes(frames[0][1:3]) == _HELLO:
+            try:
+                message = decode_link(frames)
+            except FrameError as error:
+                raise NotHeardError(str(error), self._facts(part)) from None
+            if isinstance(message, LinkHello):
+                end = self._met(route, message, part)
+        if end is None:
+            raise NotHeardError("it has said no hello", self._facts(part))
+        return end
+
+    def _facts(self, part: Any) -> dict[str, str]:
         """Who has sent that frame, as far as it is known."""
         if not self._has_gate:
             return {}
         role, mark, address = who_sent(part)
         return {"role": role.value, "key": mark, "address": address}
 
-    def met(self, route: bytes, hello: LinkHello, part: Any) -> End:
-        """The end of who says hello by that route.
-
-        Raises:
-            NameRefusedError: it may not have that name.
-        """
+    def _met(self, route: bytes, hello: LinkHello, part: Any) -> End:
+        """The end of who says hello by that route."""
         role, mark, address = who_sent(part) if self._has_gate else (Role.OWNER, "", "")
         name = hello.node
         if why := self._names.refused(name, role, mark):
             facts = {"role": role.value, "key": mark, "address": address}
-            raise NameRefusedError(why, {**facts, "node": name[:LONGEST_NAME]})
+            raise NotHeardError(why, {**facts, "node": name[:LONGEST_NAME]})
         self._names.give(name, mark)
         end = self.ends.get(name)
         anew = end is not None and not hello.peer and hello.incarnation > end.link.peer_incarnation

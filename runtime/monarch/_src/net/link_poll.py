@@ -65,6 +65,12 @@ class LinkPoll:
         self._missed.discard(fd)
         self._poll.unregister(fd)
 
+    def leave(self, linger_s: float, *sockets: Any) -> None:
+        """Close these; what was said last may take so long to leave."""
+        for socket in sockets:
+            self.remove(socket)
+            socket.close(int(1000 * linger_s))
+
     def add_fd(self, fd: int, ready: Callable[[], bool], mask: int = READ) -> None:
         """Look after a descriptor that is no ZeroMQ socket's; `ready` as `receive` of `add`."""
         self._receive[fd] = ready

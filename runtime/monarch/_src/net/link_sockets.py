@@ -22,6 +22,7 @@ _POLLIN = int(zmq.POLLIN)
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = _NOBLOCK | int(zmq.SNDMORE)
 ZERO_COPY = 1 << 16
+FAREWELL_S = 2.0  # what was said last may take so long to leave
 FAILURES = (
     zmq.Event.HANDSHAKE_FAILED_AUTH
     | zmq.Event.HANDSHAKE_FAILED_PROTOCOL

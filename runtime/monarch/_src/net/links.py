@@ -1,8 +1,8 @@
 """The links of one process to nodes on other hosts: TCP, CURVE, and the sessions of `core.links`.
 
 Runs in: any process that listens or dials beyond its host, on whichever thread calls; one at a
-time. Owns: a ZeroMQ context of its own, a listening socket and its gate, a socket and a monitor for
-each node that it dials.
+time. Owns: a ZeroMQ context of its own, the listener (`net.link_listener`), and the ends of links
+to whom it has dialled (`net.dialled`) and who has dialled it (`net.accepted`).
 Invariants: a node that another has dialled is known by the name in its hello, and that name belongs
 from then on to the key that it came with. Nothing of a peer is decoded before the gate has let it
 in, and nothing is handed on before its hello. What is malformed, or not allowed to who says it, is
@@ -28,8 +28,6 @@ import zmq
 from monarch._src.core.access import (
     Role,
     check_listener,
-    fingerprint,
-    is_name,
     may_say,
 )
 from monarch._src.core.addresses import Address, Listening, Scope
@@ -44,22 +42,15 @@ from monarch._src.core.link_states import (
     Transmit,
 )
 from monarch._src.core.links import Link, new_incarnation
-from monarch._src.net.accepted import Accepted, NameRefusedError
+from monarch._src.net.accepted import Accepted, NotHeardError
 from monarch._src.net.audit import Audit
-from monarch._src.net.gate import Gate
+from monarch._src.net.dialled import Dialled
 from monarch._src.net.interfaces import resolve
 from monarch._src.net.keys import Keys
 from monarch._src.net.link_end import End, Notice, PeerNamed
+from monarch._src.net.link_listener import LinkListener
 from monarch._src.net.link_poll import LinkPoll, is_readable
-from monarch._src.net.link_sockets import (
-    FAILURES,
-    OF_DIALLED,
-    dialling,
-    events_of,
-    listening_at,
-    sent_off,
-    watch,
-)
+from monarch._src.net.link_sockets import FAREWELL_S, sent_off
 from monarch._src.net.link_terms import link_versions
 from monarch._src.net.trunks import Trunks
 from monarch._src.wire.frames import Buffer, FrameError, decode
@@ -76,10 +67,6 @@ from monarch._src.wire.linking import (
 log = logging.getLogger("monarch.net")
 _NOBLOCK = int(zmq.NOBLOCK)
 AT_ONCE = 256  # messages from one socket before another has its turn
-FAREWELL_S = 2.0
-
-
-_HELLO = encode_link(LinkHello("", 0, {}, 0, 0, 0, False))[1:3]  # an array so long, and its tag
 
 
 class Links:
@@ -108,19 +95,18 @@ class Links:
         self._keys = keys
         self._audit = audit
         self._bounds = bounds
-        self._heartbeat_s = heartbeat_s
         self._deliver = deliver
         self._told = told
         self._versions = link_versions()
         self._lock = threading.RLock()
         self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
-        self._gate: Gate | None = None
-        self._listener: Any = None
-        self._listener_monitor: Any = None
-        self._dialled: dict[str, End] = {}
+        self._poll = LinkPoll()  # of all and only the sockets that are open
+        self._listener = LinkListener(self._context, self._poll, keys, audit, heartbeat_s)
+        self._dialled = Dialled(
+            self._context, self._poll, keys, heartbeat_s, self._connection, self._refused
+        )
         self._accepted = Accepted(self._new_link, has_gate=keys is not None)
         self._last_incarnation = 0
-        self._poll = LinkPoll()  # of all and only the sockets that are open
         self._takes_trunks = trunks
         self._trunks = Trunks(
             self._poll, audit, heartbeat_s, trunks,
@@ -152,22 +138,10 @@ class Links:
         # Where it listens is where the name leads here, whatever others take it for.
         plain = Address("tcp", resolved[0], bind.port) if resolved else bind
         with self._lock:
-            if self._keys is not None:
-                self._gate = self._gate or Gate(self._context, self._keys.allowed, self._audit)
-            try:
-                socket = listening_at(self._context, plain, self._heartbeat_s, self._keys)
-            except zmq.ZMQError as error:
-                raise OSError(error.errno, f"cannot listen at {bind}: {error.strerror}") from None
-            self._listener = socket
-            self._listener_monitor = watch(self._context, socket, "listener", FAILURES)
-            self._poll.add(self._listener_monitor, self._listener_events, first=True)
-            self._poll.add(socket, partial(self._receive_from, socket, None))
-            if bind.transport == "ipc":
-                return bind
-            if self._takes_trunks:
+            address = self._listener.listen(bind, plain, partial(self._receive_from, end=None))
+            if bind.transport != "ipc" and self._takes_trunks:
                 self._trunks.listen(plain.host)
-            last = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-            return bind.with_port(int(last.rpartition(":")[2]))
+            return address
 
     def dial(
         self,
@@ -188,19 +162,15 @@ class Links:
             ValueError: there is one already.
         """
         with self._lock:
-            before = self._dialled.get(peer)
+            before = self._dialled.ends.get(peer)
             if before is not None and not before.link.is_final:
                 raise ValueError(f"there is a link to {peer} already")
             self._leave_ended()
-            end = self._dialled[peer] = End(self._new_link(peer, bounds), "", None)
+            end = End(self._new_link(peer, bounds), "", None)
             end.address = shown or str(address)
             end.is_anybody = anybody
             end.is_direct = not shown
-            end.socket = dialling(self._context, address, self._heartbeat_s, self._keys)
-            end.monitor = watch(self._context, end.socket, f"dialled-{id(end)}", OF_DIALLED)
-            end.socket.connect(str(address))
-            self._poll.add(end.monitor, partial(self._dialled_events, end), first=True)
-            self._poll.add(end.socket, partial(self._receive_from, end.socket, end))
+            self._dialled.dial(end, address, self._receive_from)
             self._look_at = 0.0
         self._wake()
 
@@ -228,7 +198,7 @@ class Links:
     def has_room(self, peer: str) -> bool:
         """Whether less waits to be sent there than may; if not, `Room` will be told."""
         with self._lock:
-            end = self._dialled.get(peer) or self._accepted.ends.get(peer)
+            end = self._dialled.ends.get(peer) or self._accepted.ends.get(peer)
             return end is None or end.link.is_final or end.link.asked_for_room()
 
     def bound(self, peer: str, bounds: Bounds) -> None:
@@ -279,10 +249,10 @@ class Links:
             return None if end is None else end.role
 
     def _ends_of(self, peer: str) -> list[End]:
-        return [ends[peer] for ends in (self._dialled, self._accepted.ends) if peer in ends]
+        return [ends[peer] for ends in (self._dialled.ends, self._accepted.ends) if peer in ends]
 
     def _end_to(self, peer: str) -> End:
-        end = self._dialled.get(peer) or self._accepted.ends.get(peer)
+        end = self._dialled.ends.get(peer) or self._accepted.ends.get(peer)
         if end is None:
             raise ConnectionError(f"there is no link to {peer}")
         return end
@@ -320,7 +290,7 @@ class Links:
 
     def _send(self, end: End, frames: Sequence[Buffer]) -> bool:
         """By ZeroMQ."""
-        socket = self._listener if end.socket is None else end.socket
+        socket = self._listener.socket if end.socket is None else end.socket
         if end.socket is None and end.route is None:
             return False
         sent = sent_off(socket, end.route if end.socket is None else None, frames)
@@ -331,15 +301,7 @@ class Links:
         peer = end.link.peer
         self._ended |= end.link.is_final
         if isinstance(notice, PeerLost):
-            if end.failed_handshakes and not end.link.session:
-                with_keys = "without keys, as this side is"
-                if self._keys:
-                    with_keys = f"with the keys of job {self._keys.allowed.job}"
-                why = (
-                    f"{notice.why}; somebody accepts connections at {end.address}, but the "
-                    f"handshake fails: is it a worker, {with_keys}? Does it run, or is it stopped?"
-                )
-                notice = PeerLost(why, notice.unsaid)
+            notice = PeerLost(self._dialled.why_lost(end, notice.why), notice.unsaid)
             log.warning("the link to %s is lost: %s", end.shown, notice.why)
         elif isinstance(notice, PeerRefused):
             log.warning("the link to %s was refused: %s", end.shown, notice.why)
@@ -375,7 +337,7 @@ class Links:
         # What happens meanwhile sets no deadline that is nearer than half a ping.
         self._look_at = now + self._bounds.ping_s / 2
         self._trunks.time_passed(now)
-        for ends in (self._dialled, self._accepted.ends):
+        for ends in (self._dialled.ends, self._accepted.ends):
             for end in list(ends.values()):
                 deadline = end.link.next_deadline()
                 if deadline is not None and deadline <= now:
@@ -402,11 +364,6 @@ class Links:
     def next_deadline(self) -> float:
         """When `work` is to be called though nothing comes; seconds of `time.monotonic`."""
         return self._look_at
-
-    def _leave(self, linger_ms: int, *sockets: Any) -> None:
-        for socket in sockets:
-            self._poll.remove(socket)
-            socket.close(linger_ms)
 
     def _wake(self) -> None:
         if self._waiting:
@@ -455,7 +412,7 @@ class Links:
         now = time.monotonic()
         if hello.node != end.link.peer:
             why = f"{hello.node} answers at {end.address}, and not {end.link.peer}"
-            self._do(end, [*end.link.close(why, now), PeerRefused(why)])
+            self._refused(end, why)
             return
         self._trunks.drop(end)  # the connection begins anew, and the other side has none any more
         self._do(end, end.link.received(hello, (), now))
@@ -463,15 +420,9 @@ class Links:
             self._trunks.offer(end)
 
     def _name(self, end: End, name: str) -> None:
-        """Who was dialled as anybody calls itself so."""
-        end.is_anybody = False
-        other = self._dialled.get(name)
-        if not is_name(name) or (other is not None and not other.link.is_final):
-            return  # it keeps the name that it was dialled by, and is refused
-        dialled_as, end.link.peer = end.link.peer, name
-        del self._dialled[dialled_as]
-        self._dialled[name] = end
-        self._told(name, PeerNamed(dialled_as))
+        dialled_as = self._dialled.name(end, name)
+        if dialled_as is not None:
+            self._told(name, PeerNamed(dialled_as))
 
     def _check_observer(self, frames: list[Buffer]) -> None:
         message, _ = decode(frames)
@@ -485,68 +436,28 @@ class Links:
     # --- who was not dialled by us ----------------------------------------------------------------
 
     def _accept(self, route: bytes, parts: list[Any]) -> None:
-        end = self._accepted.at(route)
         frames: list[Buffer] = [part.buffer for part in parts]
-        if end is None or bytes(frames[0][1:3]) == _HELLO:
-            try:
-                message = decode_link(frames)
-                if isinstance(message, LinkHello):
-                    end = self._accepted.met(route, message, parts[0])
-            except FrameError as error:
-                self._drop(str(error), **self._accepted.facts(parts[0]))
-                return
-            except NameRefusedError as error:
-                self._drop(str(error), **error.facts)
-                return
-            if end is None:
-                self._drop("it has said no hello", **self._accepted.facts(parts[0]))
-        if end is not None:
+        try:
+            end = self._accepted.end_of(route, frames, parts[0])
+        except NotHeardError as error:
+            self._drop(str(error), **error.facts)
+        else:
             self._arrived(end, frames, parts[0])
 
     # --- what the transport tells -----------------------------------------------------------------
 
-    def _listener_events(self) -> bool:
-        for event in events_of(self._listener_monitor):
-            kind = event["event"]
-            if kind == zmq.Event.HANDSHAKE_FAILED_PROTOCOL:
-                self._audit.note("refused", why="it speaks no CURVE, or without the secret key")
-            elif kind == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
-                # Of two that don't fit, either may be the first to see it.
-                why = "it left before the handshake: it speaks no CURVE, or only looked"
-                self._audit.note("broke off", why=why)
-        return False
-
-    def _dialled_events(self, end: End) -> bool:
+    def _connection(self, end: End, is_there: bool) -> None:
+        self._trunks.drop(end)
         now = time.monotonic()
-        for event in events_of(end.monitor):
-            kind = event["event"]
-            if kind == zmq.Event.HANDSHAKE_SUCCEEDED:
-                self._trunks.drop(end)
-                self._do(end, end.link.connected(now))
-            elif kind == zmq.Event.DISCONNECTED:
-                self._trunks.drop(end)
-                self._do(end, end.link.disconnected(now))
-            elif kind == zmq.Event.HANDSHAKE_FAILED_AUTH and not end.link.is_final:
-                mark = fingerprint(self._keys.public) if self._keys else "none"
-                why = (
-                    f"the node at {end.address} lets in no such key ({mark}, {event['value']}): is "
-                    "it listed in the job.public that the worker has?"
-                )
-                self._do(end, [*end.link.close(why, now), PeerRefused(why)])
-            else:
-                end.failed_handshakes += 1
-        return False
+        self._do(end, end.link.connected(now) if is_there else end.link.disconnected(now))
+
+    def _refused(self, end: End, why: str) -> None:
+        self._do(end, [*end.link.close(why, time.monotonic()), PeerRefused(why)])
 
     # --- life -------------------------------------------------------------------------------------
 
     def _leave_ended(self) -> None:
-        """Close the sockets of dialled ends that are final, when their last word has left."""
-        for end in self._dialled.values():
-            if end.link.is_final and end.socket is not None:
-                end.socket.disable_monitor()  # or ZeroMQ's thread waits for who reads it, for ever
-                self._leave(0, end.monitor)
-                self._leave(int(1000 * FAREWELL_S), end.socket)
-                end.monitor = end.socket = None
+        self._dialled.leave_ended()
         self._trunks.leave_ended()
 
     def forked(self) -> None:
@@ -561,23 +472,18 @@ class Links:
             if self._closed:
                 return
             self._closed = True
-            ends = [*self._dialled.values(), *self._accepted.ends.values()]
+            ends = [*self._dialled.ends.values(), *self._accepted.ends.values()]
             up = [end for end in ends if end.link.state is LinkState.UP]
             for end in ends:
                 self._do(end, end.link.close(why, time.monotonic()))
             self._hear_goodbyes(up)
             self._trunks.close()
-            for socket in (self._listener, *(end.socket for end in self._dialled.values())):
-                if socket is not None:
-                    socket.disable_monitor()
-            linger = int(1000 * FAREWELL_S)
-            self._leave(linger, *self._poll.sockets)
-            self._dialled.clear()
-            self._listener = self._listener_monitor = None
+            self._listener.close()
+            self._dialled.close()
+            self._poll.leave(FAREWELL_S, *self._poll.sockets)
             self._poll.close()
         self._context.term()
-        if self._gate is not None:
-            self._gate.join()
+        self._listener.wait_for_gate()
 
     def _hear_goodbyes(self, ends: Sequence[End]) -> None:
         """Wait, for a moment, until the others have answered.
