@@ -31,7 +31,9 @@ AHEAD = 200  # numbers that are not known to have come
 
 
 def say(**facts: Any) -> None:
-    print(json.dumps(facts), flush=True)
+    # A line at once, since two threads say something: `print` writes its end apart.
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
 
 
 class Host:
