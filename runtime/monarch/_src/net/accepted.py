@@ -20,11 +20,15 @@ GRAVES = 1024  # ends of sessions that are remembered
 
 
 class NameRefusedError(Exception):
-    """Who says hello may not be called so. `facts`: who it is, for the audit."""
+    """Who says hello may not be called so. `facts`: who it is, for the audit.
 
-    def __init__(self, why: str, facts: dict[str, str]) -> None:
+    `session`: the one that it means, for it to be told; 0 if it means none.
+    """
+
+    def __init__(self, why: str, facts: dict[str, str], session: int) -> None:
         super().__init__(why)
         self.facts = facts
+        self.session = session
 
 
 class Accepted:
@@ -57,11 +61,19 @@ class Accepted:
         """
         role, mark, address = who_sent(part) if self._has_gate else (Role.OWNER, "", "")
         name = hello.node
-        if why := self._names.refused(name, role, mark):
-            facts = {"role": role.value, "key": mark, "address": address}
-            raise NameRefusedError(why, {**facts, "node": name[:LONGEST_NAME]})
-        self._names.give(name, mark)
         end = self.ends.get(name)
+        is_possible = hello.incarnation > 0 and hello.peer >= 0
+        why = self._names.refused(name, role, mark)
+        if not is_possible:
+            why = why or "no node can have begun then"
+        elif not why and end is not None and hello.incarnation < end.link.peer_incarnation:
+            # Of an earlier life, which nobody waits for any more; or somebody else's.
+            why = "another node, which has begun later, has that name"
+        if why:
+            facts = {"role": role.value, "key": mark, "address": address}
+            session = hello.incarnation ^ hello.peer if is_possible else 0
+            raise NameRefusedError(why, {**facts, "node": name[:LONGEST_NAME]}, session)
+        self._names.give(name, mark)
         anew = end is not None and not hello.peer and hello.incarnation > end.link.peer_incarnation
         if end is None or (end.link.is_final and anew):
             end = self.ends[name] = End(self._new_link(name), mark, role)

@@ -68,6 +68,7 @@ from monarch._src.wire.linking import (
     AnyTrunkMessage,
     Data,
     LinkHello,
+    LinkRefused,
     TrunkBegins,
     TrunkOffer,
     decode_link,
@@ -451,11 +452,10 @@ class Links:
         return None if self.place is None else self.place(end.link.peer, frames[1:], size)
 
     def _greeted(self, end: End, hello: LinkHello) -> None:
-        if end.is_anybody:
-            self._name(end, hello.node)
+        twin = self._name(end, hello.node) if end.is_anybody else ""
         now = time.monotonic()
         if hello.node != end.link.peer:
-            why = f"{hello.node} answers at {end.address}, and not {end.link.peer}"
+            why = twin or f"{hello.node} answers at {end.address}, and not {end.link.peer}"
             self._do(end, [*end.link.close(why, now), PeerRefused(why)])
             return
         self._trunks.drop(end)  # the connection begins anew, and the other side has none any more
@@ -463,16 +463,25 @@ class Links:
         if end.socket is None and end.link.state is LinkState.UP:
             self._trunks.offer(end)
 
-    def _name(self, end: End, name: str) -> None:
-        """Who was dialled as anybody calls itself so."""
+    def _name(self, end: End, name: str) -> str:
+        """Who was dialled as anybody calls itself so; returns why it may not, or nothing.
+
+        Then it keeps the name that it was dialled by, and is refused.
+        """
         end.is_anybody = False
+        if not is_name(name):
+            return f"who answers at {end.address} has no name that a node may have"
         other = self._dialled.get(name)
-        if not is_name(name) or (other is not None and not other.link.is_final):
-            return  # it keeps the name that it was dialled by, and is refused
+        if other is not None and not other.link.is_final:
+            return (
+                f"who answers at {end.address} calls itself {name}, and so does who answers at "
+                f"{other.address}, to which there is a link already: is that the same worker?"
+            )
         dialled_as, end.link.peer = end.link.peer, name
         del self._dialled[dialled_as]
         self._dialled[name] = end
         self._told(name, PeerNamed(dialled_as))
+        return ""
 
     def _check_observer(self, frames: list[Buffer]) -> None:
         message, _ = decode(frames)
@@ -498,6 +507,10 @@ class Links:
                 return
             except NameRefusedError as error:
                 self._drop(str(error), **error.facts)
+                if error.session > 0:
+                    refusal = LinkRefused(error.session, f"{self.node} does not let it in: {error}")
+                    sent_off(self._listener, route, [encode_link(refusal)])  # or it has left
+                    self._poll.used(self._listener)
                 return
             if end is None:
                 self._drop("it has said no hello", **self._accepted.facts(parts[0]))
