@@ -105,13 +105,13 @@ class HostMesh(MeshTrait):
         """The sites of the hosts of this slice."""
         return tuple(self._sites[rank] for rank in self._region.ranks()) if self._sites else ()
 
-    def with_python_executable(self, path: str | os.PathLike[str]) -> HostMesh:
+    def with_python_executable(self, python_executable: str | os.PathLike[str]) -> HostMesh:
         """The same hosts, whose procs run under another Python interpreter.
 
         Args:
-            path: an interpreter that has monarch-jupyter of the same version installed.
+            python_executable: the path of one that has monarch-jupyter of the same version.
         """
-        return HostMesh(self._region, os.fspath(path), self._sites, self._name)
+        return HostMesh(self._region, os.fspath(python_executable), self._sites, self._name)
 
     def spawn_procs(
         self,
