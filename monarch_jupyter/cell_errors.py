@@ -18,7 +18,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from monarch import observe
-from monarch.actor import ActorError, RankFailure, SupervisionError
+from monarch.actor import ActorError, MeshStoppedError, RankFailure, SupervisionError
 from monarch_jupyter.hints import with_hint
 from monarch_jupyter.rendering.failures import (
     died_in_cell,
@@ -97,7 +97,7 @@ class CellErrors:
             lines = shell.SyntaxTB.structured_traceback(kind, error, [])
             shell._showtraceback(kind, error, lines)
             return lines
-        if not isinstance(error, HANDLED):
+        if not isinstance(error, HANDLED) or isinstance(error, MeshStoppedError):
             asked = without_refusal(error, trace)
             if asked is None:
                 return self._as_ever(shell, kind, error, trace, tb_offset)
