@@ -5,13 +5,13 @@ Runs in: any process that listens or dials beyond its host.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any, TypeAlias
 
 import msgspec
 
 from monarch._src.core.access import Role
 from monarch._src.core.links import Link, LinkDown, LinkUp, PeerLeft, PeerLost, PeerRefused, Room
+from monarch._src.core.trunk_tries import TrunkTries
 from monarch._src.net.trunk import Trunk
 
 NO_OFFER = "none was offered yet"
@@ -42,7 +42,7 @@ class End:
         self.is_direct = True  # it was not dialled by way of somebody else
         self.trunk: Trunk | None = None  # what is said goes by it
         self.no_trunk = NO_OFFER  # why there is none; empty: there is one
-        self.trunks_ended: deque[float] = deque(maxlen=3)  # when, of late
+        self.trunk_tries = TrunkTries()
 
     @property
     def shown(self) -> str:
