@@ -14,7 +14,7 @@ from monarch._src.core.access import LONGEST_NAME, Names, Role
 from monarch._src.core.links import Link
 from monarch._src.net.gate import who_sent
 from monarch._src.net.link_end import End
-from monarch._src.wire.linking import LinkHello
+from monarch._src.wire.linking import LinkHello, LinkRefused, encode_link
 
 GRAVES = 1024  # ends of sessions that are remembered
 
@@ -29,6 +29,10 @@ class NameRefusedError(Exception):
         super().__init__(why)
         self.facts = facts
         self.session = session
+
+    def refusal(self, by: str) -> bytes:
+        """What that node tells it."""
+        return encode_link(LinkRefused(self.session, f"{by} does not let it in: {self}"))
 
 
 class Accepted:

@@ -44,6 +44,13 @@ class End:
         self.no_trunk = NO_OFFER  # why there is none; empty: there is one
         self.trunk_tries = TrunkTries()
 
+    def also_called(self, name: str, other: End) -> str:
+        """Why it may not have that name, which the other side of another end has."""
+        return (
+            f"who answers at {self.address} calls itself {name}, and so does who answers at "
+            f"{other.address}, to which there is a link already: is that the same worker?"
+        )
+
     @property
     def shown(self) -> str:
         """What the other side is called, for people: where it is, until its name is known."""

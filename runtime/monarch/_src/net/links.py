@@ -68,7 +68,6 @@ from monarch._src.wire.linking import (
     AnyTrunkMessage,
     Data,
     LinkHello,
-    LinkRefused,
     TrunkBegins,
     TrunkOffer,
     decode_link,
@@ -464,19 +463,13 @@ class Links:
             self._trunks.offer(end)
 
     def _name(self, end: End, name: str) -> str:
-        """Who was dialled as anybody calls itself so; returns why it may not, or nothing.
-
-        Then it keeps the name that it was dialled by, and is refused.
-        """
+        """Who was dialled as anybody calls itself so; why it may not (it is refused then)."""
         end.is_anybody = False
         if not is_name(name):
             return f"who answers at {end.address} has no name that a node may have"
         other = self._dialled.get(name)
         if other is not None and not other.link.is_final:
-            return (
-                f"who answers at {end.address} calls itself {name}, and so does who answers at "
-                f"{other.address}, to which there is a link already: is that the same worker?"
-            )
+            return end.also_called(name, other)
         dialled_as, end.link.peer = end.link.peer, name
         del self._dialled[dialled_as]
         self._dialled[name] = end
@@ -507,9 +500,8 @@ class Links:
                 return
             except NameRefusedError as error:
                 self._drop(str(error), **error.facts)
-                if error.session > 0:
-                    refusal = LinkRefused(error.session, f"{self.node} does not let it in: {error}")
-                    sent_off(self._listener, route, [encode_link(refusal)])  # or it has left
+                if error.session:
+                    sent_off(self._listener, route, [error.refusal(self.node)])  # or it has left
                     self._poll.used(self._listener)
                 return
             if end is None:
