@@ -18,7 +18,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from monarch import observe
-from monarch.actor import ActorError, RankFailure, SupervisionError
+from monarch.actor import ActorError, MeshStoppedError, RankFailure, SupervisionError
 from monarch_jupyter.hints import with_hint
 from monarch_jupyter.rendering.failures import (
     died_in_cell,
@@ -30,6 +30,8 @@ from monarch_jupyter.rendering.frames import CellNames, Place, place_lines, rank
 from monarch_jupyter.traces import (
     MACHINERY,
     RUNTIME,
+    is_of_runtime,
+    shortened,
     with_short_causes,
     without_cause,
     without_refusal,
@@ -97,7 +99,7 @@ class CellErrors:
             lines = shell.SyntaxTB.structured_traceback(kind, error, [])
             shell._showtraceback(kind, error, lines)
             return lines
-        if not isinstance(error, HANDLED):
+        if not isinstance(error, HANDLED) or isinstance(error, MeshStoppedError):
             asked = without_refusal(error, trace)
             if asked is None:
                 return self._as_ever(shell, kind, error, trace, tb_offset)
@@ -129,7 +131,10 @@ class CellErrors:
     ) -> list[str]:
         """As any error, but with that traceback; `whole` is for `%tb` and `%debug`."""
         _remember(kind, error, whole)
-        lines = shell.InteractiveTB.structured_traceback(kind, error, trace, tb_offset=tb_offset)
+        short = shortened(trace)
+        lines = shell.InteractiveTB.structured_traceback(kind, error, short, tb_offset=tb_offset)
+        if short is not trace:
+            lines = [*lines, "\n(the middle of a recursion is left out; %tb has every frame)"]
         shell._showtraceback(kind, error, lines)
         return lines
 
@@ -145,6 +150,8 @@ class CellErrors:
         with with_short_causes(error, HANDLED), with_hint(error, trace):
             if handler is not None and isinstance(error, kinds):
                 return handler(kind, error, trace, tb_offset)
+            if shortened(trace) is not trace and is_of_runtime(trace):
+                return self._show(shell, kind, error, trace, trace, tb_offset)
             shell.showtraceback(
                 (kind, error, trace), tb_offset=tb_offset, running_compiled_code=True
             )

@@ -22,7 +22,6 @@ from monarch_jupyter import output
 from monarch_jupyter.folding import Fold, OutputFolder
 from monarch_jupyter.output import ranks_of, tag
 from monarch_jupyter.rank_display import Bundle, Redirected, Route
-from monarch_jupyter.registry import places_of
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 
@@ -68,19 +67,10 @@ class Displays:
         self._flushes: list[threading.Event] = []
         self._thread: threading.Thread | None = None
 
-    def route(self, mesh: ProcMesh) -> Route | None:
-        """What has ranks show here what they display, if it comes along with actors on `mesh`.
-
-        None for processes that somebody else has spawned.
-        """
-        spawned = next((one for one in observe.meshes() if one.uid == mesh.uid), None)
-        if spawned is None:
-            return None
-        whole = not mesh.is_slice and mesh.extent == spawned.extent
-        ranks = range(len(spawned)) if whole else list(places_of(spawned, mesh).values())
+    def route(self, _mesh: ProcMesh) -> Route:
+        """What has ranks show here what they display, if it comes along with what is spawned."""
         # An actor must not fail because nobody looks any more.
-        port = observe.unheeded(self.port())
-        return Route(port, (mesh.name, mesh.uid), spawned.extent, ranks)
+        return Route(observe.unheeded(self.port()))
 
     def port(self) -> Port[Any]:
         """Where ranks send a `Display` to."""

@@ -1,8 +1,8 @@
 """`display(...)` on a rank: what shows a value, made there and shown in the cell that asked.
 
 Runs in: procs; imported there, so it imports nothing of Jupyter, nor of what it can show.
-Owns: where this process sends what it displays; a `Route` comes along with each actor, and the last
-one holds.
+Owns: where this process sends what it displays; a `Route` comes along with each actor and bootstrap
+function, and the last one holds.
 Invariants: what leaves the rank is text and base64, so it can be shown where neither the class nor
 its library is installed. Who displays does not fail of there being nobody to show it.
 """
@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
 
-from monarch.actor import Actor, Extent, Port, context
+from monarch.actor import Actor, Point, Port, ProcMesh, context
 from monarch_jupyter.rank_widgets import is_widget, widget_html
 
 Bundle = dict[str, str]
@@ -97,28 +97,25 @@ def is_figure(value: object) -> bool:
 
 
 class Route:
-    """Where ranks of a mesh send what they display: unpickled on one, it is the way from there."""
+    """Where ranks send what they display: unpickled on one, it is the way from there."""
 
-    def __init__(
-        self, port: Port[Any], mesh: tuple[str, str], extent: Extent, ranks: Sequence[int]
-    ) -> None:
-        """`mesh`: its name and its uid; `ranks` are the places in it, of this extent, that the
-        actors have in order that this comes along with.
-        """
-        self._given = port, mesh, extent, ranks
+    def __init__(self, port: Port[Any]) -> None:
+        self._port = port
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrive, self._given
+        return _arrive, (self._port,)
 
 
 class Redirected(Actor):
     """Nothing but what comes along with it."""
 
 
-def _arrive(port: Port[Any], mesh: tuple[str, str], extent: Extent, ranks: Sequence[int]) -> None:
+def _arrive(port: Port[Any]) -> None:
     global _way
-    rank = ranks[context().actor_instance.rank.rank]
-    _way = port, (*mesh, rank, dict(extent.point_of_rank(rank)))
+    instance = context().actor_instance
+    proc: ProcMesh = instance.proc
+    point: Point = instance.proc_ref.point_of(instance.proc_id)
+    _way = port, (proc.name, proc.uid, point.rank, dict(point))
     install()
 
 

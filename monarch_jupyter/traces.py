@@ -19,6 +19,7 @@ import IPython
 import monarch
 import monarch_jupyter
 
+MOST_LINKS = 200
 _RAISE = opmap["RAISE_VARARGS"]
 
 
@@ -61,6 +62,20 @@ def without_refusal(error: BaseException, trace: TracebackType | None) -> Traceb
     return _made_of(whole[:inner])
 
 
+def shortened(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the middle of a recursion: IPython takes 6 ms to show a frame."""
+    whole = list(_links(trace))
+    if len(whole) <= MOST_LINKS:
+        return trace
+    half = MOST_LINKS // 2
+    return _made_of([*whole[:half], *whole[-half:]])
+
+
+def is_of_runtime(trace: TracebackType | None) -> bool:
+    """Whether it leads through the runtime."""
+    return any(_file(link).startswith(RUNTIME) for link in _links(trace))
+
+
 @contextmanager
 def without_cause(error: BaseException) -> Generator[None]:
     """While it is shown alone."""
@@ -91,9 +106,9 @@ def with_short_causes(
         trace = one.__traceback__
         kept.append((one, trace, one.__cause__, one.__suppress_context__))
         if isinstance(one, of_ranks):
-            one.__traceback__, one.__cause__ = without_runtime(trace), None
+            one.__traceback__, one.__cause__ = shortened(without_runtime(trace)), None
         else:
-            one.__traceback__ = without_refusal(one, trace) or trace
+            one.__traceback__ = shortened(without_refusal(one, trace) or trace)
             behind += _behind(one)
     try:
         yield

@@ -18,6 +18,7 @@ from monarch.actor import (
     MeshStoppedError,
     Port,
     ProcMesh,
+    SupervisionError,
     ValueMesh,
     as_endpoint,
     current_rank,
@@ -258,6 +259,17 @@ def test_a_stopped_mesh_is_refused_at_the_call_whatever_the_adverb(
     adding.stop().get(timeout=60)
     with pytest.raises(MeshStoppedError, match=r"'adding'.*has been stopped"):
         call(1)
+
+
+def test_who_asks_whether_what_it_calls_is_there_need_not_ask_whether_it_was_stopped(
+    four: ProcMesh,
+) -> None:
+    adding = four.spawn("adding", Adding)
+    adding.stop().get(timeout=60)
+    with pytest.raises(SupervisionError, match="has been stopped") as caught:
+        adding.plus_rank.call(1).get(timeout=60)
+    assert isinstance(caught.value, RuntimeError)
+    assert caught.value.failures == (), "nothing has failed"
 
 
 def test_what_cannot_be_pickled_is_named_with_the_cell_in_a_notebook(tmp_path: Path) -> None:

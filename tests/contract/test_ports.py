@@ -214,6 +214,46 @@ def test_a_ranked_once_port_tells_who_answered(four: ProcMesh) -> None:
     assert receiver.recv().get(timeout=60) == (0, 0)
 
 
+def test_a_receiver_can_be_asked_who_sent(four: ProcMesh) -> None:
+    port, receiver = Channel[int].open()
+    send(four.spawn("sending", Sending).rank, (), {}, port)
+    ranked = receiver.ranked()
+    found = sorted(ranked.recv().get(timeout=60) for _ in range(3))
+    last = receiver.recv().get(timeout=60)  # both read the same messages
+    assert sorted([*found, (last, last)]) == [(rank, rank) for rank in range(4)]
+    assert isinstance(ranked, type(receiver))
+
+
+def test_what_one_way_of_reading_gave_up_the_other_has() -> None:
+    port, receiver = Channel[int].open()
+    ranked = receiver.ranked()
+    for asks, other in ((receiver, ranked), (ranked, receiver)):
+        with pytest.raises(TimeoutError):
+            asks.recv().get(timeout=0)
+        future = other.recv()
+        port.send(5)
+        assert future.get(timeout=60) == (5 if other is receiver else (0, 5))
+        # It comes when nobody waits for it any more.
+        future = asks.recv()
+        with pytest.raises(TimeoutError):
+            future.get(timeout=0)
+        port.send(6)
+        behind, last = Channel[int].open()
+        behind.send(0)
+        last.recv().get(timeout=60)
+        assert future.done
+        assert other.recv().get(timeout=60) == (6 if other is receiver else (0, 6))
+
+
+def test_a_receiver_that_tells_ranks_keeps_its_port_open(four: ProcMesh) -> None:
+    port, receiver = Channel[int].open()
+    ranked = receiver.ranked()
+    del receiver
+    gc.collect()
+    send(four.slice(gpus=1).spawn("sending", Sending).rank, (), {}, port)
+    assert ranked.recv().get(timeout=60) == (0, 0)
+
+
 def test_a_ranked_port_counts_ranks_in_the_slice_that_was_sent_to(grid: ProcMesh) -> None:
     port, receiver = Channel[int].open_ranked()
     send(grid.spawn("sending", Sending).slice(gpus=slice(1, 3)).rank, (), {}, port)

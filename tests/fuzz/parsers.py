@@ -315,9 +315,10 @@ KEPT = msgspec.json.encode(
 )  # fmt: skip
 JOB = msgspec.json.encode(
     job_record.JobRecord(
-        1, "monarch._src.job.process:ProcessJob", "a1", 1.5, {"meshes": {"a": 2}, "env": None}
+        1, "monarch._src.job.process:ProcessJob", "a1", 1.5,
+        {"_meshes": {"a": 2}, "_env": {}, "_workers": [], "_directory": None, "_host": "h1"},
     )
-)
+)  # fmt: skip
 SEEN = seen.ActorsSeen(
     (seen.SeenActor("trainers", "Trainer", ("step",), 3, (("rate", "0.1"),), 2, False),)
 )
@@ -367,7 +368,7 @@ def parsers(folder: Path, board: Board) -> list[Parser]:
     def read_job(content: bytes) -> object:
         found = job_record.read(job(content))
         kind = job_record.class_of(found.kind, JobTrait, "it")
-        return job_record.restored(kind, found.values, "it")
+        return job_record.restored(kind, found.values, frozenset({"_is_applied"}), "it")
 
     def read_board(content: bytes) -> object:
         board._map[:SLOT] = bytes(content)[:SLOT].ljust(SLOT, b"\0")  # as a rank may

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from monarch import observe
-from monarch.actor import Actor, ProcMesh, context, endpoint, this_proc
+from monarch.actor import Actor, ProcMesh, context, endpoint, this_host, this_proc
 from tests.integration.actors import Echo
 
 
@@ -83,3 +83,54 @@ def test_nothing_comes_along_with_actors_of_the_client_itself(
     noting = this_proc().spawn("noting", Noting)
     assert noting.at_the_begin.call_one().get(timeout=60) is None
     noting.stop().get(timeout=60)
+
+
+class Nested(Actor):
+    def __init__(self) -> None:
+        self.noting = this_host().spawn_procs(name="inner").spawn("inner", Noting)
+
+    @endpoint
+    def what_came(self) -> str | None:
+        return self.noting.at_the_begin.call_one().get(timeout=60)
+
+
+def test_what_came_goes_on_with_what_an_actor_spawns(
+    spawn_procs: Callable[..., ProcMesh], accompany: Callable[..., None]
+) -> None:
+    procs = spawn_procs(name="workers")
+    accompany(lambda mesh: Note(mesh.name))
+    nested = procs.spawn("nested", Nested)
+    assert nested.what_came.call_one().get(timeout=60) == "workers inner"
+
+
+def test_what_comes_along_is_there_before_a_bootstrap_function(
+    spawn_procs: Callable[..., ProcMesh], accompany: Callable[..., None]
+) -> None:
+    accompany(lambda mesh: Note(mesh.name))
+
+    def boot() -> None:
+        os.environ["AT_BOOT"] = os.environ["NOTED"]
+
+    procs = spawn_procs({"gpus": 2}, bootstrap=boot, name="workers")
+    accompany(None)
+    noting = procs.spawn("noting", AtBoot)
+    assert noting.noted.call().get(timeout=60).values() == ["workers bootstrap"] * 2
+
+
+class AtBoot(Actor):
+    @endpoint
+    def noted(self) -> str:
+        return os.environ["AT_BOOT"]
+
+
+def test_a_bootstrap_function_runs_without_what_cannot_be_used_there(
+    spawn_procs: Callable[..., ProcMesh],
+    accompany: Callable[..., None],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    accompany(lambda mesh: Broken())
+    procs = spawn_procs(bootstrap=print, name="workers")
+    assert procs.initialized.get(timeout=60)
+    observe.flush_output()
+    said = "what came along with the bootstrap function of 'workers' is of no use here"
+    assert said in capfd.readouterr().err

@@ -285,3 +285,15 @@ def test_a_wait_on_a_stack_that_is_nearly_full_loses_no_answer(four: ProcMesh) -
             ways.add("no room")
         assert future.get(timeout=60) == spare
     assert ways == {"got", "no room"}
+
+
+def test_who_forgets_to_get_is_told_so(four: ProcMesh) -> None:
+    answer: Any = four.spawn("echo", Echo).rank.call()
+    with pytest.raises(TypeError, match=r"a Future has no item 0: .* get\(\) it, or await it,"):
+        answer[0]
+    with pytest.raises(AttributeError, match=r"no attribute 'values': .*\.get\(\)\.values`"):
+        answer.values()
+    # Who asks what an object can do is given no advice, and no answer either.
+    assert not hasattr(answer, "_repr_html_")
+    assert not hasattr(answer, "source")
+    assert answer.get(timeout=60).values() == [0, 1, 2, 3]

@@ -195,7 +195,7 @@ def test_another_interpreter_is_executed_and_works_alike(
     python = tmp_path / "python-by-another-name"
     python.symlink_to(os.path.realpath(sys.executable))
     packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    host = this_host().with_python_executable(python)
+    host = this_host().with_python_executable(python_executable=str(python))
     procs = host.spawn_procs({"gpus": 2}, env={"PYTHONPATH": os.pathsep.join(packages)})
     teller = procs.spawn("teller", Teller)
     try:

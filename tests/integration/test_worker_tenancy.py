@@ -24,6 +24,7 @@ from monarch.actor import (
     start_worker_loop_forever,
     this_host,
 )
+from monarch.session import sessions
 from tests.integration.commands import Commands, monarch
 from tests.integration.residents import CLIENT, Resident
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
@@ -175,11 +176,39 @@ def test_a_program_serves_its_host_as_long_as_it_runs(tmp_path: Path) -> None:
     ended.get(timeout=PATIENCE_S)
 
 
+@pytest.mark.parametrize("asked", ["tcp://127.0.0.1:0", "tcp://localhost:0@tcp://127.0.0.1:0"])
+def test_a_program_that_serves_at_any_port_says_which_it_got(
+    asked: str, own_base_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = start_worker_loop_forever(address=asked, ca=TRUST_ALL)
+    listening, others = capsys.readouterr().out.splitlines()
+    address = listening.removeprefix("listening at ")
+    assert int(address.rpartition(":")[2])
+    # No other host could dial loopback, so none is told where.
+    assert others.startswith("others reach it at no address: ")
+    dialled = asked.replace(":0", ":" + address.rpartition(":")[2])
+    assert f"worker at {dialled}, " in Commands(own_base_directory).ps()
+    assert dialled in [one.serves for one in sessions()]
+    attach_to_workers(ca=TRUST_ALL, workers=[dialled]).shutdown().get(timeout=PATIENCE_S)
+    ended.get(timeout=PATIENCE_S)
+
+
+def test_a_program_that_serves_where_it_was_told_prints_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = f"ipc://{tmp_path}/w"
+    ended = start_worker_loop_forever(address=address, ca=TRUST_ALL)
+    attach_to_workers(ca=TRUST_ALL, workers=[address]).shutdown().get(timeout=PATIENCE_S)
+    ended.get(timeout=PATIENCE_S)
+    assert capsys.readouterr().out == ""
+
+
 def test_monarch_ps_shows_a_worker_and_reap_leaves_it_alone(own_base_directory: Path) -> None:
     with alone() as one:
         commands = Commands(own_base_directory)
-        assert "worker at tcp://127.0.0.1:0" in commands.ps()
+        assert f"worker at {one.address}, " in commands.ps()
         (found,) = [s for s in commands.sessions() if s["agent_pid"] == one.process.pid]
         assert (found["state"], found["problem"], found["client"]) == ("live", None, None)
+        assert found["serves"] == one.address
         commands.reap()
         assert one.process.poll() is None

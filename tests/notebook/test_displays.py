@@ -111,6 +111,58 @@ def test_actors_of_processes_that_a_program_spawns_display_too(kernel: Kernel) -
     assert "gpus=3" in data["text/html"]
 
 
+BOOT = """
+from monarch.actor import Actor, current_rank, endpoint, this_host
+class Rich:
+    def __init__(self, text):
+        self.text = text
+    def _repr_html_(self):
+        return f"<b>{self.text}</b>"
+def boot():
+    display(Rich(f"boots {current_rank().rank}"))
+    from IPython.display import HTML, display as shows
+    shows(HTML("<i>boots</i>"))
+"""
+
+
+def test_a_bootstrap_function_displays_in_the_cell_that_spawns(kernel: Kernel) -> None:
+    kernel.ok(BOOT)
+    shown = kernel.ok("p = this_host().spawn_procs({'gpus': 2}, boot, 'p')\np.initialized.get()")
+    found = "".join(sorted(data["text/html"] for data in shown.displays))
+    assert "<b>boots 0</b>" in found
+    assert "<b>boots 1</b>" in found
+    assert "gpus=1" in found
+    assert found.count("<i>boots</i>") == 1, "alike, so shown once for both"
+
+
+NESTED = """
+class Below(Actor):
+    def __init__(self, depth):
+        self.below = None
+        if depth:
+            inner = this_host().spawn_procs({"r": 2}, boot, name=f"depth{depth}")
+            self.below = inner.spawn("below", Below, depth - 1)
+            self.below.initialized.get()
+    @endpoint
+    def show(self):
+        if self.below is None:
+            display(Rich("deep"))
+        else:
+            self.below.slice(r=1).show.call_one().get()
+"""
+
+
+def test_actors_that_were_spawned_by_actors_display_too(kernel: Kernel) -> None:
+    kernel.ok(BOOT + NESTED)
+    kernel.ok("p = this_host().spawn_procs(name='p')")
+    shown = kernel.ok("a = p.spawn('a', Below, 2)\na.initialized.get()")
+    found = "".join(data["text/html"] for data in shown.displays)
+    assert "<b>boots 1</b>" in found
+    (data,) = kernel.ok("a.show.call_one().get();").displays
+    assert "<b>deep</b>" in data["text/html"]
+    assert "r=1" in data["text/html"]
+
+
 def test_what_plt_show_shows_on_a_rank_is_a_picture(kernel: Kernel) -> None:
     pytest.importorskip("matplotlib")
     kernel.ok(f"%monarch spawn workers gpus=1\n{ACTOR}a = workers.spawn('a', A)")

@@ -446,3 +446,25 @@ def test_a_refused_spawn_says_what_failed_and_what_to_do(kernel: Kernel) -> None
     text = kernel.run("workers.spawn('more', Frail)").traceback
     assert re.search(r"workers\[gpus=1\] \(pid \d+\) died while it ran Frail\.die", text)
     assert "'more' is not spawned: stop() these procs and spawn others, or spawn it on a" in text
+
+
+def test_a_recursion_in_what_the_runtime_calls_is_told_by_its_ends(kernel: Kernel) -> None:
+    frail(kernel, 1)
+    kernel.ok(
+        "def dive(depth):\n    if not depth:\n        raise KeyError('the bottom')\n"
+        "    dive(depth - 1)\n"
+        "class Deep:\n    def __reduce__(self):\n        dive(900)"
+    )
+    asked = "frail.step.call(Deep())"
+    shown = kernel.run(asked)
+    assert "the bottom" in shown.traceback
+    assert asked in shown.traceback
+    asked = "this_host().spawn_procs(bootstrap_command=lambda point: dive(900))"
+    shown = kernel.run(f"from monarch.actor import this_host\n{asked}")
+    assert shown.error_name == "KeyError"
+    assert "the bottom" in shown.traceback
+    assert f"-> 2 {asked}" in shown.traceback
+    assert "(the middle of a recursion is left out; %tb has every frame)" in shown.traceback
+    assert shown.traceback.count("--> 4     dive(depth - 1)") < 200
+    kernel.ok("import sys, traceback")
+    assert kernel.value("len(traceback.extract_tb(sys.last_traceback)) > 900") == "True"

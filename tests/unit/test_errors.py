@@ -105,6 +105,7 @@ def test_the_errors_are_those_that_their_tree_shows() -> None:
     assert not issubclass(ActorError, RuntimeError)
     assert SupervisionError().exception is None
     assert issubclass(RestartedError, SupervisionError)
+    assert issubclass(MeshStoppedError, SupervisionError)
     for error in (ActorError, SupervisionError, RestartedError, MeshStoppedError, DeadlockError):
         assert error.__module__ == "monarch.actor", "where users import it from"
 

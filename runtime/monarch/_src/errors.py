@@ -9,7 +9,6 @@
     ├── JobError              (RuntimeError) the hosts of a job could not be had, or are gone
     ├── HostUnreachableError  (ConnectionError) no address of a host could be reached
     ├── MessageLostError      (ConnectionError) an injected fault has lost a call, or its answer
-    ├── MeshStoppedError      (RuntimeError) a mesh was used after `stop`
     ├── RDMAError             (RuntimeError) bytes could not be moved; nothing touches them any more
     │   ├── RDMAHandleError       the buffer was dropped, its memory freed, or it never was
     │   ├── RDMAOwnerLostError    the process that has the memory has ended
@@ -20,6 +19,7 @@
     ├── StacksError           (RuntimeError) the stacks of ranks cannot be read here, and why
     ├── SessionError          (RuntimeError) a session cannot be kept, taken up or let go of
     └── SupervisionError      (RuntimeError) what you called has died, or never lived
+        ├── MeshStoppedError  a mesh was used after `stop`
         └── RestartedError    it died in the middle of the call, and is being started again
 
 `ActorError` and `SupervisionError` carry `RankFailure`s (`monarch._src.failures`), data first, and
@@ -117,6 +117,14 @@ class SupervisionError(_FailureReport, RuntimeError):
         return type(self), (self._message, self.failures, self.remedy)
 
 
+class MeshStoppedError(SupervisionError):
+    """A mesh was used after it had been stopped. Nothing has failed, so there are no `failures`.
+
+    A SupervisionError, so that a program which asks whether what it calls is still there need not
+    ask in two ways.
+    """
+
+
 class RestartedError(SupervisionError):
     """What was called has died, and its process is being started again: its state is lost.
 
@@ -160,10 +168,6 @@ class DeadlockError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.cycle,)
-
-
-class MeshStoppedError(RuntimeError):
-    """A mesh was used after it had been stopped."""
 
 
 class HostUnreachableError(ConnectionError):

@@ -108,6 +108,21 @@ def test_what_others_dial_stands_before_where_to_listen() -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "is_at"),
+    [
+        ("tcp://*:0", "tcp://*:4711"),
+        ("tcp://h.example:0@tcp://*:0", "tcp://h.example:4711@tcp://*:4711"),
+        ("tcp://h.example:80@tcp://*:0", "tcp://h.example:80@tcp://*:4711"),
+    ],
+)
+def test_a_listener_has_the_port_that_it_got_and_tells_it_where_none_was_said(
+    asked: str, is_at: str
+) -> None:
+    listening = parse_listening(asked)
+    assert str(listening.at(listening.bind.with_port(4711))) == is_at
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("tcp://a:1@tcp://b:2@tcp://c:3", "more than two addresses"),

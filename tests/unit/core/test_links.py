@@ -21,7 +21,15 @@ from monarch._src.core.link_states import (
     Transmit,
 )
 from monarch._src.core.links import ACK_EVERY, Link, NoRoomError
-from monarch._src.wire.linking import Ack, Data, LinkHello, LinkMessage, decode_link, encode_link
+from monarch._src.wire.linking import (
+    Ack,
+    Data,
+    LinkHello,
+    LinkMessage,
+    LinkRefused,
+    decode_link,
+    encode_link,
+)
 
 VERSIONS = {"protocol": "1", "monarch": "0.1.0", "python": "3.11.7", "platform": "linux"}
 BOUNDS = Bounds(patience_s=24.0, ping_s=1.0, window=1000, queue=4000)
@@ -324,6 +332,20 @@ def test_versions_that_differ_are_refused_with_a_table_on_both_sides(key: str, t
         marked = [line.split() for line in lines if "<-- differs" in line]
         assert marked == [[key, here, there, "<--", "differs"]]
         assert link.state is LinkState.REFUSED
+
+
+def test_who_is_refused_before_it_has_heard_a_hello_is_told_why(ends: Ends) -> None:
+    dialling = Link("a", 30, VERSIONS, "b", BOUNDS, 0.0)
+    dialling.connected(0.0)
+    assert dialling.received(LinkRefused(31, "it is not meant"), (), 0.0) == []
+    assert dialling.received(LinkRefused(0, "it is not meant"), (), 0.0) == []
+    assert dialling.received(LinkRefused(30, "no such name"), (), 0.0) == [
+        PeerRefused("no such name")
+    ]
+    assert dialling.state is LinkState.REFUSED
+    # Who has heard one belongs to a session, and to none other.
+    assert ends.a.received(LinkRefused(10, "no such name"), (), 0.0) == []
+    assert ends.a.state is LinkState.UP
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,17 @@ class FileJob(JobTrait):
             file.unlink(missing_ok=True)
 
 
+class PlainJob(FileJob):
+    """One that annotates nothing of its own."""
+
+    def __init__(self, directory: Path, *names: str) -> None:
+        super().__init__(directory, *names)
+        self.partition = "short"
+
+    def can_run(self, spec: JobTrait) -> bool:
+        return super().can_run(spec) and self.partition == "short"
+
+
 class UnwritableJob(FileJob):
     """One that holds what JSON cannot."""
 
@@ -160,6 +171,11 @@ def record(kind: str = "monarch.job:LocalJob", number: int = 1, **values: object
         (record("monarch.job:JobTrait"), "names monarch.job:JobTrait, which is no job"),
         (record("nowhere:Job"), "a job of nowhere:Job, which cannot be imported"),
         (record(_host_names=5), "_host_names: Expected `array`"),
+        (record(), "_host_names, _log_directory is missing; remove it"),
+        (record(_host_names=["hosts"]), "as this version writes one: _log_directory is missing"),
+        (record(_log_directory=None, _host_names=["a"], kill=1), "kill is not written of one"),
+        (record(_log_directory=None, _host_names=["a"], _record="/x"), "_record is not written"),
+        (record(_log_directory=None, _host_names=["a"], _process=3), "_process is not written"),
     ],
 )
 def test_what_is_no_record_is_refused_and_runs_nothing(path: Path, text: str, why: str) -> None:
@@ -170,6 +186,41 @@ def test_what_is_no_record_is_refused_and_runs_nothing(path: Path, text: str, wh
     with pytest.raises(JobError, match=why):
         LocalJob().state(path)
     assert path.read_text() == text
+
+
+def without(path: Path, name: str) -> None:
+    """That attribute goes from the record, as if a version had written it that had none."""
+    said = json.loads(path.read_text())
+    del said["values"][name]
+    path.write_text(json.dumps(said))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(FileJob, "names"), (PlainJob, "names"), (PlainJob, "partition")]
+)
+def test_a_record_without_an_attribute_is_told_with_its_path_and_what_to_do(
+    hosts: Path, path: Path, kind: type[FileJob], name: str
+) -> None:
+    kind(hosts, "a").state(path)
+    without(path, name)
+    with pytest.raises(JobError) as error:
+        kind(hosts, "a").state(path)
+    said = str(error.value)
+    assert said.startswith(f"{path} does not hold a {kind.__name__} as this version writes one: ")
+    assert f"{name} is missing; remove it to reserve anew" in said
+    assert listed(hosts) == ["a"]
+    path.unlink()
+    (hosts / "a").unlink()
+    assert kind(hosts, "a").state(path) is not None
+
+
+def test_an_attribute_error_of_the_job_s_own_code_stays_one(
+    hosts: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FileJob(hosts, "a").state(path)
+    monkeypatch.setattr(FileJob, "can_run", lambda *_: path.no_such_thing)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        FileJob(hosts, "a").state(path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to give a file away takes root")

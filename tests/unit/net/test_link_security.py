@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from monarch._src.core.access import Role, fingerprint
 from monarch._src.core.addresses import Address
-from monarch._src.core.link_states import Bounds, LinkUp, PeerLost, PeerRefused
+from monarch._src.core.link_states import Bounds, LinkUp, PeerLeft, PeerLost, PeerRefused
 from monarch._src.core.tally import EACH
 from monarch._src.net import keys
 from monarch._src.net.keys import Keys
@@ -33,6 +33,7 @@ from monarch._src.wire.linking import (
     Data,
     LinkHello,
     LinkMessage,
+    LinkRefused,
     Ping,
     decode_link,
     encode_link,
@@ -266,6 +267,52 @@ def test_nobody_takes_a_name_that_belongs_to_another_key(
     guarded.wait_for_refusals(1)
     assert guarded.refused()[0]["why"] == "that name belongs to another key"
     guarded.still_works()
+
+
+def test_who_may_not_have_its_name_hears_why(
+    guarded: Guarded, make_party: Make, job_keys: Load
+) -> None:
+    other = make_party("client-1", job_keys(Role.WORKER))
+    other.dial(guarded.worker, guarded.address)
+    why = "worker-1 does not let it in: that name belongs to another key"
+    assert other.next_notice() == PeerRefused(why)
+    with pytest.raises(ConnectionError):
+        other.send(guarded.worker, b"let me in")
+    guarded.still_works()
+
+
+def test_an_earlier_node_of_a_name_hears_that_another_has_it_and_takes_nothing_from_it(
+    guarded: Guarded, job_keys: Load, dial: Callable[[Keys | None], Any]
+) -> None:
+    raw = dial(job_keys(Role.OWNER))
+    raw.send_multipart([hello("client-1", 5)])
+    why = "worker-1 does not let it in: another node, which has begun later, has that name"
+    assert answer(raw) == LinkRefused(5, why)
+    guarded.worker.send(guarded.owner, b"still yours")
+    assert guarded.owner.next_message() == b"still yours"
+    guarded.still_works()
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "peer"), [(-1, 0), (0, 0), (-1, (1 << 64) - 1), ((1 << 64) - 1, -1)]
+)
+def test_a_hello_of_no_possible_life_is_dropped(
+    guarded: Guarded,
+    job_keys: Load,
+    dial: Callable[[Keys | None], Any],
+    incarnation: int,
+    peer: int,
+) -> None:
+    raw = dial(job_keys(Role.OWNER))
+    for name in ("client-1", "observer-7", "client-7"):
+        said = LinkHello(name, incarnation, link_versions(), peer, 0, 1 << 20, True)
+        raw.send_multipart([encode_link(said)])
+    guarded.wait_for_refusals(3)
+    guarded.owner.links.hang_up(guarded.worker.name, "bye")
+    guarded.worker.next_notice(PeerLeft)
+    raw.send_multipart([encode_link(LinkHello("client-1", incarnation, {}, peer, 0, 0, True))])
+    raw.send_multipart([hello("client-8")])
+    assert isinstance(answer(raw), LinkHello), "it works on"
 
 
 def test_an_observer_has_a_name_of_observers_and_others_have_none(

@@ -181,3 +181,19 @@ def test_versions_that_differ_are_told_on_both_sides(
         both = [mine[field], "1.2.3"]
         both = both if (party is worker) == dialled else both[::-1]
         assert marked == [f"{field} {both[0]} {both[1]} <-- differs"]
+
+
+def test_a_second_worker_of_a_name_is_told_with_the_addresses_of_both(make_party: Make) -> None:
+    client = make_party("client-1", None)
+    first, second = (make_party("worker-1", None) for _ in range(2))
+    places = [one.listen(trusts_all=True) for one in (first, second)]
+    client.links.dial("?0", places[0], anybody=True)
+    client.is_up()
+    client.links.dial("?1", places[1], anybody=True)
+    refused = client.next_notice(PeerRefused)
+    assert refused.why == (
+        f"who answers at {places[1]} calls itself worker-1, and so does who answers at "
+        f"{places[0]}, to which there is a link already: is that the same worker?"
+    )
+    client.send(first, b"you are meant")
+    assert first.next_message() == b"you are meant"

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from monarch._src.core import trunk_tries
 from monarch._src.core.access import Role
 from monarch._src.core.addresses import parse_address
-from monarch._src.core.link_states import Bounds, LinkDown, PeerLeft
+from monarch._src.core.link_states import Bounds, LinkDown, PeerLeft, PeerLost
 from monarch._src.net import trunks
 from monarch._src.net.trunk import KNOCK_BYTES
 from monarch._src.wire.linking import TrunkOffer
@@ -210,6 +211,25 @@ def test_one_that_breaks_again_and_again_is_not_offered_for_a_while(
     connections = meddler.connections
     exchanged(worker, owner)
     assert meddler.connections == connections
+
+
+def test_one_that_broke_again_and_again_is_tried_once_more_after_a_pause(
+    link: Callable[..., Pair], meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trunk_tries, "FIRST_S", 0.2)
+    meddler.leads_to = 0
+    worker, owner = link()
+    for _ in range(4):  # before each there is at most a pause, and no other connection
+        owner.by_trunk(worker)
+        meddler.cut()
+    owner.by_trunk(worker)
+    exchanged(worker, owner)
+    told = [notice for _, notice in drained(owner) if isinstance(notice, PeerLost | PeerLeft)]
+    assert told == []
+
+
+def drained(party: Party) -> list[tuple[str, Any]]:
+    return [party.notices.get() for _ in range(party.notices.qsize())]
 
 
 def test_the_last_words_of_who_leaves_arrive(pair: Pair) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import inspect
 import threading
 
+from monarch._src.actor.accompanying import take as take_along
 from monarch._src.actor.context import ActorId, ActorInstance, Context, End, current
 from monarch._src.actor.remote import describe, unship
 from monarch._src.actor.runtime import Runtime
 from monarch._src.core.waiting import Waiting
 from monarch._src.failures import RankFailure
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.messages import Bootstrapped
+from monarch._src.wire.messages import Bootstrap, Bootstrapped
 
 NAME = "bootstrap"
 
@@ -22,8 +23,9 @@ NAME = "bootstrap"
 class BootstrapRun:
     """One run of it. `failure` says what it raised; told of the rank as a constructor's is."""
 
-    def __init__(self, runtime: Runtime, payload: Payload) -> None:
+    def __init__(self, runtime: Runtime, message: Bootstrap, payload: Payload) -> None:
         self.failure: RankFailure | None = None
+        self._message = message
         self._runtime = runtime
         self._payload = payload
 
@@ -38,9 +40,12 @@ class BootstrapRun:
             ref, _no_end, NAME,
         )  # fmt: skip
         instance.thread = threading.get_ident()
-        before = current.set(Context(instance, runtime.rank, list(ref.labels), list(ref.sizes)))
+        origin = self._message.origin
+        here = Context(instance, runtime.rank, list(ref.labels), list(ref.sizes), origin)
+        before = current.set(here)
         running = runtime.slot.prepare(NAME.encode())
         try:
+            take_along(self._message.along, f"the bootstrap function of {ref.name!r}")
             error = self._run()
         except BaseException as raised:
             error = raised

@@ -389,6 +389,20 @@ class Future(Waitable, Generic[R]):
                 "it; `for point, value in mesh.endpoint.call(...).get().items():`"
             )
 
+        def __getitem__(self, at: object) -> NoReturn:
+            raise TypeError(
+                f"a Future has no item {at!r}: it is the answer to come; get() it, or await it, "
+                "first: `mesh.endpoint.call(...).get()`"
+            )
+
+        def __getattr__(self, name: str) -> NoReturn:
+            # Only of what is not there. Who asks what an object can do asks for private names.
+            hint = "" if name.startswith("_") or name == "source" else _NO_ANSWER.format(name=name)
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
+                name=name, obj=self,
+            )  # fmt: skip
+
     def __repr__(self) -> str:
         state = "pending" if not self.done else "failed" if self._error is not None else "done"
         return f"<Future {state}>"
@@ -412,6 +426,12 @@ def _owed_by(pending: Any) -> str:
         where = f"{procs.name}, {points_text(points)}"
     of = f" ({len(owing)} of {ranks} ranks)" if ranks > 1 else ""
     return f" from {target.class_name}.{pending.endpoint} on {where}{of}"
+
+
+_NO_ANSWER = (
+    ": it is the answer to come; get() it, or await it, first: "
+    "`mesh.endpoint.call(...).get().{name}`"
+)
 
 
 def _cancel(pending: Any) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from monarch._src.actor.context import current
 from monarch._src.actor.future import Future
@@ -143,21 +143,39 @@ def unheeded(port: Port[R]) -> Port[R]:
     return _port(port.node, port.address, port.number, 0, False, False)
 
 
+class _Awaited:
+    """A future for a message, and whether it is to say who sent that."""
+
+    __slots__ = ("future", "ranked")
+
+    def __init__(self, future: Future[Any], ranked: bool) -> None:
+        self.future = future
+        self.ranked = ranked
+
+    def settle(self, rank: int, status: int, payload: Payload) -> None:
+        """This is the message."""
+
+        def decode() -> Any:
+            value = decoded(status, payload)
+            return (rank, value) if self.ranked else value
+
+        self.future.settle(decode)
+
+
 class PortReceiver(Generic[R]):
     """The receiving end; stays where it was made.
 
     The port is closed when nobody has this any more, nor waits for one of its futures.
     """
 
-    def __init__(self, run: Runtime, *, ranked: bool, once: bool) -> None:
+    def __init__(self, run: Runtime, *, once: bool) -> None:
         self._runtime = run
-        self._ranked = ranked
         self._once = once
         self._taken = False
         self._lock = threading.Lock()
         self._messages: deque[tuple[int, int, Payload]] = deque()
-        self._waiting: deque[Future[Any]] = deque()
-        self._unread: deque[Future[Any]] = deque()  # settled when nobody waited for them any more
+        self._waiting: deque[_Awaited] = deque()
+        self._unread: deque[_Awaited] = deque()  # settled when nobody waited for them any more
         self.number = run.open_port(self)
 
     def __repr__(self) -> str:
@@ -169,20 +187,32 @@ class PortReceiver(Generic[R]):
         Raises:
             RuntimeError: a once-port that has been read.
         """
+        return self._next(ranked=False)
+
+    def ranked(self) -> PortReceiver[tuple[int, R]]:
+        """This receiver, as one that gives (rank of the sender in the slice called, value).
+
+        Both read the same messages, each of which goes to one of them.
+        """
+        return _RankedReceiver(self)
+
+    def _next(self, *, ranked: bool) -> Future[Any]:
         with self._lock:
-            future = self._given_up()
-            if future is not None:
-                future.given_up = False
-                return future
+            awaited = self._given_up()
+            if awaited is not None:
+                awaited.ranked = ranked
+                awaited.future.given_up = False
+                return awaited.future
             if self._once and self._taken:
                 raise RuntimeError("this port takes one message, and it has been read")
             self._taken = True
             future = self._runtime.new_future()
+            awaited = _Awaited(future, ranked)
             if self._messages:
-                self._settle(future, *self._messages.popleft())
+                awaited.settle(*self._messages.popleft())
             else:
                 future.source = self
-                self._waiting.append(future)
+                self._waiting.append(awaited)
             return future
 
     def deliver(self, rank: int, status: int, payload: Payload) -> None:
@@ -191,28 +221,37 @@ class PortReceiver(Generic[R]):
             if not self._waiting:
                 self._messages.append((rank, status, payload))
                 return
-            future = self._waiting.popleft()
-            future.source = None
-            self._settle(future, rank, status, payload)
-            if future.given_up:
-                self._unread.append(future)
+            awaited = self._waiting.popleft()
+            awaited.future.source = None
+            awaited.settle(rank, status, payload)
+            if awaited.future.given_up:
+                self._unread.append(awaited)
 
-    def _given_up(self) -> Future[Any] | None:
+    def _given_up(self) -> _Awaited | None:
         """A future that somebody stopped waiting for: what it gets is the next message."""
         while self._unread:
-            future = self._unread.popleft()
-            if future.given_up:  # not looked at since
-                return future
-        return next((f for f in self._waiting if f.given_up), None)
+            awaited = self._unread.popleft()
+            if awaited.future.given_up:  # not looked at since
+                return awaited
+        return next((one for one in self._waiting if one.future.given_up), None)
 
-    def _settle(self, future: Future[Any], rank: int, status: int, payload: Payload) -> None:
-        ranked = self._ranked
 
-        def decode() -> Any:
-            value = decoded(status, payload)
-            return (rank, value) if ranked else value
+class _RankedReceiver(PortReceiver[tuple[int, R]]):
+    """Another way to read a receiver, which it keeps."""
 
-        future.settle(decode)
+    def __init__(self, of: PortReceiver[R]) -> None:
+        # Nothing of its own: what comes is handed to the other one.
+        self._of = of
+        self.number = of.number
+
+    def __repr__(self) -> str:
+        return f"{self._of!r} with ranks"
+
+    def recv(self) -> Future[tuple[int, R]]:
+        return self._of._next(ranked=True)
+
+    def ranked(self) -> Any:
+        return self
 
 
 def decoded(status: int, payload: Payload) -> Any:
@@ -232,12 +271,11 @@ class Channel(Generic[R]):
     def open(once: bool = False) -> tuple[Port[R], PortReceiver[R]]:
         """A port and its receiver; a once-port takes a single message."""
         run = runtime()
-        receiver: PortReceiver[R] = PortReceiver(run, ranked=False, once=once)
+        receiver: PortReceiver[R] = PortReceiver(run, once=once)
         return Port(run.name, run.node.address, receiver.number, once=once), receiver
 
     @staticmethod
     def open_ranked(once: bool = False) -> tuple[Port[R], PortReceiver[tuple[int, R]]]:
         """The same, whose receiver gives (rank of the sender in the slice called, value)."""
-        run = runtime()
-        receiver = cast("PortReceiver[tuple[int, R]]", PortReceiver(run, ranked=True, once=once))
-        return Port(run.name, run.node.address, receiver.number, once=once), receiver
+        port, receiver = Channel[R].open(once)
+        return port, receiver.ranked()

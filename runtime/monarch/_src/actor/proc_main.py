@@ -40,7 +40,7 @@ from monarch._src.proc.board import Slot
 from monarch._src.proc.execute import NO_LIFELINE
 from monarch._src.proc.spec import Boot
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.messages import ActorFailed, GaveUp, StopProc
+from monarch._src.wire.messages import ActorFailed, Bootstrap, GaveUp, StopProc
 
 
 class Program:
@@ -136,9 +136,9 @@ class Program:
         self._turn.finish()
         return True
 
-    def _bootstrap(self, payload: Payload) -> None:
+    def _bootstrap(self, message: Bootstrap, payload: Payload) -> None:
         self._main_busy = True
-        self._for_main.append(BootstrapRun(self._runtime, payload))
+        self._for_main.append(BootstrapRun(self._runtime, message, payload))
         self._turn.finish()
 
     def _stop(self, message: StopProc) -> None:

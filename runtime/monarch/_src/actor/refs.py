@@ -6,9 +6,9 @@ import math
 
 import msgspec
 
-from monarch._src.core.ids import AGENT, agent_at, host_of_site, proc_node
+from monarch._src.core.ids import AGENT, agent_at, host_of_site, parse_proc_node, proc_node
 from monarch._src.failures import RankFailure
-from monarch._src.shape import Extent
+from monarch._src.shape import Extent, Point
 
 CLIENT_MESH = 0  # no mesh that is spawned has this uid, or that of a later client
 
@@ -37,6 +37,13 @@ class ProcsRef(msgspec.Struct, frozen=True):
     def node(self, rank: int, life: int = 0) -> str:
         """The node name of one proc, in that life of its rank."""
         return self.nodes[rank] if self.nodes else proc_node(self.uid, rank, life)
+
+    def point_of(self, node: str) -> Point:
+        """The place in the whole mesh of the proc of that name. ValueError if it is none of it."""
+        place = parse_proc_node(node)
+        if place is None or place[0] != self.uid:
+            raise ValueError(f"{node} is no process of {self.name!r}")
+        return self.extent.point_of_rank(place[1])
 
     def site(self, rank: int) -> str:
         """The site of one proc."""

@@ -39,6 +39,7 @@ LONGEST_TEXT = 1 << 19  # characters
 LONGEST_LINE = 200
 MOST_FRAMES = 2000
 MOST_BEHIND = 8  # exceptions
+MOST_IN_CHAIN = 200
 LONGEST_BEHIND = 4096  # characters
 IN_RUNTIME = str(Path(errors.__file__).parent) + os.sep
 _unpack_failure = unpacker(RankFailure)
@@ -69,8 +70,11 @@ def unship(payload: Payload) -> Any:
 def _cut_short(exception: BaseException) -> None:
     """Keep the ends of each traceback: an endless recursion may have left no memory for more.
 
-    The links between go with their frames. Makes no list of them.
+    The links between go with their frames. Makes no list of them. Of exceptions that each level
+    of a recursion has raised from the one below, those at both ends are kept alike: to write one
+    down costs a millisecond.
     """
+    _cut_chain(exception)
     behind: list[BaseException | None] = [exception]
     seen: set[int] = set()
     while behind and len(seen) < MOST_FRAMES:
@@ -79,6 +83,26 @@ def _cut_short(exception: BaseException) -> None:
             seen.add(id(one))
             _cut(one.__traceback__)
             behind += [one.__context__, one.__cause__, *held_by(one)]
+
+
+def _cut_chain(first: BaseException) -> None:
+    half = MOST_IN_CHAIN // 2
+    chain, seen = [first], {id(first)}
+    while (one := _before(chain[-1])) is not None and id(one) not in seen:
+        seen.add(id(one))
+        chain.append(one)
+    if len(chain) > MOST_IN_CHAIN:
+        near, far = chain[half - 1], chain[-half]
+        if near.__cause__ is not None:
+            near.__cause__, near.__context__ = far, None
+        else:
+            near.__context__ = far
+
+
+def _before(exception: BaseException) -> BaseException | None:
+    """What it was raised from, or during the handling of, as a traceback shows it."""
+    hidden = exception.__suppress_context__
+    return exception.__cause__ or (None if hidden else exception.__context__)
 
 
 def _cut(first: TracebackType | None) -> None:

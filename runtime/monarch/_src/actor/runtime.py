@@ -120,7 +120,7 @@ class Runtime:
         # In a proc: how its main program takes these messages.
         self.unknown_actor: Callable[[str, Call | StopActor, Payload], None] | None = None
         self.on_spawn: Callable[[str, SpawnActor, Payload], None] | None = None
-        self.on_bootstrap: Callable[[Payload], None] | None = None
+        self.on_bootstrap: Callable[[Bootstrap, Payload], None] | None = None
         # Whether this proc runs what comes before any actor.
         self.bootstrapping = False
         self.on_stop_proc: Callable[[StopProc], None] | None = None
@@ -350,9 +350,9 @@ class Runtime:
         if self.on_spawn is not None:
             self.on_spawn(peer, message, payload)
 
-    def _on_bootstrap(self, _peer: str, _message: Bootstrap, payload: Payload) -> None:
+    def _on_bootstrap(self, _peer: str, message: Bootstrap, payload: Payload) -> None:
         if self.on_bootstrap is not None:
-            self.on_bootstrap(payload)
+            self.on_bootstrap(message, payload)
 
     def _on_stop_proc(self, _peer: str, message: StopProc, _payload: Payload) -> None:
         if self.on_stop_proc is not None:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from monarch._src.actor.accompanying import take as take_along
 from monarch._src.actor.context import (
     ActorId,
     ActorInstance,
@@ -208,22 +209,13 @@ class Worker:
             given = unship(cast(Payload, self._payload))
             self._payload, self._given, along = None, given[:3], given[3:]
             if self.runtime.proc_ref is not None:  # a client has its own front end
-                self._take_along(along)
+                take_along(along, f"the actor {self.spec.name!r} on {self.spec.mesh_name!r}")
             self._class = actor_class(self._given[0])
             self.endpoints = ServedEndpoints(self.runtime, self.spec, self._class)
         except BaseException as error:
             self.end(self.describe(error, "constructor", None), error)
             return None
         return self._class
-
-    def _take_along(self, along: tuple[bytes, ...]) -> None:
-        """Unpickle what the client's front end has sent with the actor, for what that does here."""
-        try:
-            for pickled in along:
-                unship(Payload(pickled))
-        except Exception:
-            who = f"{self.spec.name!r} on {self.spec.mesh_name!r}"
-            log.warning("what came along with the actor %s is of no use here", who, exc_info=True)
 
     def construct(self) -> None:
         """Make the actor object. What the constructor does not keep, nobody keeps."""

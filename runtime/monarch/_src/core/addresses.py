@@ -77,6 +77,13 @@ class Listening(msgspec.Struct, frozen=True):
     bind: Address
     dial: Address | None = None
 
+    def at(self, bind: Address) -> Listening:
+        """The same where it listens, with the port that it got; a port 0 to dial is that, too."""
+        dial = self.dial
+        if dial is not None and dial.transport == "tcp" and not dial.port:
+            dial = dial.with_port(bind.port)
+        return Listening(bind, dial)
+
     def __str__(self) -> str:
         return str(self.bind) if self.dial is None else f"{self.dial}@{self.bind}"
 

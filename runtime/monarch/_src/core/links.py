@@ -233,7 +233,11 @@ class Link:
         if self.is_final and not isinstance(message, (Bye, LinkRefused)):
             # The other end may have heard nothing of it, nor we of the other end.
             return [Transmit(Bye(message.session, self.state is not LinkState.LEFT, self.why))]
-        if message.session != self.session or not self.peer_incarnation:
+        # Who does not let a node of this name in says no hello, so this end does not know it.
+        unmet = isinstance(message, LinkRefused) and not self.peer_incarnation
+        if message.session != (self.incarnation if unmet else self.session) or not (
+            unmet or self.peer_incarnation
+        ):
             return []  # of another life
         if isinstance(message, Bye):
             return self._bye(message, now)
@@ -332,8 +336,8 @@ class Link:
 
     def _greeted(self, hello: LinkHello, now: float) -> list[Action]:
         life = hello.incarnation
-        if hello.node != self.peer or life <= 0 or life < self.peer_incarnation:
-            return []  # an old one, that comes late
+        if hello.node != self.peer or life <= 0 or life < self.peer_incarnation or hello.peer < 0:
+            return []  # an old one, that comes late, or none
         if self.is_final:
             return self._say_that_it_is_over(hello)
         if self.peer_incarnation and life != self.peer_incarnation:

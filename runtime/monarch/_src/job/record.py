@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_origin, get_type_hints
 
 import msgspec
 
@@ -60,23 +60,43 @@ def values_of(job: object, leave_out: frozenset[str]) -> dict[str, Any]:
     return found
 
 
-def restored(kind: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+def restored(
+    kind: type, values: Mapping[str, Any], leave_out: frozenset[str], where: str
+) -> dict[str, Any]:
     """The attributes of a job of that class, with their types.
 
     Raises:
-        JobError: one is not what the class says it is.
+        JobError: one is not what the class says it is, or is none of its attributes, or one that
+            it annotates is missing.
     """
     hints = _hints(kind)
     found: dict[str, Any] = {}
+    others = [name for name in values if name not in hints and hasattr(kind, name)]
+    if never := [*others, *(name for name in values if name in leave_out)]:
+        # It would stand in the way of a method, or be taken for what the runtime knows of a job.
+        raise not_that(kind, where, f"{never[0]} is not written of one")
     for name, plain in values.items():
         try:
             found[name] = _typed(hints.get(name), plain)
         except msgspec.ValidationError as error:
-            raise JobError(
-                f"{where} does not hold a {kind.__name__}: {name}: {error}; remove it to reserve "
-                "anew"
-            ) from None
+            raise not_that(kind, where, f"{name}: {error}") from None
+    missing = [
+        name
+        for name, hint in hints.items()
+        if name not in values and name not in leave_out
+        and not hasattr(kind, name) and get_origin(hint) is not ClassVar
+    ]  # fmt: skip
+    if missing:
+        raise not_that(kind, where, f"{', '.join(missing)} is missing")
     return found
+
+
+def not_that(kind: type, where: str, why: str) -> JobError:
+    """What is raised for a record that does not hold a job of that class."""
+    return JobError(
+        f"{where} does not hold a {kind.__name__} as this version writes one: {why}; remove it to "
+        "reserve anew"
+    )
 
 
 def _typed(hint: Any, plain: Any) -> Any:

@@ -246,8 +246,14 @@ class JobTrait(ABC):
             return None
         if not found.active:
             return None
-        if type(found) is type(self) and found.can_run(self):
-            return found
+        try:
+            if type(found) is type(self) and found.can_run(self):
+                return found
+        except AttributeError as error:
+            if error.obj is not found:
+                raise
+            # One that the class does not annotate, or `restored` would have missed it.
+            raise record.not_that(type(found), str(path), f"{error.name} is missing") from error
         log.warning(
             "the job at %s (%s) cannot run what is asked for now, or has lost hosts: it is ended, "
             "and hosts are reserved anew", path, type(found).__name__,
@@ -267,14 +273,16 @@ def job_load(filename: str | os.PathLike[str] = DEFAULT_JOB_PATH) -> JobTrait:
     """The job that `dump` has written there; it runs no code but that of the job's class.
 
     Raises:
-        FileNotFoundError: there is no such file. JobError: it is no record of a job.
+        FileNotFoundError: there is no such file. JobError: it is no record of a job, or lacks what
+            that job needs, as one of another version may.
     """
     path = Path(filename)
     found = record.read(path)
     kind = record.class_of(found.kind, JobTrait, str(path))
     job: JobTrait = object.__new__(kind)
     JobTrait.__init__(job)
-    vars(job).update(record.restored(kind, found.values, str(path)))
+    leave_out = kind._OWN | kind.not_dumped  # pyright: ignore[reportPrivateUsage]
+    vars(job).update(record.restored(kind, found.values, leave_out, str(path)))
     job._is_applied = found.apply_id is not None  # pyright: ignore[reportPrivateUsage]
     job._apply_id, job._applied = found.apply_id, found.applied  # pyright: ignore[reportPrivateUsage]
     return job

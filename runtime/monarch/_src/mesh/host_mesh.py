@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from monarch._src.actor.context import set_proc_maker
+from monarch._src.actor.context import origin_now, set_proc_maker
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
@@ -28,6 +28,7 @@ from monarch._src.mesh.proc_mesh import (
     OwnedProcs,
     ProcMesh,
     Procs,
+    along_with,
     owned_meshes,
     proc_bootstrapped,
     proc_ready,
@@ -105,13 +106,13 @@ class HostMesh(MeshTrait):
         """The sites of the hosts of this slice."""
         return tuple(self._sites[rank] for rank in self._region.ranks()) if self._sites else ()
 
-    def with_python_executable(self, path: str | os.PathLike[str]) -> HostMesh:
+    def with_python_executable(self, python_executable: str | os.PathLike[str]) -> HostMesh:
         """The same hosts, whose procs run under another Python interpreter.
 
         Args:
-            path: an interpreter that has monarch-jupyter of the same version installed.
+            python_executable: the path of one that has monarch-jupyter of the same version.
         """
-        return HostMesh(self._region, os.fspath(path), self._sites, self._name)
+        return HostMesh(self._region, os.fspath(python_executable), self._sites, self._name)
 
     def spawn_procs(
         self,
@@ -199,6 +200,7 @@ class HostMesh(MeshTrait):
         procs.initialized = run.new_future()
         procs.bootstrapped = None if function is None else set()
         mesh = ProcMesh(run, procs, region, self)
+        begin = Bootstrap() if function is None else Bootstrap(along_with(mesh), origin_now())
         spec = SpawnProcs(
             mesh=ref.uid,
             name=ref.name,
@@ -243,9 +245,9 @@ class HostMesh(MeshTrait):
                 run.routes.tell_agent_at(place, StopMesh(ref.uid, procs.stopped, procs.cleanup_s))
         if function is not None:
             if policy is not None:
-                run.routes.keep(ref, region, Bootstrap(), function)
+                run.routes.keep(ref, region, begin, function)
             for rank in region.ranks():
-                run.node.send(ref.node(rank), Bootstrap(), function)
+                run.node.send(ref.node(rank), begin, function)
         return mesh
 
     def _with_hosts(self, dims: Extent) -> Extent:

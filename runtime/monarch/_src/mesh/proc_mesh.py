@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from monarch._src.actor.accompanying import that_came
 from monarch._src.actor.context import current, origin_now
 from monarch._src.actor.creators import made_by
 from monarch._src.actor.endpoint import Actor, actor_class
@@ -145,7 +146,7 @@ class ProcMesh(MeshTrait):
         self._check_usable()
         cls = actor_class(Class)
         name_text("an actor mesh", name)
-        payload = constructor_payload(Class, args, kwargs, self._along())
+        payload = constructor_payload(Class, args, kwargs, along_with(self))
         procs, run = self._procs, self._runtime
         if run.bootstrapping and run.proc_ref is not None and run.proc_ref.uid == procs.ref.uid:
             raise RuntimeError(
@@ -172,11 +173,6 @@ class ProcMesh(MeshTrait):
         if actors.stopped is not None:  # its owner ended meanwhile, and was quicker
             run.routes.post(ref, self._region, StopActor(uid, 0, 0, actors.stopped))
         return cast(A, mesh)
-
-    def _along(self) -> tuple[bytes, ...]:
-        """What the front end sends along, pickled by itself: an actor begins without it, too."""
-        found = None if _accompany is None else _accompany(self)
-        return () if found is None else (bytes(ship(found).body),)
 
     async def logging_option(
         self,
@@ -358,17 +354,26 @@ def accompany_actors(source: Callable[[ProcMesh], object] | None) -> None:
 
     `source` is asked at each spawn, with the mesh that is spawned on. What it gives, if not None,
     is unpickled in each process on the actor's own thread before its constructor runs, and is of
-    use if that has an effect there. None: nothing more is sent.
+    use if that has an effect there. The same with bootstrap functions, before those run; and what
+    has come to a process goes on with all that is spawned from there. None: nothing more is sent.
     """
     global _accompany
     _accompany = source
+
+
+def along_with(mesh: ProcMesh) -> list[bytes]:
+    """What is sent along, pickled by itself: actors and bootstrap functions begin without it."""
+    if _accompany is None:
+        return list(that_came())
+    found = _accompany(mesh)
+    return [] if found is None else [bytes(ship(found).body)]
 
 
 def constructor_payload(
     cls: type[Actor],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    along: tuple[bytes, ...] = (),
+    along: Sequence[bytes] = (),
 ) -> Payload:
     """A class and what its constructor is given; TypeError if it could not begin with that.
 

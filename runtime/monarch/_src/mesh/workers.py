@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -48,7 +49,8 @@ def run_worker_loop_forever(*, address: str, ca: CA, private_key: Path | None = 
 
     Args:
         address: where to listen: `tcp://HOST:PORT`, `tcp://*:PORT`, `ipc://PATH`, or `DIAL@BIND`,
-            to listen at BIND and have others dial DIAL.
+            to listen at BIND and have others dial DIAL. With port 0, any that is free, it prints
+            the one that it got, as `monarch worker` does.
         ca: the directory with the keys of the job (`monarch keys make`), or its `job.public`.
             `"trust_all_connections"`: without keys, which only loopback allows.
         private_key: the file of the worker's own key; `worker.key` beside the others if None.
@@ -99,8 +101,9 @@ class _Worker:
         report_r, report_w = os.pipe()
         lifeline_r, self._lifeline = os.pipe()
         try:
+            asked = parse_listening(address)
             options = WorkerOptions(
-                str(parse_listening(address)), _path("ca", ca),
+                str(asked), _path("ca", ca),
                 None if private_key is None else _path("private_key", private_key),
                 None, report_w, lifeline_r,
             )  # fmt: skip
@@ -130,6 +133,10 @@ class _Worker:
         if self.report.problem:
             self._end()
             raise _KINDS.get(self.report.kind, OSError)(self.report.problem)
+        if asked.bind.transport == "tcp" and not asked.bind.port:
+            # Nobody could dial it otherwise; this program is the worker, as far as others see.
+            sys.stdout.write(self.report.as_text())
+            sys.stdout.flush()
 
     def wait(self) -> None:
         """Return when a client has shut it down."""

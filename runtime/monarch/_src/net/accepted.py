@@ -15,18 +15,26 @@ from monarch._src.core.links import Link
 from monarch._src.net.gate import who_sent
 from monarch._src.net.link_end import End
 from monarch._src.wire.frames import Buffer, FrameError
-from monarch._src.wire.linking import LinkHello, decode_link, encode_link
+from monarch._src.wire.linking import LinkHello, LinkRefused, decode_link, encode_link
 
 GRAVES = 1024  # ends of sessions that are remembered
 _HELLO = encode_link(LinkHello("", 0, {}, 0, 0, 0, False))[1:3]  # an array so long, and its tag
 
 
 class NotHeardError(Exception):
-    """What somebody says who has dialled is not to be heard. `facts`: who it is, for the audit."""
+    """What somebody says who has dialled is not to be heard. `facts`: who it is, for the audit.
 
-    def __init__(self, why: str, facts: dict[str, str]) -> None:
+    `session`: the one that it means, for it to be told; 0 if it means none.
+    """
+
+    def __init__(self, why: str, facts: dict[str, str], session: int = 0) -> None:
         super().__init__(why)
         self.facts = facts
+        self.session = session
+
+    def refusal(self, by: str) -> bytes:
+        """What that node tells it."""
+        return encode_link(LinkRefused(self.session, f"{by} does not let it in: {self}"))
 
 
 class Accepted:
@@ -69,11 +77,19 @@ class Accepted:
         """The end of who says hello by that route."""
         role, mark, address = who_sent(part) if self._has_gate else (Role.OWNER, "", "")
         name = hello.node
-        if why := self._names.refused(name, role, mark):
-            facts = {"role": role.value, "key": mark, "address": address}
-            raise NotHeardError(why, {**facts, "node": name[:LONGEST_NAME]})
-        self._names.give(name, mark)
         end = self.ends.get(name)
+        is_possible = hello.incarnation > 0 and hello.peer >= 0
+        why = self._names.refused(name, role, mark)
+        if not is_possible:
+            why = why or "no node can have begun then"
+        elif not why and end is not None and hello.incarnation < end.link.peer_incarnation:
+            # Of an earlier life, which nobody waits for any more; or somebody else's.
+            why = "another node, which has begun later, has that name"
+        if why:
+            facts = {"role": role.value, "key": mark, "address": address}
+            session = hello.incarnation ^ hello.peer if is_possible else 0
+            raise NotHeardError(why, {**facts, "node": name[:LONGEST_NAME]}, session)
+        self._names.give(name, mark)
         anew = end is not None and not hello.peer and hello.incarnation > end.link.peer_incarnation
         if end is None or (end.link.is_final and anew):
             end = self.ends[name] = End(self._new_link(name), mark, role)

@@ -83,19 +83,21 @@ class Dialled:
             f"handshake fails: is it a worker, {with_keys}? Does it run, or is it stopped?"
         )
 
-    def name(self, end: End, name: str) -> str | None:
-        """Who was dialled as anybody calls itself so; what it was called, if it has that name now.
+    def name(self, end: End, name: str) -> tuple[str, str]:
+        """Who was dialled as anybody calls itself so: what it was called, or why it may not.
 
-        Else it keeps the name that it was dialled by, and is refused.
+        Then it keeps the name that it was dialled by, and is refused.
         """
         end.is_anybody = False
+        if not is_name(name):
+            return "", f"who answers at {end.address} has no name that a node may have"
         other = self.ends.get(name)
-        if not is_name(name) or (other is not None and not other.link.is_final):
-            return None
+        if other is not None and not other.link.is_final:
+            return "", end.also_called(name, other)
         dialled_as, end.link.peer = end.link.peer, name
         del self.ends[dialled_as]
         self.ends[name] = end
-        return dialled_as
+        return dialled_as, ""
 
     def leave_ended(self) -> None:
         """Close the sockets of ends that are final, when their last word has left."""

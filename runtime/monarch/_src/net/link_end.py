@@ -5,7 +5,6 @@ Runs in: any process that listens or dials beyond its host.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any, TypeAlias
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from monarch._src.core.access import Role
 from monarch._src.core.link_states import LinkDown, LinkUp, PeerLeft, PeerLost, PeerRefused, Room
 from monarch._src.core.links import Link
+from monarch._src.core.trunk_tries import TrunkTries
 from monarch._src.net.trunk import Trunk
 
 NO_OFFER = "none was offered yet"
@@ -43,7 +43,14 @@ class End:
         self.is_direct = True  # it was not dialled by way of somebody else
         self.trunk: Trunk | None = None  # what is said goes by it
         self.no_trunk = NO_OFFER  # why there is none; empty: there is one
-        self.trunks_ended: deque[float] = deque(maxlen=3)  # when, of late
+        self.trunk_tries = TrunkTries()
+
+    def also_called(self, name: str, other: End) -> str:
+        """Why it may not have that name, which the other side of another end has."""
+        return (
+            f"who answers at {self.address} calls itself {name}, and so does who answers at "
+            f"{other.address}, to which there is a link already: is that the same worker?"
+        )
 
     @property
     def shown(self) -> str:

@@ -17,7 +17,7 @@ from monarch._src.net.audit import Audit
 from monarch._src.net.gate import Gate
 from monarch._src.net.keys import Keys
 from monarch._src.net.link_poll import LinkPoll
-from monarch._src.net.link_sockets import FAILURES, events_of, listening_at, watch
+from monarch._src.net.link_sockets import FAILURES, events_of, listening_at, sent_off, watch
 
 
 class LinkListener:
@@ -73,6 +73,11 @@ class LinkListener:
                 why = "it left before the handshake: it speaks no CURVE, or only looked"
                 self._audit.note("broke off", why=why)
         return False
+
+    def tell(self, route: bytes, message: bytes) -> None:
+        """Say that to who has dialled by that route and is no end, if it is still there."""
+        sent_off(self.socket, route, [message])
+        self._poll.used(self.socket)
 
     def close(self) -> None:
         """Accept no more; its sockets are closed with all others of the links."""

@@ -407,22 +407,24 @@ class Links:
         return None if self.place is None else self.place(end.link.peer, frames[1:], size)
 
     def _greeted(self, end: End, hello: LinkHello) -> None:
-        if end.is_anybody:
-            self._name(end, hello.node)
+        twin = self._name(end, hello.node) if end.is_anybody else ""
         now = time.monotonic()
         if hello.node != end.link.peer:
-            why = f"{hello.node} answers at {end.address}, and not {end.link.peer}"
-            self._refused(end, why)
+            self._refused(
+                end, twin or f"{hello.node} answers at {end.address}, and not {end.link.peer}"
+            )
             return
         self._trunks.drop(end)  # the connection begins anew, and the other side has none any more
         self._do(end, end.link.received(hello, (), now))
         if end.socket is None and end.link.state is LinkState.UP:
             self._trunks.offer(end)
 
-    def _name(self, end: End, name: str) -> None:
-        dialled_as = self._dialled.name(end, name)
-        if dialled_as is not None:
+    def _name(self, end: End, name: str) -> str:
+        """Who was dialled as anybody calls itself so; why it may not (it is refused then)."""
+        dialled_as, why = self._dialled.name(end, name)
+        if dialled_as:
             self._told(name, PeerNamed(dialled_as))
+        return why
 
     def _check_observer(self, frames: list[Buffer]) -> None:
         message, _ = decode(frames)
@@ -441,6 +443,8 @@ class Links:
             end = self._accepted.end_of(route, frames, parts[0])
         except NotHeardError as error:
             self._drop(str(error), **error.facts)
+            if error.session:
+                self._listener.tell(route, error.refusal(self.node))
         else:
             self._arrived(end, frames, parts[0])
 

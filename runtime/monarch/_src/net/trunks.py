@@ -19,7 +19,7 @@ each way than ZeroMQ does, and encrypts several times as fast.
 
 Invariants: a trunk never outlives the connection that it belongs to. If either breaks, both ends
 greet each other anew by ZeroMQ, send again what was not acknowledged, and another trunk is offered,
-unless too many have ended of late.
+unless too many have ended of late: then after a pause.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from typing import Any
 
 import msgspec
 
+from monarch._src.core.links import LinkState
 from monarch._src.net.audit import Audit
 from monarch._src.net.link_end import End
 from monarch._src.net.link_poll import LinkPoll
@@ -59,7 +60,7 @@ BACKLOG = 128
 KNOCKERS = 64  # who may be connected and not have knocked
 KNOCK_S = 5.0  # how long they may take
 LEAVE_S = 2.0  # what was said last may take so long to leave
-ENDED_S = 60.0  # if as many ended as an end remembers, in so long a time, no other is offered
+ENDED_S = 60.0  # what is too soon for a trunk to end; see `core.trunk_tries`
 
 
 class _Side(msgspec.Struct, eq=False):
@@ -117,6 +118,7 @@ class Trunks:
         self._offers: dict[int, _Side] = {}  # those that nobody has taken yet
         self._knockers: dict[int, _Knocker] = {}
         self._leaving: dict[Trunk, float] = {}  # of sessions that are over: until when
+        self._paused: set[End] = set()  # those that are to be offered one when their pause is over
 
     def listen(self, host: str) -> None:
         """Accept trunks at that address, at a port of their own; offer none if it has none left."""
@@ -132,11 +134,11 @@ class Trunks:
 
     def offer(self, end: End) -> None:
         """The node that has dialled that end has said hello: offer it a trunk, if there may be."""
-        ended = end.trunks_ended
         if self._listener is None:
             return
-        if len(ended) == ended.maxlen and time.monotonic() - ended[0] < ENDED_S:
-            end.no_trunk = f"{len(ended)} have ended of late"
+        if end.trunk_tries.waits_until(time.monotonic()) is not None:
+            end.no_trunk = f"{end.trunk_tries.count} have ended of late"
+            self._paused.add(end)
             return
         keys = os.urandom(2 * KEY_BYTES)
         number = int.from_bytes(os.urandom(8), "big")
@@ -364,7 +366,7 @@ class Trunks:
         if side.trunk is not None:
             end.no_trunk = "it has ended"
             if side.trunk.reads:
-                end.trunks_ended.append(time.monotonic())
+                end.trunk_tries.ended(time.monotonic(), ENDED_S)
             self._close(side.trunk)
         elif side.made is not None:
             if side.is_connecting:
@@ -403,6 +405,10 @@ class Trunks:
             self._turn_away(one, "it did not knock")
         for trunk in [trunk for trunk, until in self._leaving.items() if now >= until]:
             self._close(trunk)
+        for end in [one for one in self._paused if one.trunk_tries.waits_until(now) is None]:
+            self._paused.discard(end)
+            if end.link.state is LinkState.UP and end not in self._sides:  # or with its next hello
+                self.offer(end)
         if self._is_deaf and self._listener is not None:
             self._is_deaf = False
             self._poll.add_fd(self._listener.fileno(), self._accept)
@@ -417,6 +423,7 @@ class Trunks:
             if side.made is not None:
                 side.made.close()
         self._sides.clear()
+        self._paused.clear()
 
     def close(self) -> None:
         """Give everything back."""
@@ -424,6 +431,7 @@ class Trunks:
             self.drop(end)
         for trunk in list(self._leaving):
             self._close(trunk)
+        self._paused.clear()
         for one in list(self._knockers.values()):
             self._poll.remove_fd(one.made.fileno())
             one.made.close()

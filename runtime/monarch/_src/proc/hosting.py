@@ -121,7 +121,10 @@ class Hosting:
             tunnel=self._on_tunnel, observed=self._observed,
         )  # fmt: skip
         try:
-            self.address = gateway.links.listen(serving.listening, trusts_all=serving.trusts_all)
+            bind = gateway.links.listen(serving.listening, trusts_all=serving.trusts_all)
+            self.listening = serving.listening.at(bind)  # with the port that it got
+            if self.listening != serving.listening:
+                record.write_listening(directory, str(self.listening))
         except BaseException:
             gateway.close("it cannot listen")
             raise
@@ -146,16 +149,15 @@ class Hosting:
 
     def told_to_others(self) -> list[Address]:
         """Where other hosts may dial this one; ValueError if nowhere, with the reason."""
-        listening = Listening(self.address, self._serving.listening.dial)
-        bind = self.address
+        bind = self.listening.bind
         resolved = resolve(bind) if bind.transport == "tcp" else []
-        return candidates(listening, interface_addresses(), resolved=resolved)
+        return candidates(self.listening, interface_addresses(), resolved=resolved)
 
     def _told_addresses(self) -> list[str]:
         try:
             return [str(address) for address in self.told_to_others()]
         except ValueError:
-            return [str(self.address)]  # its client has got here, and what else is here may
+            return [str(self.listening.bind)]  # its client has got here, and what else is here may
 
     # --- what the agent asks ----------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 Runs in: the host agent (writes), whoever looks for sessions (reads). A `Record` stands in the lock
 file from before that has its name; a `KeptRecord`, of a session that is kept, in a file beside it,
-which is replaced whenever somebody attaches or leaves. Invariant: while the lock is held, the agent
-that wrote them lives.
+which is replaced whenever somebody attaches or leaves. Where a worker listens stands in another,
+from when it does, if that is not where it was told to, as with port 0. Invariant: while the lock is
+held, the agent that wrote them lives.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from monarch._src.wire.text import UNREADABLE
 
 LONGEST_PROGRAM = 400
 KEPT = "kept"
+LISTENING = "listening"
 AWAY = sessions.AWAY
 
 
@@ -35,6 +37,12 @@ class Record(msgspec.Struct, frozen=True):
     program: str
     started: float
     serves: str = ""  # of a worker: where it listens; it takes clients of other hosts
+
+
+class ListeningRecord(msgspec.Struct, frozen=True):
+    """Where a worker listens, with the port that it got."""
+
+    serves: str
 
 
 class HolderRecord(msgspec.Struct, frozen=True):
@@ -111,7 +119,14 @@ def of_this_worker(serves: str) -> bytes:
 
 def read(directory: Path) -> Record | None:
     """What the agent of that session has written; None if there is none, or none that we know."""
-    return read_lock(directory / sessions.LOCK)
+    said = read_lock(directory / sessions.LOCK)
+    if said is None or not said.serves:
+        return said
+    try:
+        got = msgspec.json.decode((directory / LISTENING).read_bytes(), type=ListeningRecord)
+    except (OSError, *UNREADABLE):  # it does not listen yet, or where it was told
+        return said
+    return msgspec.structs.replace(said, serves=got.serves)
 
 
 def read_lock(path: Path) -> Record | None:
@@ -120,6 +135,15 @@ def read_lock(path: Path) -> Record | None:
         return msgspec.json.decode(path.read_bytes(), type=Record)
     except (OSError, *UNREADABLE):
         return None
+
+
+def write_listening(directory: Path, serves: str) -> None:
+    """Say where a worker listens, which is not what its record says.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    os.close(_replace(directory / LISTENING, ListeningRecord(serves)))
 
 
 def write_kept(directory: Path, kept: KeptRecord) -> int:

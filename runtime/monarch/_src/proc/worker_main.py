@@ -69,6 +69,11 @@ class Report(msgspec.Struct, frozen=True):
     problem: str = ""
     kind: str = ""
 
+    def as_text(self) -> str:
+        """Where it listens, for people: two lines."""
+        others = ", ".join(self.others) or f"no address: {self.no_others}"
+        return f"listening at {self.listening}\nothers reach it at {others}\n"
+
 
 def worker_command(options: WorkerOptions, directory: Path) -> tuple[list[str], Mapping[str, str]]:
     """What to execute for a worker in that session directory, which it removes in the end."""
@@ -111,7 +116,7 @@ def _agent(directory: Path, options: WorkerOptions, zygote: socket.socket) -> Ag
             others, why = [str(address) for address in made.told_to_others()], ""
         except ValueError as error:
             others, why = [], str(error)
-        _report(options, Report(str(made.address), others, why))
+        _report(options, Report(str(made.listening.bind), others, why))
         return made
 
     agent = Agent(directory, zygote, hosting, new_site(os.uname().nodename), options.cwd)
@@ -128,8 +133,7 @@ def _report(options: WorkerOptions, report: Report) -> None:
     if report.problem:
         os.write(2, f"monarch worker: {report.problem}\n".encode())
         return
-    others = ", ".join(report.others) or f"no address: {report.no_others}"
-    os.write(1, f"listening at {report.listening}\nothers reach it at {others}\n".encode())
+    os.write(1, report.as_text().encode())
 
 
 def _text(options: WorkerOptions, error: OSError | ValueError) -> str:

@@ -138,7 +138,13 @@ class Probe(Message, tag=36):
 
 
 class Bootstrap(Message, tag=37):
-    """Run this function before any actor; answered by Bootstrapped. Payload: the function."""
+    """Run this function before any actor; answered by Bootstrapped. Payload: the function.
+
+    `along`: pickled, to be unpickled before; `origin`: as of a SpawnActor.
+    """
+
+    along: list[bytes] = []
+    origin: int = 0
 
     carries_payload: ClassVar[bool] = True
 
