@@ -19,11 +19,12 @@ from collections.abc import Callable
 from typing import Any
 
 from monarch._src.core.lending import RETURNED, SPOILED, TAKEN
-from monarch._src.data import kernel
+from monarch._src.data import copying, kernel
 from monarch._src.data.atlast import at_last
 from monarch._src.data.lender import FIRST_WORD, HEADER, Mapped, array_type, host_number
 from monarch._src.wire.apart import Borrowed, InSegment
 from monarch._src.wire.frames import Payload
+from monarch._src.wire.raw import copy_with
 
 KEPT_S = 2.0  # for how long a mapping waits for the next message
 # Where stores of one processor are seen by others in their order, the store that gives back is seen
@@ -38,6 +39,7 @@ def _forking() -> None:
 
 
 os.register_at_fork(before=_forking)
+copy_with(copying.copy)  # what is made of large payloads is large
 
 
 class Unreachable(OSError):

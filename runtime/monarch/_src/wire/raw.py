@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
-import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 _HUGE = 1 << 22  # from here on memory is mostly fresh, and comes quicker in large pages
-_SHARED = 1 << 27  # from here on others help to copy: 256 MiB take two threads half as long
-_MOST = 4  # who copy
 _HUGE_PAGE = 1 << 21
 _MADV_HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", None)
 _libc: Any = ctypes.CDLL(None)
@@ -52,26 +49,22 @@ def bytes_of(view: memoryview) -> bytes:
         begin = -(-start // _HUGE_PAGE) * _HUGE_PAGE
         end = (start + size) // _HUGE_PAGE * _HUGE_PAGE
         _libc.madvise(begin, end - begin, _MADV_HUGEPAGE)
-    source = address_of(view)
-    count = 1 if size < _SHARED else min(_MOST, os.cpu_count() or 1)
-    each = -(-size // count)
-
-    # A helper has both, so that their memory stays even if who waits for it is interrupted.
-    def copy(at: int, _made: bytes, _view: memoryview) -> None:
-        ctypes.memmove(start + at, source + at, min(each, size - at))
-
-    helpers: list[threading.Thread] = []
-    for at in range(each, size, each):
-        helper = threading.Thread(
-            target=copy, args=(at, made, view), name="monarch-copy", daemon=True
-        )
-        try:
-            helper.start()
-        except RuntimeError:  # there is no room for a thread, or the interpreter ends
-            copy(at, made, view)
-        else:
-            helpers.append(helper)
-    copy(0, made, view)
-    for helper in helpers:
-        helper.join()
+    _copy(start, address_of(view), size, (made, view))
     return made
+
+
+Copy: TypeAlias = "Callable[[int, int, int, object], None]"
+"""Copies so many bytes to the first address from the second; the object keeps both alive."""
+
+
+def _copy_alone(to: int, source: int, size: int, _keep: object) -> None:
+    ctypes.memmove(to, source, size)
+
+
+_copy: Copy = _copy_alone
+
+
+def copy_with(copy: Copy) -> None:
+    """Have that make the copies from here on: who may have threads knows how to be quicker."""
+    global _copy
+    _copy = copy
