@@ -17,6 +17,7 @@ class Meddler:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.leads_to: int | None = None  # a port; None: what comes is swallowed
+        self.swallows = False  # so is it then, though it leads somewhere
         self.heard = bytearray()
         self.changes = False  # the next byte that passes from who has connected
         self.connections = 0
@@ -34,7 +35,7 @@ class Meddler:
             with self._lock:
                 self.connections += 1
                 self._made.append(near)
-                if self.leads_to is None:
+                if self.leads_to is None or self.swallows:
                     continue
                 far = socket.create_connection(("127.0.0.1", self.leads_to))
                 self._made.append(far)

@@ -228,6 +228,38 @@ def test_one_that_broke_again_and_again_is_tried_once_more_after_a_pause(
     assert told == []
 
 
+def test_where_one_broke_before_it_was_used_another_is_offered(
+    link: Callable[..., Pair], meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trunks, "OFFER_S", 0.3)
+    monkeypatch.setattr(trunk_tries, "FIRST_S", 0.2)
+    meddler.leads_to = 0
+    meddler.swallows = True
+    worker, owner = link()
+    while meddler.connections < trunk_tries.MOST + 1:  # also when a pause was over
+        exchanged(worker, owner, 1)
+    assert not meddler.heard, "whatever was connected led nowhere"
+    meddler.cut()
+    meddler.swallows = False
+    owner.by_trunk(worker)
+    exchanged(worker, owner)
+
+
+def test_offers_that_nobody_takes_pause(
+    link: Callable[..., Pair], meddler: Meddler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trunks, "OFFER_S", 0.05)
+    meddler.leads_to = None
+    worker, owner = link()
+    while worker.links.why_no_trunk("client-1") != "nobody has taken what was offered":
+        exchanged(worker, owner, 1)
+    while meddler.connections < trunk_tries.MOST:
+        exchanged(worker, owner, 1)
+    exchanged(worker, owner)
+    assert meddler.connections == trunk_tries.MOST
+    assert owner.links.why_no_trunk("worker-1") == f"no answer from 127.0.0.1:{meddler.port} yet"
+
+
 def drained(party: Party) -> list[tuple[str, Any]]:
     return [party.notices.get() for _ in range(party.notices.qsize())]
 

@@ -19,7 +19,7 @@ each way than ZeroMQ does, and encrypts several times as fast.
 
 Invariants: a trunk never outlives the connection that it belongs to. If either breaks, both ends
 greet each other anew by ZeroMQ, send again what was not acknowledged, and another trunk is offered,
-unless too many have ended of late: then after a pause.
+unless too many have ended of late: then after a pause. An offer that nobody takes has ended too.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ log = logging.getLogger("monarch.net")
 BACKLOG = 128
 KNOCKERS = 64  # who may be connected and not have knocked
 KNOCK_S = 5.0  # how long they may take
+OFFER_S = 10.0  # how long an offer is good for
 LEAVE_S = 2.0  # what was said last may take so long to leave
 ENDED_S = 60.0  # what is too soon for a trunk to end; see `core.trunk_tries`
 
@@ -71,6 +72,7 @@ class _Side(msgspec.Struct, eq=False):
     session: int
     sealer: Sealer
     unsealer: Unsealer
+    since: float
     made: socket.socket | None = None
     is_connecting: bool = False
     trunk: Trunk | None = None
@@ -132,18 +134,19 @@ class Trunks:
 
     # --- beginning --------------------------------------------------------------------------------
 
-    def offer(self, end: End) -> None:
+    def offer(self, end: End, why_paused: str = "") -> None:
         """The node that has dialled that end has said hello: offer it a trunk, if there may be."""
         if self._listener is None:
             return
-        if end.trunk_tries.waits_until(time.monotonic()) is not None:
-            end.no_trunk = f"{end.trunk_tries.count} have ended of late"
+        now = time.monotonic()
+        if end.trunk_tries.waits_until(now) is not None:
+            end.no_trunk = why_paused or f"{end.trunk_tries.count} have ended of late"
             self._paused.add(end)
             return
         keys = os.urandom(2 * KEY_BYTES)
         number = int.from_bytes(os.urandom(8), "big")
         own, other = Sealer(keys[:KEY_BYTES]), Unsealer(keys[KEY_BYTES:])
-        side = self._sides[end] = _Side(end, number, end.link.session, own, other)
+        side = self._sides[end] = _Side(end, number, end.link.session, own, other, now)
         self._offers[number] = side
         port = self._listener.getsockname()[1]
         end.no_trunk = "nobody has taken the offer yet"
@@ -192,7 +195,7 @@ class Trunks:
 
     def _dial(self, end: End, offer: TrunkOffer, host: str) -> None:
         other, own = Unsealer(offer.keys[:KEY_BYTES]), Sealer(offer.keys[KEY_BYTES:])
-        side = _Side(end, offer.number, offer.session, own, other)
+        side = _Side(end, offer.number, offer.session, own, other, time.monotonic())
         try:
             found = socket.getaddrinfo(
                 host, offer.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
@@ -405,6 +408,11 @@ class Trunks:
             self._turn_away(one, "it did not knock")
         for trunk in [trunk for trunk, until in self._leaving.items() if now >= until]:
             self._close(trunk)
+        for side in [side for side in self._offers.values() if now - side.since > OFFER_S]:
+            # Nothing leads there, or what led there broke before anybody used it.
+            self.drop(side.end)
+            side.end.trunk_tries.ended(now, ENDED_S)
+            self.offer(side.end, "nobody has taken what was offered")
         for end in [one for one in self._paused if one.trunk_tries.waits_until(now) is None]:
             self._paused.discard(end)
             if end.link.state is LinkState.UP and end not in self._sides:  # or with its next hello
