@@ -32,7 +32,7 @@ DEFAULTS = {
     "enable_log_forwarding": True,
     "small_write_threshold": 256,
     "rdma_allow_tcp_fallback": True,
-    "rdma_encrypt_tcp": False,
+    "rdma_encrypt_tcp": True,
     "rdma_disable_ibverbs": False,
     "actor_queue_dispatch": True,
     "fault_injection": False,

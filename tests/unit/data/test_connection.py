@@ -21,6 +21,7 @@ from monarch._src.data.regions import Regions
 from monarch._src.data.sockets import LOOPBACK, Place, dial
 from monarch._src.data.tcp import TcpLink, TcpServer
 from monarch._src.data.transport import Broken, Piece
+from monarch._src.wire import sealed as sealed_bytes
 from monarch._src.wire.sealed import HEAD, RECORD, TAG
 
 SIZES = [1, HEAD, TAG, 4096, RECORD - 1, RECORD, RECORD + 1, 3 * RECORD + 5, CHUNK + 1]
@@ -204,11 +205,11 @@ def test_rooms_for_records_are_used_again() -> None:
 
     for _ in range(3):
         move()
-    known = {id(room) for room in module._rooms}
+    known = {id(room) for room in sealed_bytes._rooms}
     for _ in range(20):
         move()
-    assert {id(room) for room in module._rooms} == known
-    assert len(known) <= module._KEPT
+    assert {id(room) for room in sealed_bytes._rooms} == known
+    assert len(known) <= sealed_bytes._KEPT
 
 
 # --- on the wire ----------------------------------------------------------------------------------

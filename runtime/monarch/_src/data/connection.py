@@ -18,12 +18,19 @@ from contextlib import contextmanager
 
 import msgspec
 
-from monarch._src.wire.sealed import HEAD, RECORD, TAG, Sealer, SealError, Unsealer, head_at
+from monarch._src.wire.sealed import (
+    HEAD,
+    RECORD,
+    TAG,
+    Sealer,
+    SealError,
+    Unsealer,
+    give_back,
+    head_at,
+    room_for_one,
+)
 
 CHUNK = 1 << 21
-_ROOM = HEAD + RECORD + TAG
-_KEPT = 8  # rooms that wait for the next transfer
-_rooms: list[bytearray] = []
 
 
 class Keys(msgspec.Struct, frozen=True):
@@ -153,15 +160,11 @@ def _room(size: int) -> Generator[memoryview]:
     if size < RECORD:
         yield memoryview(bytearray(HEAD + size + TAG))
         return
-    try:
-        room = _rooms.pop()
-    except IndexError:
-        room = bytearray(_ROOM)
+    room = room_for_one()
     try:
         yield memoryview(room)
     finally:
-        if len(_rooms) < _KEPT:
-            _rooms.append(room)
+        give_back(room)
 
 
 # --- sockets that nobody has proven anything on yet ----------------------------------------------

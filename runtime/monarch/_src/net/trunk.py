@@ -21,11 +21,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from monarch._src.wire.frames import Buffer
-from monarch._src.wire.sealed import HEAD, RECORD, TAG, Sealer, SealError, Unsealer, head_at
+from monarch._src.wire.sealed import HEAD, RECORD, ROOM, TAG, Sealer, SealError, Unsealer, head_at
 from monarch._src.wire.stream import APART, Place, Splitter, pack
 
 _QUIETLY = int(getattr(socket, "MSG_NOSIGNAL", 0))  # elsewhere Python itself ignores SIGPIPE
-_ROOM = 2 * (HEAD + RECORD + TAG)  # bytes that are read by one call
 
 
 def new_socket(family: int, silence_s: float) -> socket.socket:
@@ -74,7 +73,7 @@ class Trunk:
         self._outbox: deque[Buffer] = deque()  # not sealed yet
         self._rest: Buffer = b""  # of a record that was begun
         # A page of it costs memory when it is first used: of most trunks that is one.
-        self._room = memoryview(mmap.mmap(-1, _ROOM, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        self._room = memoryview(mmap.mmap(-1, ROOM, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self._have = 0
 
     def send(self, frames: Sequence[Buffer]) -> bool:
@@ -99,6 +98,8 @@ class Trunk:
             if not self._write(self._next_record()):
                 return False
         self.waits = bool(self._rest or self._outbox)
+        if not self.waits:
+            self._sealer.rest()
         return self.fd >= 0
 
     def _next_record(self) -> Buffer:
@@ -162,7 +163,7 @@ class Trunk:
         if at:
             room[: end - at] = room[at:end]
         self._have = end - at
-        return found, end == _ROOM
+        return found, end == ROOM
 
     def _pair(self, record: memoryview) -> list[Any]:
         data = self._unsealer.unseal(record)
