@@ -172,7 +172,7 @@ def test_memory_of_the_client_and_of_workers_is_moved_through_the_gateway(
         client.tell("home")
         moved = client.wait_for(lambda line: "home" in line)
         assert (moved["read"], moved["written"]) == ([True, True], [True, True])
-        assert ["): tcp; not ibverbs" in way for way in moved["ways"]] == [True] * 3
+        assert ["): tcp, encrypted; not ibverbs" in way for way in moved["ways"]] == [True] * 3
         client.tell("kill client")
         kind, text = client.wait_for(lambda line: "killed" in line)["killed"]
         assert (kind, "its process has ended" in text) == ("RDMAOwnerLostError", True), text
