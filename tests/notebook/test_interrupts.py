@@ -34,9 +34,12 @@ class Sync(Actor):
 
     @endpoint
     def ignore(self):
-        print("begun", flush=True)
+        begun = False
         while True:
             try:
+                if not begun:  # here, or the first interrupt might come before the try
+                    begun = True
+                    print("begun", flush=True)
                 time.sleep(600)
             except KeyboardInterrupt:
                 pass
