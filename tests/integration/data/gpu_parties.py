@@ -17,7 +17,7 @@ from monarch._src.testing import gpu as fakes
 from monarch._src.testing.gpu_arrays import DeviceArray
 from monarch.actor import endpoint
 from monarch.rdma import RDMABuffer
-from tests.integration.data.parties import Holder, Mover, Way, pattern
+from tests.integration.data.parties import Holder, Mover, Way, be_far, pattern
 
 
 class GpuHolder(Holder):
@@ -177,7 +177,19 @@ class NoDeviceMover(FromGpuMover):
         self.driver = fakes.install(visible=())
 
 
+class FarGpuHolder(GpuHolder):
+    """Serves it over TCP as it does other hosts: encrypted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        be_far()
+
+
 class RealGpuHolder(GpuHolder):
+    fake = False
+
+
+class RealFarGpuHolder(FarGpuHolder):
     fake = False
 
 
@@ -222,7 +234,11 @@ def way_of(text: str) -> Way:
         "to host": (FromGpuMover, RealFromGpuMover),
         "to no gpu": (Mover, Mover),
     }
-    holders = {"of gpu": (GpuHolder, RealGpuHolder), "of host": (Holder, Holder)}
+    holders = {
+        "of gpu": (GpuHolder, RealGpuHolder),
+        "of far gpu": (FarGpuHolder, RealFarGpuHolder),
+        "of host": (Holder, Holder),
+    }
     real = driver == "real"
     made = Way(name)
     made.parties = holders[owner][real], movers[mover][real]

@@ -177,10 +177,15 @@ class FarHolder(Holder):
 
     def __init__(self) -> None:
         super().__init__()
-        configure(rdma_encrypt_tcp=True)
-        dialling = plane_of(runtime()).dialling
-        dialling._is_near = lambda _: False
-        dialling._serves_at = lambda: (LOOPBACK, [LOOPBACK])
+        be_far()
+
+
+def be_far() -> None:
+    """Have this process serve its memory to everybody over TCP as it does to other hosts."""
+    configure(rdma_encrypt_tcp=True)
+    dialling = plane_of(runtime()).dialling
+    dialling._is_near = lambda _: False
+    dialling._serves_at = lambda: (LOOPBACK, [LOOPBACK])
 
 
 class Mover(Actor):

@@ -46,6 +46,8 @@ WAYS = ways(
     ("cuda_ipc", "of gpu", "to host"),
     ("tcp", "of gpu", "to gpu"),
     ("tcp", "of gpu", "to no gpu"),
+    ("tcp", "of far gpu", "to gpu"),
+    ("tcp", "of far gpu", "to no gpu"),
     ("tcp", "of host", "to gpu"),
     ("cma", "of host", "to gpu"),
     ("shm", "of host", "to gpu"),

@@ -65,7 +65,7 @@ def beside(work: Callable[[], object]) -> threading.Thread:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_unit_of_any_size_arrives_both_ways_at_once(pair: Pair, size: int) -> None:
+def test_bytes_of_any_number_arrive_both_ways_at_once(pair: Pair, size: int) -> None:
     sent = [os.urandom(size) for _ in pair]
     came = [bytearray(size) for _ in pair]
     threads = [
@@ -97,6 +97,32 @@ def test_what_is_sent_in_parts_is_received_in_one_go_and_nothing_of_the_next(pai
     thread.join()
     assert bytes(whole) == b"".join(parts)
     assert bytes(room) == following
+
+
+@pytest.mark.parametrize("each", [1, 1000, RECORD - 1, RECORD, RECORD + 1, CHUNK])
+def test_what_is_sent_in_one_go_is_received_in_parts(pair: Pair, each: int) -> None:
+    sent = [os.urandom(size) for size in (min(5 * each, 2 * CHUNK) + 7, 3)]
+    thread = beside(lambda: [pair[0].send(one) for one in sent])
+    for one in sent:
+        came = bytearray(len(one))
+        for at in range(0, len(one), each):
+            assert pair[1].receive(memoryview(came)[at : at + each])
+        assert came == one
+    thread.join()
+
+
+def test_parts_that_were_not_received_yet_are_the_next_object_s(pair: Pair) -> None:
+    pair[0].send(b"one and two")
+    room = bytearray(4)
+    assert pair[1].receive(memoryview(room))
+    assert room == b"one "
+    other = pair[1].again()
+    pair[1].close()
+    other.limit(PATIENCE_S)
+    rest = bytearray(7)
+    assert other.receive(memoryview(rest))
+    assert rest == b"and two"
+    other.close()
 
 
 def test_a_connection_goes_on_as_another_object(pair: Pair) -> None:
@@ -165,7 +191,7 @@ def test_a_changed_bit_ends_it(sealed: tuple[Connection, socket.socket], at: int
     assert not whole  # a record that says it is longer never comes to its end
 
 
-@pytest.mark.parametrize("what", ["said again", "left out", "in another order", "of another unit"])
+@pytest.mark.parametrize("what", ["said again", "left out", "in another order"])
 def test_records_that_are_not_the_next_end_it(
     sealed: tuple[Connection, socket.socket], what: str
 ) -> None:
@@ -177,9 +203,7 @@ def test_records_that_are_not_the_next_end_it(
         "said again": [records[0], records[0]],
         "left out": [records[0], records[2]],
         "in another order": [records[1], records[0]],
-        "of another unit": [records[0]],
     }[what]
-    size = 100 if what == "of another unit" else 2 * RECORD
 
     def send() -> None:
         with contextlib.suppress(OSError):  # it is hung up on, maybe before all is said
@@ -187,7 +211,7 @@ def test_records_that_are_not_the_next_end_it(
 
     thread = beside(send)
     with pytest.raises(ConnectionError):
-        end.receive(memoryview(bytearray(size)))
+        end.receive(memoryview(bytearray(2 * RECORD)))
     end.hang_up()
     end.close()
     thread.join()

@@ -1,9 +1,9 @@
 """A connection of the data plane once both sides have proven who they are: open, or sealed.
 
-Between processes of one host bytes go as they are. Between hosts each *unit*, which is what one
-side sends and the other receives in one go (a request, an answer, the bytes of a piece), goes in
-records (`wire.sealed`), sealed with keys of that connection: what is on the wire can be neither
-read nor changed, said again or left out without the connection's end.
+Between processes of one host bytes go as they are. Between hosts they go in records that are sealed
+with keys of that connection (`wire.sealed`): what is on the wire can be neither read nor changed,
+said again or left out without the connection's end. Either way what is sent in one go may be
+received in several, and the other way round.
 
 Runs in: any process, on threads that may block. Owns: the socket. One thread at a time sends, and
 one receives. Memory for records is lent to a transfer, so that a connection at rest has none.
@@ -61,9 +61,9 @@ class Connection:
         """Let the next call take until then. TimeoutError if that is past."""
         until(self._socket, deadline)
 
-    def send(self, unit: memoryview | bytes, deadline: float | None = None) -> None:
-        """Send all of it; each part of a large one by the deadline, if there is one."""
-        memory = memoryview(unit)
+    def send(self, data: memoryview | bytes, deadline: float | None = None) -> None:
+        """Send all of it; each part of much by the deadline, if there is one."""
+        memory = memoryview(data)
         for at in range(0, len(memory), CHUNK):
             if deadline is not None:
                 until(self._socket, deadline)
@@ -89,15 +89,16 @@ class Connection:
 class SealedConnection(Connection):
     """One that only its two ends can read or write."""
 
-    __slots__ = ("_sealer", "_unsealer")
+    __slots__ = ("_opened", "_sealer", "_unsealer")
 
     def __init__(self, made: socket.socket, sealer: Sealer, unsealer: Unsealer) -> None:
         super().__init__(made)
         self._sealer = sealer
         self._unsealer = unsealer
+        self._opened = memoryview(b"")  # what has come and was not asked for yet
 
-    def send(self, unit: memoryview | bytes, deadline: float | None = None) -> None:
-        memory = memoryview(unit)
+    def send(self, data: memoryview | bytes, deadline: float | None = None) -> None:
+        memory = memoryview(data)
         with _room(len(memory)) as room:
             for at in range(0, len(memory), RECORD):
                 if deadline is not None:
@@ -106,45 +107,61 @@ class SealedConnection(Connection):
 
     def receive(self, memory: memoryview, deadline: float = float("inf")) -> bool:
         at, size = 0, len(memory)
-        with _room(size) as room:
+        if self._opened:
+            at = min(size, len(self._opened))
+            memory[:at], self._opened = self._opened[:at], self._opened[at:]
+        if at == size:
+            return True
+        with _room(size - at) as room:
             have = 0
             while at < size:
-                # No more than the unit can have: what follows is another's to receive.
+                # No more than what is asked for can have: what follows it is not to be waited for.
                 most = HEAD + min(RECORD, size - at) + TAG
-                while have < most:
-                    if have >= HEAD and have >= (most := self._record(room, size - at)):
-                        break
+                while have < (end := self._end(room, have)):
+                    if end > most:  # it reaches beyond what is asked for
+                        most, room = end, _at_least(room, have, end)
                     got = self._socket.recv_into(room[have:most])
                     if not got:
                         return False
                     have += got
                     if time.monotonic() > deadline:  # a trickle is too late as well
                         raise TimeoutError
-                end = self._record(room, size - at)
-                into = memory[at : at + end - HEAD - TAG]
-                try:
-                    self._unsealer.unseal_into(room[:end], into)
-                except SealError as error:
-                    raise ConnectionError(str(error)) from None
-                at += len(into)
+                at += self._open(room[:end], memory[at:])
                 have -= end
                 if have:  # of the next record, if this was a short one
                     room[:have] = room[end : end + have]
         return True
 
+    def _open(self, record: memoryview, into: memoryview) -> int:
+        """Put what is in it there, and keep what there is no room for; how much was put there."""
+        size = len(record) - HEAD - TAG
+        try:
+            if size <= len(into):
+                self._unsealer.unseal_into(record, into[:size])
+                return size
+            opened = memoryview(self._unsealer.unseal(record))
+        except SealError as error:
+            raise ConnectionError(str(error)) from None
+        into[:], self._opened = opened[: len(into)], opened[len(into) :]
+        return len(into)
+
     @staticmethod
-    def _record(room: memoryview, left: int) -> int:
-        """How long the record is that begins there; an error if it is not of this unit."""
+    def _end(room: memoryview, have: int) -> int:
+        """Where the record ends that begins there, or its head if that has not come yet."""
+        if have < HEAD:
+            return HEAD
         try:
             size, other = head_at(room, 0)
         except SealError as error:
             raise ConnectionError(str(error)) from None
-        if size > left or other:
+        if other:
             raise ConnectionError("a record that does not belong there")
         return HEAD + size + TAG
 
     def again(self) -> Connection:
-        return SealedConnection(self._socket.dup(), self._sealer, self._unsealer)
+        made = SealedConnection(self._socket.dup(), self._sealer, self._unsealer)
+        made._opened = self._opened
+        return made
 
 
 def proven(made: socket.socket, keys: Keys | None) -> Connection:
@@ -156,7 +173,7 @@ def proven(made: socket.socket, keys: Keys | None) -> Connection:
 
 @contextmanager
 def _room(size: int) -> Generator[memoryview]:
-    """Memory for one record of a unit of that size."""
+    """Memory for the first record of so many bytes."""
     if size < RECORD:
         yield memoryview(bytearray(HEAD + size + TAG))
         return
@@ -165,6 +182,15 @@ def _room(size: int) -> Generator[memoryview]:
         yield memoryview(room)
     finally:
         give_back(room)
+
+
+def _at_least(room: memoryview, have: int, size: int) -> memoryview:
+    """That room, or a larger one with what it has: so many bytes."""
+    if size <= len(room):
+        return room
+    made = memoryview(bytearray(size))
+    made[:have] = room[:have]
+    return made
 
 
 # --- sockets that nobody has proven anything on yet ----------------------------------------------
