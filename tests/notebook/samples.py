@@ -14,6 +14,7 @@ from monarch.observe import (
     RankRow,
     SpanMetrics,
 )
+from tests.failed import failed
 
 
 def row(rank: int, **changes: Any) -> RankRow:
@@ -145,14 +146,7 @@ def line(
 def failure(rank: int, **changes: Any) -> RankFailure:
     """`Trainer.step` raised ValueError on a rank."""
     known: dict[str, Any] = {
-        "mesh_name": "workers",
-        "rank": rank,
-        "point": {"gpus": rank},
-        "actor_class": "Trainer",
-        "endpoint": "step",
-        "host": "here",
         "pid": 1000 + rank,
-        "kind": "endpoint",
         "exception_type": "ValueError",
         "message": "the loss is not a number",
         "frames": (
@@ -160,9 +154,8 @@ def failure(rank: int, **changes: Any) -> RankFailure:
             Frame("/home/user/train.py", 7, "step", "raise ValueError(text)", True),
         ),
         "traceback": "Traceback (most recent call last):\n  every frame\nValueError: ...",
-        "death": None,
     }
-    return RankFailure(**{**known, **changes})
+    return failed(rank, **{**known, **changes})
 
 
 def death(rank: int, **changes: Any) -> RankFailure:

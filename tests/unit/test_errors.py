@@ -16,7 +16,7 @@ from monarch.actor import (
     RestartedError,
     SupervisionError,
 )
-from tests.unit.failed import died, failed
+from tests.failed import died, failed
 
 
 @pytest.mark.parametrize("error", [ActorError(), SupervisionError()])
