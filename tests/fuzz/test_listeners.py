@@ -26,7 +26,7 @@ import pytest
 from monarch._src.core.access import Role
 from monarch._src.core.addresses import parse_address
 from monarch._src.core.ids import AGENT
-from monarch._src.data import tcp
+from monarch._src.data import tcp_wire as tcp
 from monarch._src.data.sockets import Place, dial
 from monarch._src.mesh.session import current_session
 from monarch._src.net import keys
@@ -184,7 +184,7 @@ def test_the_data_port_hangs_up_on_who_is_no_peer_and_serves_the_others(
     target = spawn_procs(name="fuzzed").spawn("target", Target)
     pid = target.pid.call_one().get()
     place, incarnation, slot, key = target.serve.call_one().get()
-    pack = struct.Struct("<4sII16s16sQQQ4x").pack
+    pack = tcp.REQUEST.pack
     size = 4096
     valid = [
         pack(tcp.MAGIC, what, slot, incarnation, key, size, at, 100)

@@ -25,7 +25,8 @@ from monarch._src.data import handle as handles
 from monarch._src.data.plane import plane_of
 from monarch._src.data.regions import Regions
 from monarch._src.data.sockets import LOOPBACK, Place, StrangerError, dial
-from monarch._src.data.tcp import _REQUEST, MAGIC, READ, TcpServer
+from monarch._src.data.tcp_server import TcpServer
+from monarch._src.data.tcp_wire import MAGIC, READ, REQUEST
 from monarch._src.data.verbs import sysfs
 from monarch.actor import Actor, ActorError, ProcMesh, endpoint, this_proc
 from monarch.config import configured
@@ -366,10 +367,10 @@ def test_a_stranger_at_the_socket_gets_nothing_and_takes_nothing(sealed: bool) -
             lambda: dial(place, late)._socket,  # who knows the secret, and no region
         ), (
             b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"\r\n" * 20,
-            _REQUEST.pack(MAGIC, READ, there.slot, bytes(16), there.key, 60, 0, 60),
-            _REQUEST.pack(MAGIC, READ, there.slot, incarnation, bytes(16), 60, 0, 60),
-            _REQUEST.pack(MAGIC, READ, there.slot, incarnation, there.key, 60, 30, 60),
-            _REQUEST.pack(MAGIC, READ, there.slot, incarnation, there.key, 60, 1 << 63, 1 << 63),
+            REQUEST.pack(MAGIC, READ, there.slot, bytes(16), there.key, 60, 0, 60),
+            REQUEST.pack(MAGIC, READ, there.slot, incarnation, bytes(16), 60, 0, 60),
+            REQUEST.pack(MAGIC, READ, there.slot, incarnation, there.key, 60, 30, 60),
+            REQUEST.pack(MAGIC, READ, there.slot, incarnation, there.key, 60, 1 << 63, 1 << 63),
             b"MR",
         )):  # fmt: skip
             answer = b""

@@ -133,7 +133,7 @@ def test_a_port_that_says_nothing_is_an_error_that_names_it_unless_the_deadline_
         place = Place([LOOPBACK], silent.getsockname()[1], bytes(32))
         with pytest.raises(TooLate):
             TcpLink(owner, place, lambda: False, time.monotonic() + 0.01)
-        monkeypatch.setattr(tcp, "_HELLO_S", 0.01)
+        monkeypatch.setattr(tcp, "HELLO_S", 0.01)
         with pytest.raises(Broken, match=f"{LOOPBACK}:{place.port} did not answer") as told:
             TcpLink(owner, place, lambda: False, late())
     assert "firewall" in told.value.why.remedy

@@ -19,7 +19,8 @@ from monarch._src.data.handle import VERSION, Handle
 from monarch._src.data.memory import memory_of
 from monarch._src.data.regions import Regions
 from monarch._src.data.sockets import LOOPBACK, Place, dial
-from monarch._src.data.tcp import TcpLink, TcpServer
+from monarch._src.data.tcp import TcpLink
+from monarch._src.data.tcp_server import TcpServer
 from monarch._src.data.transport import Broken, Piece
 from monarch._src.wire import sealed as sealed_bytes
 from monarch._src.wire.sealed import HEAD, RECORD, TAG

@@ -13,7 +13,8 @@ from monarch._src.data import kernel
 from monarch._src.data.handle import VERSION, Handle
 from monarch._src.data.memory import Memory, memory_of
 from monarch._src.data.regions import Regions
-from monarch._src.data.tcp import TcpLink, TcpServer
+from monarch._src.data.tcp import TcpLink
+from monarch._src.data.tcp_server import TcpServer
 from monarch._src.data.transport import Piece, Stale
 from monarch._src.testing.gpu_arrays import DeviceArray
 from tests.unit.data.gpus import fake

@@ -22,7 +22,7 @@ from monarch._src.config import settings
 from monarch._src.data.connection import Connection
 from monarch._src.data.regions import Regions
 from monarch._src.data.sockets import LOOPBACK, Connector, Opener, Place, Through
-from monarch._src.data.tcp import TcpServer
+from monarch._src.data.tcp_server import TcpServer
 from monarch._src.data.transport import Broken
 from monarch._src.wire.text import UNREADABLE
 

@@ -1,6 +1,6 @@
 """Regions of GPU memory, sent and received over a connection through pinned chunks.
 
-Runs in: the owner, on the thread of a connection (`data/tcp.py`).
+Runs in: the owner, on the thread of a connection (`data/tcp_server.py`).
 """
 
 from __future__ import annotations
