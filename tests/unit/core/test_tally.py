@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.core.tally import EACH, KINDS, Tally
+from monarch._src.core.tally import EACH, KINDS, OF_ONE, SharedTally, Tally
 
 
 @given(st.integers(1, 5000))
@@ -34,3 +34,26 @@ def test_what_was_told_at_the_end_is_forgotten() -> None:
         tally.note("a")
     assert list(tally.unwritten()) == [("a", EACH + 1)]
     assert list(tally.counts()) == []
+
+
+def test_one_source_leaves_others_room() -> None:
+    tally: SharedTally[str] = SharedTally()
+    for number in range(OF_ONE):
+        assert tally.note(f"a {number}", "of a", "of all") == (f"a {number}", 1)
+    assert tally.note("a more", "of a", "of all") == ("of a", 1)
+    assert tally.note("a 7", "of a", "of all") == ("a 7", 2)
+    assert tally.note("b 1", "of b", "of all") == ("b 1", 1)
+
+
+def test_many_sources_have_a_bound_together() -> None:
+    tally: SharedTally[int | str] = SharedTally(kinds=10, of_one=2)
+    noted = [tally.note(number, f"of {number}", "of all") for number in range(12)]
+    assert noted == [*((number, 1) for number in range(10)), ("of all", 1), ("of all", 2)]
+
+
+def test_what_was_told_of_sources_is_forgotten_too() -> None:
+    tally: SharedTally[str] = SharedTally(kinds=10, of_one=1)
+    for _ in range(EACH + 1):
+        tally.note("a", "of a", "of all")
+    assert list(tally.unwritten()) == [("a", EACH + 1)]
+    assert tally.note("another", "of a", "of all") == ("another", 1)

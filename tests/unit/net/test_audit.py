@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from monarch._src.core.tally import EACH, KINDS
-from monarch._src.net.audit import Audit
+from monarch._src.core.tally import EACH, KINDS, OF_ONE
+from monarch._src.net.audit import OTHERS, PERIOD, Audit
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -64,6 +64,55 @@ def test_kinds_beyond_a_bound_are_one_kind(tmp_path: Path) -> None:
     assert len(written) < KINDS + 40
     assert written[-1]["count"] == 2 * KINDS
     assert max(len(line["why"]) for line in written) == 1000
+
+
+def test_who_is_refused_for_a_thousand_reasons_hides_nobody_else(tmp_path: Path) -> None:
+    audit = Audit(tmp_path / "log")
+    for number in range(3 * KINDS):
+        audit.note("refused", why=f"byte {number} is wrong", key="ab", node="worker-8")
+    audit.note("refused", why="it has no key", address="10.0.0.9")
+    audit.close()
+    written = lines(tmp_path / "log")
+    assert len(written) < OF_ONE + 40
+    (other,) = [line for line in written if line.get("address")]
+    assert (other["why"], other["address"]) == ("it has no key", "10.0.0.9")
+    rest = [line for line in written if line["why"] == OTHERS]
+    assert {line["key"] for line in rest} == {"ab"}
+    assert max(line.get("count", 1) for line in rest) == 3 * KINDS - OF_ONE
+
+
+def test_what_operators_do_is_written_each_time_whatever_strangers_do(tmp_path: Path) -> None:
+    audit = Audit(tmp_path / "log")
+    for number in range(KINDS + 1):
+        audit.note("refused", why="it has no key", address=str(number))
+    for _ in range(3 * EACH):
+        audit.note("kill", node="client-1", mesh="workers", ranks="3", signal="SIGKILL")
+    for number in range(2 * KINDS):
+        audit.note("attach", node=f"client-{number}")
+    audit.close()
+    written = lines(tmp_path / "log")
+    assert sum(line["what"] == "kill" for line in written) == 3 * EACH
+    assert [line["node"] for line in written if line["what"] == "attach"] == [
+        f"client-{number}" for number in range(2 * KINDS)
+    ]
+    assert not any("count" in line for line in written if line["what"] != "refused")
+
+
+def test_counting_begins_anew_after_a_while_and_what_was_counted_is_told(tmp_path: Path) -> None:
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    audit = Audit(tmp_path / "log", lambda: now)
+    for number in range(2 * KINDS):
+        audit.note("linked", node=f"client-{number}", key="ab")
+    for _ in range(EACH + 3):
+        audit.note("refused", why="it has no key", address="10.0.0.9")
+    now += PERIOD
+    audit.note("linked", node="client-x", key="ab")
+    audit.close()
+    written = lines(tmp_path / "log")
+    assert [line.get("node") for line in written if line["what"] == "linked"][-1:] == ["client-x"]
+    told = [line.get("count", 1) for line in written if line["what"] == "refused"]
+    assert told == [*range(1, EACH + 1), EACH + 3]
+    assert audit.count("linked") == 2 * KINDS + 1
 
 
 def test_text_of_strangers_cannot_break_a_line(tmp_path: Path) -> None:

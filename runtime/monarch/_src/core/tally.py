@@ -6,12 +6,14 @@ so many kinds are told apart, and no more.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 EACH = 8
 KINDS = 4096
+OF_ONE = 256
 
 
 class Tally(Generic[K]):
@@ -20,6 +22,10 @@ class Tally(Generic[K]):
     def __init__(self, kinds: int = KINDS) -> None:
         self._kinds = kinds
         self._counts: dict[K, int] = {}
+
+    def knows(self, kind: K) -> bool:
+        """Whether there was one of that kind."""
+        return kind in self._counts
 
     def tells_apart(self, kind: K) -> bool:
         """Whether there is room for that kind, or it is known already."""
@@ -38,6 +44,37 @@ class Tally(Generic[K]):
         """The last numbers that were not written, and forget all of them."""
         counts, self._counts = self._counts, {}
         yield from ((kind, count) for kind, count in counts.items() if not _is_written(count))
+
+
+class SharedTally(Generic[K]):
+    """A tally in which one who causes very many kinds leaves others room. Not thread-safe.
+
+    Of one source `of_one` kinds are told apart, and of all sources `kinds`.
+    """
+
+    def __init__(self, kinds: int = KINDS, of_one: int = OF_ONE) -> None:
+        self._tally: Tally[K] = Tally(kinds)
+        self._of_one = of_one
+        self._kinds: Counter[K] = Counter()  # of each source that has any
+
+    def note(self, kind: K, source: K, rest: K) -> tuple[K, int] | None:
+        """One more of that kind; or of `source`, or of `rest`, where too many are told apart.
+
+        `source`: the kind of all further ones of that source; `rest`: of all further ones. What is
+        to be written, with its number, if anything is.
+        """
+        if not self._tally.knows(kind):
+            if self._kinds[source] < self._of_one and self._tally.tells_apart(kind):
+                self._kinds[source] += 1
+            else:
+                kind = source if self._tally.tells_apart(source) else rest
+        count = self._tally.note(kind)
+        return (kind, count) if count else None
+
+    def unwritten(self) -> Iterator[tuple[K, int]]:
+        """The last numbers that were not written, and forget all of them."""
+        self._kinds.clear()
+        return self._tally.unwritten()
 
 
 def _is_written(count: int) -> bool:
