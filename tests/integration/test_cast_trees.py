@@ -29,7 +29,7 @@ from monarch.actor import (
     shutdown_context,
 )
 from monarch.config import configured
-from monarch.observe import payload_counts
+from monarch.observe import call_of, payload_counts
 from tests.conftest import Faults
 from tests.workers import PATIENCE_S, TRUST_ALL, workers
 
@@ -207,6 +207,23 @@ def test_calls_that_wait_for_a_later_message_hold_nobody_up(
     for call in calls:
         call.get(timeout=PATIENCE_S)
     procs.stop().get(timeout=PATIENCE_S)
+
+
+def test_who_has_not_answered_is_known_though_answers_come_up_the_tree(hosts: HostMesh) -> None:
+    with configured(cast_fanout=1):  # all that is answered waits for the last host
+        waiters = hosts.spawn_procs({"gpus": GPUS}).spawn("waiters", Waiter)
+    future = waiters.wait.call(b"")
+    others = waiters.slice(hosts=slice(0, HOSTS - 1))
+    others.release.call().get(timeout=PATIENCE_S)
+    call = call_of(future)
+    while call is not None and len(call.owing) > GPUS:
+        call = call_of(future)
+    assert call is not None
+    assert [dict(point) for point in call.owing] == [
+        {"hosts": HOSTS - 1, "gpus": n} for n in range(GPUS)
+    ]
+    waiters.slice(hosts=HOSTS - 1).release.call().get(timeout=PATIENCE_S)
+    assert len(future.get(timeout=PATIENCE_S)) == HOSTS * GPUS
 
 
 def test_a_host_that_dies_on_the_way_takes_nothing_from_those_behind_it(

@@ -87,6 +87,21 @@ def test_a_stream_gives_what_has_come_while_others_still_work(
     assert sorted(future.get(timeout=60) for future in futures) == [0, 5, 39]
 
 
+def test_who_has_not_answered_is_known_while_the_others_have(
+    many: ProcMesh, gate: GateKeeper
+) -> None:
+    future = many.spawn("mortal", Mortal).hold_on.call([5, 39], gate.gate)
+    gate.wait_entered(2)
+    said = ""
+    while "(2 of 40 ranks)" not in said:
+        with pytest.raises(TimeoutError) as error:
+            future.get(timeout=0.01)
+        said = str(error.value)
+    assert "Mortal.hold_on on many, [hosts=0, gpus=5], [hosts=3, gpus=9] (2 of 40 ranks)" in said
+    gate.open(2)
+    assert future.get(timeout=60).values() == list(range(MANY))
+
+
 def test_an_error_is_told_while_others_still_work(many: ProcMesh, gate: GateKeeper) -> None:
     answering = many.spawn("answering", Answering)
     with pytest.raises(ActorError, match="rank 7 does not wait"):

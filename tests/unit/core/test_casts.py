@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from monarch._src.core.casts import CastTable, SendAnswers
+from monarch._src.core.casts import HELD_S, CastTable, SendAnswers
 from monarch._src.wire.messages import ELSEWHERE, OK, RAISED, Call, Cast
 
 MESH, RANKS = 7, 6
@@ -34,9 +34,9 @@ def test_answers_leave_together_when_the_last_has_come_equal_neighbours_once() -
     table = CastTable()
     table.cast("client", cast(1), range(RANKS))
     for rank, body in zip([5, 0, 1, 3, 2], [b"z", b"a", b"a", b"b", b"a"], strict=True):
-        assert table.answered("client", 1, rank, rank, OK, body) == []
+        assert table.answered("client", 1, rank, rank, OK, body, 0.0) == []
     assert table.looked() == []
-    found = table.answered("client", 1, 4, 4, OK, b"b")
+    found = table.answered("client", 1, 4, 4, OK, b"b", 0.0)
     assert told(found) == [(0, 3, OK, b"a"), (3, 2, OK, b"b"), (5, 1, OK, b"z")]
     assert found[0].to == "client"
     assert found[0].message.call == 1
@@ -46,38 +46,56 @@ def test_answers_leave_together_when_the_last_has_come_equal_neighbours_once() -
 def test_of_a_stream_what_has_come_leaves_at_the_end_of_each_look() -> None:
     table = CastTable()
     table.cast("client", cast(1, each=True), range(RANKS))
-    table.answered("client", 1, 3, 3, OK, b"x")
-    table.answered("client", 1, 2, 2, OK, b"x")
+    table.answered("client", 1, 3, 3, OK, b"x", 0.0)
+    table.answered("client", 1, 2, 2, OK, b"x", 0.0)
     assert told(table.looked()) == [(2, 2, OK, b"x")]
     assert table.looked() == []
+
+
+def test_who_takes_long_is_not_waited_for_by_what_the_others_have_answered() -> None:
+    table = CastTable()
+    table.cast("client", cast(1), range(RANKS))
+    assert table.next_deadline() is None
+    for rank, now in ((0, 1.0), (1, 1.1), (3, 1.1)):
+        assert table.answered("client", 1, rank, rank, OK, b"x", now) == []
+    assert table.next_deadline() == 1.0 + HELD_S
+    assert table.time_passed(1.0 + HELD_S / 2) == []
+    assert told(table.time_passed(1.0 + HELD_S)) == [(0, 2, OK, b"x"), (3, 1, OK, b"x")]
+    assert table.next_deadline() is None
+    assert table.answered("client", 1, 2, 2, OK, b"x", 5.0) == []  # each time anew
+    assert table.next_deadline() == 5.0 + HELD_S
+    assert table.answered("client", 1, 4, 4, OK, b"y", 5.1) == []
+    found = table.answered("client", 1, 5, 5, OK, b"y", 5.1)
+    assert told(found) == [(2, 1, OK, b"x"), (4, 2, OK, b"y")]
+    assert found[-1].last
 
 
 def test_bad_news_does_not_wait() -> None:
     table = CastTable()
     table.cast("client", cast(1), range(RANKS))
-    table.answered("client", 1, 0, 0, OK, b"x")
-    table.answered("client", 1, 1, 1, RAISED, b"x")
+    table.answered("client", 1, 0, 0, OK, b"x", 0.0)
+    table.answered("client", 1, 1, 1, RAISED, b"x", 0.0)
     assert told(table.looked()) == [(0, 1, OK, b"x"), (1, 1, RAISED, b"x")]
-    table.answered("client", 1, 2, 2, OK, b"y")
+    table.answered("client", 1, 2, 2, OK, b"y", 0.0)
     assert told(table.looked()) == [(2, 1, OK, b"y")]
 
 
 def test_the_end_of_a_rank_lets_go_what_others_have_answered_and_waits_for_it_no_more() -> None:
     table = CastTable()
     table.cast("client", cast(1, first=2, count=3), [2, 3, 4])
-    table.answered("client", 1, 3, 1, OK, b"x")
+    table.answered("client", 1, 3, 1, OK, b"x", 0.0)
     assert table.owes(MESH, 2)
     assert not table.owes(MESH, 3)
     assert told(table.ended(MESH, 2)) == [(1, 1, OK, b"x")]
-    assert told(table.answered("client", 1, 4, 2, OK, b"y")) == [(2, 1, OK, b"y")]
+    assert told(table.answered("client", 1, 4, 2, OK, b"y", 0.0)) == [(2, 1, OK, b"y")]
     assert len(table) == 0
 
 
 def test_an_answer_that_went_elsewhere_is_awaited_no_more_and_not_sent_again() -> None:
     table = CastTable()
     table.cast("client", cast(1, count=2), range(2))
-    table.answered("client", 1, 0, 0, ELSEWHERE, b"")
-    assert told(table.answered("client", 1, 1, 1, OK, b"y")) == [(1, 1, OK, b"y")]
+    table.answered("client", 1, 0, 0, ELSEWHERE, b"", 0.0)
+    assert told(table.answered("client", 1, 1, 1, OK, b"y", 0.0)) == [(1, 1, OK, b"y")]
 
 
 def test_a_cast_that_nobody_waits_for_is_not_kept() -> None:
@@ -85,7 +103,7 @@ def test_a_cast_that_nobody_waits_for_is_not_kept() -> None:
     table.cast("client", cast(0), range(RANKS))
     table.cast("client", cast(1), [])
     assert len(table) == 0
-    assert table.answered("client", 0, 0, 0, OK, b"") == []
+    assert table.answered("client", 0, 0, 0, OK, b"", 0.0) == []
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -99,6 +117,7 @@ class Interleavings(RuleBasedStateMachine):
         self.got: dict[int, dict[int, bytes]] = {}
         self.dead: set[int] = set()
         self.lost: set[int] = set()
+        self.now = 0.0
 
     def _note(self, found: list[SendAnswers]) -> None:
         for answers in found:
@@ -123,7 +142,8 @@ class Interleavings(RuleBasedStateMachine):
         if rank in self.dead:
             return
         status = RAISED if bad else OK
-        found = self.table.answered(f"caller{number % 2}", number, rank, rank, status, body)
+        to = f"caller{number % 2}"
+        found = self.table.answered(to, number, rank, rank, status, body, self.now)
         if number in self.asked and number not in self.lost:
             self.answered[number].setdefault(rank, body)
         self._note(found)
@@ -136,6 +156,13 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def look(self) -> None:
         self._note(self.table.looked())
+
+    @rule(seconds=st.sampled_from([0.0, HELD_S / 3, HELD_S]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self._note(self.table.time_passed(self.now))
+        deadline = self.table.next_deadline()
+        assert deadline is None or deadline > self.now
 
     @rule(which=st.integers(0, 1))
     def caller_ends(self, which: int) -> None:

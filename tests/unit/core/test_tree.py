@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.core.casts import merge, packed, unpacked
+from monarch._src.core.casts import HELD_S, merge, packed, unpacked
 from monarch._src.core.tree import (
     MOST_ROWS,
     Arrivals,
@@ -130,12 +130,27 @@ def test_a_host_keeps_what_it_has_answered_while_the_root_waits_for_it() -> None
     for number in range(1, 201):
         key = (ROOT, MESH, number)
         boughs.taken(key, "up", 0, number, {}, owes=True)
-        boughs.own_done(key, [(0, 1, 0, b"x")])
+        boughs.own_done(key, [(0, 1, 0, b"x")], 0.0)
         boughs.standing(ROOT, MESH, [(3, 3)], number)
     assert next(call for _, call, _ in boughs.kept(MESH)) == 3
     assert len(boughs.kept(MESH)) < 80
     (again,) = boughs.asked_again((ROOT, MESH, 3), 5)
     assert again == Done(ROOT, (ROOT, MESH, 3), 5, 3, [(0, 1, 0, b"x")])
+
+
+def test_what_is_held_for_long_is_told_at_once_and_goes_up_all_the_same() -> None:
+    boughs, key = Boughs(), (ROOT, MESH, 7)
+    boughs.taken(key, "up", 0, 3, {4: "h4", 5: "h5"}, owes=True)
+    assert boughs.next_deadline() is None
+    boughs.own_done(key, [(0, 1, 0, b"x")], 1.0)
+    boughs.child_done(key, 4, 3, [(1, 1, 0, b"x")], [], 1.1)
+    assert boughs.next_deadline() == 1.0 + HELD_S
+    assert boughs.time_passed(1.1) == []
+    assert boughs.time_passed(1.0 + HELD_S) == [(ROOT, 3, [(0, 2, 0, b"x")])]
+    assert boughs.next_deadline() is None
+    (done,) = boughs.child_done(key, 5, 3, [(2, 1, 0, b"x")], [], 9.0)
+    assert done == Done("up", key, 0, 3, [(0, 3, 0, b"x")])
+    assert boughs.next_deadline() is None
 
 
 # --- many hosts, any order, any deaths ------------------------------------------------------------
@@ -185,7 +200,13 @@ class Host:
     def work(self) -> None:
         number, sites = self.working.pop(self.world.chance.randrange(len(self.working)))
         answer = (sites.index(self.site), 1, 0, b"x")
-        self.do(self.boughs.own_done((ROOT, MESH, number), [answer]))
+        self.do(self.boughs.own_done((ROOT, MESH, number), [answer], self.world.now))
+
+    def wait(self) -> None:
+        for to, call, answers in self.boughs.time_passed(self.world.now):
+            self.world.send(self.name, to, ("answers", call, answers))
+        deadline = self.boughs.next_deadline()
+        assert deadline is None or deadline > self.world.now
 
     def lost(self, name: str) -> None:
         self.cut_off.add(name)
@@ -211,6 +232,7 @@ class World:
         self.casts: dict[int, tuple[int, ...]] = {}
         self.answered: dict[int, set[int]] = {}
         self.dead: set[int] = set()
+        self.now = 0.0
         # A root on one of these hosts ends with it: that one is not lost, nor out of its reach.
         self.own = self.chance.choice([None, self.chance.randrange(self.count)])
 
@@ -245,17 +267,23 @@ class World:
         else:
             done: Done = what[1]
             host = self.hosts[target]
-            host.do(host.boughs.child_done(*as_told(done)))
+            host.do(host.boughs.child_done(*as_told(done), self.now))
 
     def to_root(self, what: Any) -> None:
         if what[0] == "stuck":
             self.send_all(self.forest.stuck(what[1], what[2], alive=True))
             return
+        if what[0] == "answers":
+            self.came(what[1], what[2])
+            return
         done: Done = what[1]
         number = done.key[2]
-        for first, count, _, _ in done.answers:
-            self.answered[number].update(self.casts[number][first : first + count])
+        self.came(number, done.answers)
         self.send_all(self.forest.done(number, done.place, done.missing))
+
+    def came(self, number: int, answers: list[Any]) -> None:
+        for first, count, _, _ in answers:
+            self.answered[number].update(self.casts[number][first : first + count])
 
     def kill(self) -> None:
         living = [host.site for host in self.hosts.values() if host.site != self.own]
@@ -288,6 +316,10 @@ class World:
             self.chance.choice([self.kill, self.part])()
         elif chance < 0.2:
             self.cast()
+        elif chance < 0.25:
+            self.now += self.chance.choice([HELD_S / 2, HELD_S])
+            for host in self.hosts.values():
+                host.wait()
         elif chance < 0.5 and working:
             self.chance.choice(working).work()
         elif any(self.queues.values()):

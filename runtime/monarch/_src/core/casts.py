@@ -3,10 +3,11 @@
 What a host agent knows of casts (its driver is `monarch._src.proc.casting`). Events are methods
 named in the past tense; those that let answers leave return them.
 
-A call that was cast *owes* the answers of its ranks. They are held until the last has come, unless
-somebody wants each as it comes (a stream), or one of them is bad news; then what is held leaves at
-the end of each look at the socket. Equal answers of neighbours are sent once. Only small answers
-come this way: a large one goes to the caller at once, and its rank says so (`ELSEWHERE`).
+A call that was cast *owes* the answers of its ranks. They are held until the last has come, but for
+no more than `HELD_S`: then what is held leaves, so that who called knows whom he waits for. If
+somebody wants each as it comes (a stream), or one of them is bad news, what is held leaves at the
+end of each look at the socket. Equal answers of neighbours are sent once. Only small answers come
+this way: a large one goes to the caller at once, and its rank says so (`ELSEWHERE`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from monarch._src.wire.messages import ELSEWHERE, OK, AnswerRun, Answers, Cast
 
 Answered: TypeAlias = "tuple[int, int, int, bytes]"  # first position, count, status, body
 Key: TypeAlias = "tuple[str, int]"  # who called, and the number of its call
+HELD_S = 0.2
 
 
 class SendAnswers(msgspec.Struct, frozen=True):
@@ -55,6 +57,7 @@ class CastTable:
     def __init__(self) -> None:
         self._open: dict[Key, _Gather] = {}
         self._restless: set[Key] = set()  # those that hold answers and are not to wait
+        self._since: dict[Key, float] = {}  # those that hold any: since when, the oldest first
 
     def __len__(self) -> int:
         return len(self._open)
@@ -76,9 +79,9 @@ class CastTable:
         return False
 
     def answered(
-        self, to: str, call: int, rank: int, position: int, status: int, body: bytes
+        self, to: str, call: int, rank: int, position: int, status: int, body: bytes, now: float
     ) -> list[SendAnswers]:
-        """A rank has answered; `body` is empty if it did so ELSEWHERE."""
+        """A rank has answered; `body` is empty if it did so ELSEWHERE. `now`: seconds that grow."""
         key = (to, call)
         gather = self._open.get(key)
         if gather is None or rank not in gather.owed:
@@ -86,6 +89,7 @@ class CastTable:
         gather.owed.discard(rank)
         if status != ELSEWHERE:
             gather.held.append((position, 1, status, body))
+            self._since.setdefault(key, now)
         if not gather.owed:  # and what came before it goes before it
             self._restless.discard(key)
             return self.looked() + self._leave(key, gather)
@@ -99,6 +103,15 @@ class CastTable:
         """Everything that could be received has been: what is not to wait leaves."""
         restless, self._restless = self._restless, set()
         return [found for key in restless for found in self._leave(key, self._open[key])]
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` has something to do, if nothing else happens."""
+        return next((since + HELD_S for since in self._since.values()), None)
+
+    def time_passed(self, now: float) -> list[SendAnswers]:
+        """Look at the time: what has been held for long leaves."""
+        late = [key for key, since in self._since.items() if since + HELD_S <= now]
+        return [found for key in late for found in self._leave(key, self._open[key])]
 
     def ended(self, mesh: int, rank: int) -> list[SendAnswers]:
         """A rank is gone. What others have answered leaves before the caller hears of it."""
@@ -118,6 +131,7 @@ class CastTable:
         for key in [key for key in self._open if key[0] == node]:
             del self._open[key]
             self._restless.discard(key)
+            self._since.pop(key, None)
 
     def validate(self) -> None:
         """Assert every invariant; tests call it after each event."""
@@ -127,9 +141,12 @@ class CastTable:
         for key in self._restless:
             assert self._open[key].held
             assert self._open[key].eager
+        assert self._since.keys() == {key for key, gather in self._open.items() if gather.held}
+        assert list(self._since.values()) == sorted(self._since.values())
 
     def _leave(self, key: Key, gather: _Gather) -> list[SendAnswers]:
         self._restless.discard(key)
+        self._since.pop(key, None)
         if not gather.owed:
             del self._open[key]
         held, gather.held = gather.held, []

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Generic, TypeAlias, TypeVar
 
-from monarch._src.core.casts import Answered, merge
+from monarch._src.core.casts import HELD_S, Answered, merge
 from monarch._src.shape import NDSlice
 
 T = TypeVar("T")
@@ -364,6 +364,8 @@ class Boughs:
 
     def __init__(self) -> None:
         self._open: dict[Key, _Bough] = {}
+        # Those that have answers which nobody was told: since when, the oldest first.
+        self._since: dict[Key, float] = {}
         # What the ranks of this host have answered to casts that are done here: call and answers,
         # by sender and mesh, and number.
         self._kept: dict[tuple[str, int], dict[int, tuple[int, list[Answered]]]] = {}
@@ -376,18 +378,19 @@ class Boughs:
         bough = self._open[key] = _Bough(up, place, call, owes, dict(children))
         return self._looked(key, bough)
 
-    def own_done(self, key: Key, answers: Sequence[Answered]) -> list[Done]:
-        """The ranks of this host have answered, or ended."""
+    def own_done(self, key: Key, answers: Sequence[Answered], now: float) -> list[Done]:
+        """The ranks of this host have answered, or ended. `now`: seconds that grow."""
         bough = self._open.get(key)
         if bough is None:
             return []
         bough.owes_own = False
         bough.own = list(answers)
-        return self._looked(key, bough)
+        return self._held(key, bough, answers, now)
 
     def child_done(
-        self, key: Key, place: int, call: int, answers: Sequence[Answered], missing: Sequence[int]
-    ) -> list[Done]:
+        self, key: Key, place: int, call: int, answers: Sequence[Answered],
+        missing: Sequence[int], now: float,
+    ) -> list[Done]:  # fmt: skip
         """A stretch that this host has passed on to is done."""
         bough = self._open.get(key)
         if bough is None or place not in bough.children:  # it is answered around us since
@@ -395,7 +398,28 @@ class Boughs:
         del bough.children[place]
         bough.theirs += answers
         bough.missing += missing
+        return self._held(key, bough, answers, now)
+
+    def _held(self, key: Key, bough: _Bough, answers: Sequence[Answered], now: float) -> list[Done]:
+        if answers:
+            self._since.setdefault(key, now)
         return self._looked(key, bough)
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` has something to do, if nothing else happens."""
+        return next((since + HELD_S for since in self._since.values()), None)
+
+    def time_passed(self, now: float) -> list[tuple[str, int, list[Answered]]]:
+        """Look at the time: what is to be told at once, since others take long.
+
+        To whom, of which call, which answers. They go up too when all is done: who called takes
+        each once.
+        """
+        late = [key for key, since in self._since.items() if since + HELD_S <= now]
+        for key in late:
+            del self._since[key]
+        boughs = [(key, self._open[key]) for key in late]
+        return [(k[0], bough.call, merge([*bough.own, *bough.theirs])) for k, bough in boughs]
 
     def asked_again(self, key: Key, place: int) -> list[Done]:
         """The root asks this host itself, and each that is behind it."""
@@ -443,6 +467,7 @@ class Boughs:
         """Nobody wants to hear any more of what these senders have cast to these meshes."""
         for key in [key for key in self._open if which(key[0], key[1])]:
             del self._open[key]
+            self._since.pop(key, None)
         for pair in [pair for pair in self._kept if which(*pair)]:
             del self._kept[pair]
             self._enough.pop(pair, None)
@@ -451,6 +476,7 @@ class Boughs:
         if not bough.is_done:
             return []
         del self._open[key]
+        self._since.pop(key, None)
         if bough.own:
             self._kept.setdefault(key[:2], {})[key[2]] = (bough.call, bough.own)
         answers = merge([*bough.own, *bough.theirs])

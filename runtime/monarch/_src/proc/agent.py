@@ -209,6 +209,7 @@ class Agent:
             self._tenure.look()
         deadlines = [
             self._host.next_deadline(), self._tenure.next_deadline(), self._outputs.deadline,
+            self._casting.next_deadline(),
         ]  # fmt: skip
         deadline = min((found for found in deadlines if found is not None), default=None)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())

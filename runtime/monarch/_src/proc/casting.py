@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from monarch._src.core.casts import CastTable, SendAnswers, packed, unpacked
+from monarch._src.core.casts import Answered, CastTable, SendAnswers, packed, unpacked
 from monarch._src.core.host import Action, Host
 from monarch._src.core.ids import agent_at, is_agent, parse_proc_node, proc_node
 from monarch._src.core.procs import Mesh, Proc, ProcState
@@ -180,7 +181,9 @@ class Casting:
         key = (message.sender, message.mesh, message.number)
         answers = list(unpacked(message.runs, payload))
         self._do(
-            self._boughs.child_done(key, message.place, message.call, answers, message.missing)
+            self._boughs.child_done(
+                key, message.place, message.call, answers, message.missing, time.monotonic()
+            )
         )
 
     def site_lost(self, site: str) -> None:
@@ -232,12 +235,24 @@ class Casting:
             body = bytes(payload.body)
             rank, position = place[1], message.position
             self._send(
-                self._table.answered(message.to, message.call, rank, position, message.status, body)
-            )
+                self._table.answered(
+                    message.to, message.call, rank, position, message.status, body,
+                    time.monotonic(),
+                )
+            )  # fmt: skip
 
     def looked(self) -> None:
         """Everything that could be received has been."""
         self._send(self._table.looked())
+        deadline = self.next_deadline()
+        if deadline is not None and (now := time.monotonic()) >= deadline:
+            self._send(self._table.time_passed(now))
+            self._tell(self._boughs.time_passed(now))
+
+    def next_deadline(self) -> float | None:
+        """When to look though nothing has come."""
+        deadlines = self._table.next_deadline(), self._boughs.next_deadline()
+        return min((found for found in deadlines if found is not None), default=None)
 
     def owes(self, mesh: int, rank: int) -> bool:
         """Whether a call waits for an answer of that rank."""
@@ -248,10 +263,14 @@ class Casting:
         place = parse_proc_node(node)
         if place is not None:
             self._send(self._table.ended(*place), at_once=True)
-            for to, call, answers in self._boughs.kept(place[0]):  # may be on the way up yet
-                runs, payload = packed(answers)
-                self._node.send(to, Answers(call, runs), payload)
+            self._tell(self._boughs.kept(place[0]))  # it may be on the way up yet
         self.lost(node)
+
+    def _tell(self, held: Sequence[tuple[str, int, list[Answered]]]) -> None:
+        """Straight to who called."""
+        for to, call, answers in held:
+            runs, payload = packed(answers)
+            self._node.send(to, Answers(call, runs), payload)
 
     def lost(self, node: str) -> None:
         """A process that may have cast is gone."""
@@ -289,7 +308,7 @@ class Casting:
             if key is not None:
                 del self._grown[answer.to, message.call]
                 own = [] if direct else list(unpacked(message.runs, answer.payload))
-                self._do(self._boughs.own_done(key, own))
+                self._do(self._boughs.own_done(key, own, time.monotonic()))
 
 
 def _key(cast: Cast) -> Key:
