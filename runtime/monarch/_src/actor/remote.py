@@ -101,8 +101,9 @@ def _cut_chain(first: BaseException) -> None:
 
 def _before(exception: BaseException) -> BaseException | None:
     """What it was raised from, or during the handling of, as a traceback shows it."""
-    hidden = exception.__suppress_context__
-    return exception.__cause__ or (None if hidden else exception.__context__)
+    if exception.__cause__ is not None or exception.__suppress_context__:
+        return exception.__cause__
+    return exception.__context__
 
 
 def _cut(first: TracebackType | None) -> None:
