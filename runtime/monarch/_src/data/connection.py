@@ -31,6 +31,7 @@ from monarch._src.wire.sealed import (
 )
 
 CHUNK = 1 << 21
+_NOTHING = memoryview(b"")
 
 
 class Keys(msgspec.Struct, frozen=True):
@@ -95,7 +96,7 @@ class SealedConnection(Connection):
         super().__init__(made)
         self._sealer = sealer
         self._unsealer = unsealer
-        self._opened = memoryview(b"")  # what has come and was not asked for yet
+        self._opened = _NOTHING  # what has come and was not asked for yet
 
     def send(self, data: memoryview | bytes, deadline: float | None = None) -> None:
         memory = memoryview(data)
@@ -109,7 +110,9 @@ class SealedConnection(Connection):
         at, size = 0, len(memory)
         if self._opened:
             at = min(size, len(self._opened))
-            memory[:at], self._opened = self._opened[:at], self._opened[at:]
+            memory[:at] = self._opened[:at]
+            # A view of nothing would keep the record that it is of.
+            self._opened = self._opened[at:] if at < len(self._opened) else _NOTHING
         if at == size:
             return True
         with _room(size - at) as room:
