@@ -153,6 +153,10 @@ class Shield:
         except self._error:
             self._depth = 1
             self._work = None
+            try:  # a second one may be on its way, from who had seen the work: wait for that too
+                self._settle()
+            except self._error:
+                pass
         self.held = False
 
     def __enter__(self) -> Shield:
@@ -164,6 +168,10 @@ class Shield:
         except self._error:
             self._depth = depth + 1
             self.held = True
+            try:  # as above
+                self._settle()
+            except self._error:
+                pass
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
