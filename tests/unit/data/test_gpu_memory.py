@@ -180,7 +180,7 @@ for value in (numpy.zeros(10), torch.zeros(10), bytearray(10)):
 regions.close()
 from monarch._src.data.cuda.gpu import gpu_if_used
 assert gpu_if_used() is None
-print(any("libcuda" in line for line in open("/proc/self/maps")))
+print(any("libcuda.so" in line for line in open("/proc/self/maps")))
 """
 
 
