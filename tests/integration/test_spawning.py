@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.actor import ActorMesh, Extent, ProcMesh, this_host
+from monarch.actor import Actor, ActorMesh, Extent, ProcMesh, endpoint, this_host
 from monarch.config import configured
 from tests.integration.actors import Counter, Echo, Teller
 
@@ -51,6 +53,31 @@ def test_every_rank_is_a_process_of_its_own_in_a_session_of_its_own(four: ProcMe
     assert len({*pids, os.getpid()}) == 5
     sessions = [w["session"] for w in teller.process_world.call().get().values()]
     assert sessions == pids
+
+
+class Holder(Actor):
+    """What this process has open."""
+
+    @endpoint
+    def open_pipes(self) -> dict[int, int]:
+        """Descriptor -> inode, of pipes."""
+        found: dict[int, int] = {}
+        for name in os.listdir("/dev/fd"):
+            with contextlib.suppress(OSError):  # that of the listing itself
+                status = os.fstat(int(name))
+                if stat.S_ISFIFO(status.st_mode):
+                    found[int(name)] = status.st_ino
+        return found
+
+
+def test_procs_forked_together_have_none_of_each_others_outputs(spawn_procs: Spawn) -> None:
+    # One that had would keep the output of another open after its end.
+    mesh = spawn_procs({"gpus": 40})
+    pipes = mesh.spawn("holder", Holder).open_pipes.call().get().values()
+    outputs = [{of_rank[1], of_rank[2]} for of_rank in pipes]
+    assert all(len(own) == 2 for own in outputs)
+    for rank, of_rank in enumerate(pipes):
+        assert all(own.isdisjoint(of_rank.values()) for r, own in enumerate(outputs) if r != rank)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import FunctionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -250,10 +251,35 @@ class ActorClass:
 
 
 _known: dict[type, ActorClass] = {}
+_without_endpoints = frozenset(Actor.__mro__)
+
+# Each proc goes through the classes of its actors, and pays most for the pages that it is the first
+# to write to (docs/performance.md): `inspect` is asked only about what is no plain function.
+_YIELDS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
 def _yields(function: Callable[..., Any]) -> bool:
+    if type(function) is FunctionType:
+        return bool(function.__code__.co_flags & _YIELDS)
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _is_async(function: Any) -> bool:
+    if type(function) is FunctionType and not vars(function):  # nor marked as a coroutine function
+        return bool(function.__code__.co_flags & inspect.CO_COROUTINE)
+    return inspect.iscoroutinefunction(function)
+
+
+def _endpoints_of(cls: type) -> dict[str, EndpointMethod[Any, Any]]:
+    found: dict[str, EndpointMethod[Any, Any]] = {}
+    for base in reversed(cls.__mro__):
+        own = vars(base)
+        for name in [n for n in found if n in own]:
+            del found[name]
+        if base not in _without_endpoints:
+            made: dict[str, Any] = {n: v for n, v in own.items() if isinstance(v, EndpointMethod)}
+            found.update(made)
+    return found
 
 
 def actor_class(cls: Any) -> ActorClass:
@@ -269,13 +295,7 @@ def actor_class(cls: Any) -> ActorClass:
         raise TypeError(f"spawn needs a class derived from Actor, not {cls!r}")
     if not issubclass(cls, Actor):
         raise ValueError(f"{cls.__name__} is no actor: derive it from monarch.actor.Actor")
-    endpoints: dict[str, EndpointMethod[Any, Any]] = {}
-    for base in reversed(cls.__mro__):
-        for name, value in vars(base).items():
-            if isinstance(value, EndpointMethod):
-                endpoints[name] = cast("EndpointMethod[Any, Any]", value)
-            else:
-                endpoints.pop(name, None)
+    endpoints = _endpoints_of(cls)
     for name in endpoints:
         if name in _reserved:
             raise ValueError(
@@ -287,7 +307,7 @@ def actor_class(cls: Any) -> ActorClass:
             f"{cls.__name__}.{yields[0]} yields, and an endpoint answers once: return a list, or "
             "send each value through a port"
         )
-    if inspect.iscoroutinefunction(cls.__init__):
+    if cls.__init__ is not object.__init__ and _is_async(cls.__init__):
         raise ValueError(
             f"{cls.__name__}.__init__ is `async def`, which Python cannot await: do that in an "
             "endpoint, called first"
@@ -300,7 +320,8 @@ def actor_class(cls: Any) -> ActorClass:
             f"({', '.join(made_sync)}); make them all of one kind"
         )
     for hook in ("__cleanup__", "__supervise__", "_handle_undeliverable_message"):
-        if not made_async and inspect.iscoroutinefunction(getattr(cls, hook, None)):
+        own = getattr(cls, hook, None)
+        if not made_async and own is not getattr(Actor, hook, None) and _is_async(own):
             raise ValueError(
                 f"{cls.__name__}.{hook} is `async def`, but its endpoints are plain: "
                 "a sync actor has no loop to run it on"

@@ -67,9 +67,13 @@ class Router:
         self._path = _path(address)
         self._listener = new_socket()
         try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
-            self._listener.bind(self._path)
+            try:
+                self._listener.bind(self._path)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                os.unlink(self._path)  # of one before us, which was killed
+                self._listener.bind(self._path)
             self._listener.listen(backlog)
         except BaseException:
             self._listener.close()

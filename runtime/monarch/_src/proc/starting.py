@@ -57,8 +57,8 @@ class Starts:
         ties: Callable[[], tuple[str, int]],
         failed: Callable[[str, str], None],
     ) -> None:
-        zygote.setblocking(False)
         self._zygote = zygote
+        self._inbox = memoryview(bytearray(LARGEST))
         self._host = host
         self._outputs = outputs
         self._ties = ties
@@ -130,25 +130,21 @@ class Starts:
                 "pass less in its environment",
             )
         # The window above bounds what can be queued, so blocking here is short or the end.
-        self._zygote.setblocking(True)
-        try:
-            socket.send_fds(self._zygote, [data], fds or [])
-        finally:
-            self._zygote.setblocking(False)
+        socket.send_fds(self._zygote, [data], fds or [])
 
     def reported(self) -> Iterator[FromZygote]:
         """What the zygote has said since."""
         while True:
             try:
-                data = self._zygote.recv(LARGEST)
+                size = self._zygote.recv_into(self._inbox, 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                data = b""
-            if not data:
+                size = 0
+            if not size:
                 log.error("the zygote is gone; every proc of this host went with it")
                 os._exit(70)
-            message = decode_from_zygote(data)
+            message = decode_from_zygote(bytes(self._inbox[:size]))
             if not isinstance(message, Ended):
                 self._in_flight -= 1
             yield message

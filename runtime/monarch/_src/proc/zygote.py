@@ -19,10 +19,11 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from monarch._src.net.interrupt import plain_signal
 from monarch._src.proc import spec as wire
@@ -32,6 +33,10 @@ from monarch._src.proc.system import die_with_parent, may_be_looked_into_by, pea
 
 LARGEST = 1 << 20
 IDLE_MS = 100
+FORKS_AT_ONCE = 16  # each closes the descriptors of all
+FD = struct.Struct("i")
+
+Asked: TypeAlias = tuple[StartRank, list[int]]  # who is to start, and its stdout and stderr
 
 
 def seqpacket_pair() -> tuple[socket.socket, socket.socket]:
@@ -59,6 +64,7 @@ class Zygote:
         self._meshes: dict[int, MeshSpec] = {}
         self._broken: dict[int, str] = {}  # meshes none of whose procs can start, and why
         self._ranks: dict[int, tuple[int, int, int]] = {}  # pid -> (mesh, rank, life)
+        self._inbox = memoryview(bytearray(LARGEST))  # takes the memory of the largest so far
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
@@ -88,26 +94,41 @@ class Zygote:
                     self._serve()
 
     def _serve(self) -> None:
-        try:
-            data, fds, _, _ = socket.recv_fds(self._agent, LARGEST, 2)
-        except ConnectionResetError:  # it went without reading all that we told it
-            data, fds = b"", []
-        if not data:
-            os._exit(0)  # the agent is gone; so are our procs, the moment we are
-        message = wire.decode_to_zygote(data)
-        try:
+        starts: list[Asked] = []
+        while len(starts) < FORKS_AT_ONCE and (received := self._receive()) is not None:
+            message, fds = received
+            if isinstance(message, StartRank):
+                starts.append((message, fds))
+                continue
+            self._start(starts)
+            starts = []
             match message:
                 case MeshSpec():
                     self._meshes[message.mesh] = message
                     self._prepare(message)
-                case StartRank():
-                    self._start(message, fds)
                 case DropMesh():
                     self._meshes.pop(message.mesh, None)
                     self._broken.pop(message.mesh, None)
-        finally:
-            for fd in fds:
-                os.close(fd)
+        self._start(starts)
+
+    def _receive(self) -> tuple[wire.ToZygote, list[int]] | None:
+        """A message that has come, and the descriptors with it; None if there is none."""
+        try:
+            size, passed, _, _ = self._agent.recvmsg_into(
+                [self._inbox], socket.CMSG_SPACE(2 * FD.size), socket.MSG_DONTWAIT
+            )
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:  # it went without reading all that we told it
+            size, passed = 0, []
+        if not size:
+            os._exit(0)  # the agent is gone; so are our procs, the moment we are
+        fds = [
+            fd
+            for _, _, data in passed
+            for (fd,) in FD.iter_unpack(data[: len(data) // FD.size * FD.size])
+        ]
+        return wire.decode_to_zygote(bytes(self._inbox[:size])), fds
 
     def _prepare(self, spec: MeshSpec) -> None:
         if not spec.forks:
@@ -129,8 +150,33 @@ class Zygote:
             gc.collect()
             gc.freeze()
 
-    def _start(self, message: StartRank, fds: list[int]) -> None:
-        spec = self._meshes[message.mesh]
+    def _start(self, starts: list[Asked]) -> None:
+        # One after the other with as little in between as can be: after a fork no page is ours
+        # alone, and each that we write to is copied (docs/performance.md).
+        pids: list[tuple[StartRank, int]] = []
+        for message, fds in starts:
+            reason = self._hindered(message, fds)
+            if reason is None:
+                # No reaping between fork and the note of who it is: SIGCHLD only sets a flag.
+                try:
+                    pid = os.fork()
+                except OSError as error:
+                    reason = f"fork failed: {error.strerror}"
+                else:
+                    if pid == 0:
+                        self._become(message, fds, starts)
+                    pids.append((message, pid))
+                    continue
+            self._tell(NotStarted(message.mesh, message.rank, reason, message.life))
+        for message, pid in pids:
+            self._ranks[pid] = (message.mesh, message.rank, message.life)
+            self._tell(Started(message.mesh, message.rank, pid, message.life))
+        for _, fds in starts:
+            for fd in fds:
+                os.close(fd)
+
+    def _hindered(self, message: StartRank, fds: list[int]) -> str | None:
+        """Why that one cannot start, if it cannot."""
         command = message.command
         if command is None:
             reason = self._broken.get(message.mesh)
@@ -140,25 +186,16 @@ class Zygote:
             reason = None
         if reason is None and len(fds) != 2:
             reason = "its output pipes did not arrive: out of file descriptors"
-        if reason is None:
-            # No reaping between fork and the note of who it is: SIGCHLD only sets a flag.
-            try:
-                pid = os.fork()
-            except OSError as error:
-                reason = f"fork failed: {error.strerror}"
-            else:
-                if pid == 0:
-                    self._become(spec, message, fds)
-                self._ranks[pid] = (message.mesh, message.rank, message.life)
-                self._tell(Started(message.mesh, message.rank, pid, message.life))
-                return
-        why = reason or "unknown"
-        self._tell(NotStarted(message.mesh, message.rank, why, message.life))
+        return reason
 
-    def _become(self, spec: MeshSpec, start: StartRank, fds: list[int]) -> NoReturn:
-        """In the child: turn into the proc. Never returns."""
+    def _become(self, start: StartRank, fds: list[int], starts: list[Asked]) -> NoReturn:
+        """In the child: turn into the proc. Never returns.
+
+        `starts`: all that are started with it, whose descriptors it has too.
+        """
         status = 1
         try:
+            spec = self._meshes[start.mesh]
             zygote = os.getppid()
             signal.set_wakeup_fd(-1)
             plain_signal.signal(signal.SIGCHLD, plain_signal.SIG_DFL)
@@ -171,8 +208,9 @@ class Zygote:
             os.close(self._wake_w)
             os.dup2(fds[0], 1)
             os.dup2(fds[1], 2)
-            for fd in fds:
-                os.close(fd)
+            for _, passed in starts:
+                for fd in passed:
+                    os.close(fd)
             sys.stdout, sys.stderr = self._streams  # what was preloaded may have set others
             boot = Boot(spec, start.rank, start.affinity, start.ties, life=start.life)
             if start.command is not None:
