@@ -84,17 +84,21 @@ def source_of(frame: FrameType, line: int) -> Source:
 
 def suspends(frame: FrameType) -> bool:
     """Whether a frame that tells of a return only waits: a coroutine at `await`."""
-    code = frame.f_code.co_code
-    at = frame.f_lasti
-    return 0 <= at < len(code) and _YIELDS.get(code[at], False)
+    code, at = frame.f_code.co_code, frame.f_lasti
+    if not 0 <= at < len(code):
+        return False
+    # Python 3.10 stands before the instruction that waits, and 3.13 where it will go on.
+    return code[at] in _WAITS or code[at + 2 : at + 3] in _WAITS_NEXT
 
 
-def _yields() -> dict[int, bool]:
+def _opcodes(*names: str) -> frozenset[int]:
     opcode = sys.modules.get("opcode") or __import__("opcode")
-    return {
-        number: True for name, number in opcode.opmap.items()
-        if name.startswith("YIELD") or name == "SEND"
-    }  # fmt: skip
+    return frozenset(n for name, n in opcode.opmap.items() if name.startswith(names))
 
 
-_YIELDS = _yields()
+_WAITS = _opcodes("YIELD", "SEND")
+_WAITS_NEXT: frozenset[bytes] = frozenset()
+if sys.version_info < (3, 11):
+    _WAITS_NEXT = frozenset(bytes([number]) for number in _opcodes("YIELD_FROM"))
+elif sys.version_info >= (3, 13):
+    _WAITS |= _opcodes("RESUME")
