@@ -96,9 +96,5 @@ def _opcodes(*names: str) -> frozenset[int]:
     return frozenset(n for name, n in opcode.opmap.items() if name.startswith(names))
 
 
-_WAITS = _opcodes("YIELD", "SEND")
-_WAITS_NEXT: frozenset[bytes] = frozenset()
-if sys.version_info < (3, 11):
-    _WAITS_NEXT = frozenset(bytes([number]) for number in _opcodes("YIELD_FROM"))
-elif sys.version_info >= (3, 13):
-    _WAITS |= _opcodes("RESUME")
+_WAITS = _opcodes("YIELD", *(["SEND"] if sys.version_info < (3, 13) else ["SEND", "RESUME"]))
+_WAITS_NEXT = {bytes([number]) for number in _opcodes("YIELD_FROM")}

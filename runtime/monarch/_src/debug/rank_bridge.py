@@ -308,12 +308,16 @@ def _suspend(db: Any, frame: FrameType, error: BaseException | None) -> None:
     import_module("_pydevd_bundle.pydevd_additional_thread_info").set_additional_thread_info(thread)
     db.set_trace_for_frame_and_parents(thread.ident, frame)
     db.enable_tracing()
+    kinds = import_module("_pydevd_bundle.pydevd_constants")
+    reason = constants.CMD_SET_BREAK if error is None else constants.CMD_ADD_EXCEPTION_BREAK
+    db.set_suspend(thread, reason)
+    if kinds.PYDEVD_USE_SYS_MONITORING:  # without breakpoints it would be told of no line
+        monitoring = import_module("_pydevd_sys_monitoring.pydevd_sys_monitoring")
+        monitoring.start_monitoring(all_threads=True)
+        monitoring.update_monitor_events(suspend_requested=True)
     if error is None:
-        db.set_suspend(thread, constants.CMD_SET_BREAK)
         db.stand(frame, "line", None)
         return
-    kinds = import_module("_pydevd_bundle.pydevd_constants")
-    db.set_suspend(thread, constants.CMD_ADD_EXCEPTION_BREAK)
     raised = (type(error), error, error.__traceback__)
     db.stand(frame, "exception", raised, kinds.EXCEPTION_TYPE_HANDLED)
 
