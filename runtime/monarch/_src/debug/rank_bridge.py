@@ -14,6 +14,7 @@ part (`PyDB`) is used here only; `tests/integration/test_bridges.py` is what not
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import queue
@@ -240,6 +241,9 @@ def _pydevd() -> Any:
     return import_module("pydevd")
 
 
+_changes = itertools.count(0, 1 << 16)
+
+
 def _connected(bridge: RankBridge, pipe: _Pipe) -> Any:
     """debugpy's debugger, in all threads of this process."""
     # Frozen modules of the standard library have no lines to stop at; nobody needs to be warned.
@@ -253,6 +257,9 @@ def _connected(bridge: RankBridge, pipe: _Pipe) -> Any:
         raise _CannotOpen(OWN)
     _know_cells()
     db = _class(bridge)()
+    # What it knows of a function it knows by this number, and over several debuggers: with one that
+    # had been used, breakpoints of the one before were still stopped at (Python 3.12 and later).
+    db.mtime = next(_changes)
     # It has put its own in place of `sys.settrace`, which writes to stderr whenever pdb lets go.
     import_module("pydevd_tracing").restore_sys_set_trace_func()
     module = _pydevd()
