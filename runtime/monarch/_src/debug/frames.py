@@ -63,9 +63,18 @@ def is_all_users(frame: FrameType, entries: frozenset[CodeType]) -> bool:
 
 
 def function_of(frame: FrameType) -> str:
-    """Its name, qualified where Python knows it (from 3.11 on)."""
+    """Its qualified name; on Python 3.10, which does not tell it, that of methods only."""
     code = frame.f_code
-    return getattr(code, "co_qualname", code.co_name)
+    if sys.version_info >= (3, 11):
+        return code.co_qualname
+    if code.co_argcount:
+        first = frame.f_locals.get(code.co_varnames[0])
+        for cls in (first if isinstance(first, type) else type(first)).__mro__:
+            method = vars(cls).get(code.co_name)
+            function = getattr(method, "function", method)  # of an endpoint
+            if function is not None and getattr(function, "__code__", None) is code:
+                return function.__qualname__
+    return code.co_name
 
 
 def code_at(frame: FrameType, line: int) -> str:
