@@ -207,7 +207,7 @@ def test_cancelling_one_who_awaits_leaves_the_others_and_the_call(
         mirror.cancel()
         with pytest.raises(asyncio.CancelledError):
             await given_up
-        with pytest.raises(TimeoutError):
+        with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(look(), 0.01)
         gate.open()
         return await patient, await answer.as_asyncio()
@@ -254,7 +254,7 @@ def test_a_loop_that_ends_before_the_answer_comes_harms_nobody(
     )
 
     async def main() -> None:
-        with pytest.raises(TimeoutError):
+        with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(answer.as_asyncio(), 0.01)
 
     asyncio.run(main())
