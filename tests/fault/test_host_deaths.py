@@ -114,14 +114,28 @@ def test_the_moment_after_an_agent_has_ended_another_one_is_started(faults: Faul
         assert this_host().spawn_procs().spawn("echo", Echo).rank.call().get(timeout=60)
 
 
-def test_an_agent_killed_before_its_procs_are_up(faults: Faults) -> None:
+def test_an_agent_killed_before_its_procs_are_up(faults: Faults, gate: GateKeeper) -> None:
+    door = gate.gate
+    procs = this_host().spawn_procs({"gpus": 4}, bootstrap=lambda: door.pass_through())
+    answer = procs.spawn("teller", Teller).pid.call()
+    gate.wait_entered(4)
+    os.kill(agent().pid, signal.SIGKILL)
+    assert isinstance(answer.exception(timeout=60), SupervisionError)
+    with pytest.raises(SupervisionError):
+        procs.initialized.get(timeout=60)
+    faults.take()
+
+
+def test_an_agent_killed_as_soon_as_it_is_there(faults: Faults) -> None:
     procs = this_host().spawn_procs({"gpus": 4})
     answer = procs.spawn("teller", Teller).pid.call()
     (child,) = psutil.Process().children()
     os.kill(child.pid, signal.SIGKILL)
-    assert isinstance(answer.exception(timeout=60), SupervisionError)
+    ends = [procs.initialized.exception(timeout=60), answer.exception(timeout=60)]
+    # Its procs may have come up before, and may even have answered: each says what it knows.
+    assert {type(end) for end in ends} <= {SupervisionError, type(None)}
     with pytest.raises(SupervisionError):
-        procs.initialized.get(timeout=60)
+        procs.spawn("another", Echo).rank.call().get(timeout=60)
     faults.take()
 
 
