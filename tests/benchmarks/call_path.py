@@ -12,7 +12,7 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,10 @@ class NoRouter:
     def send(self, route: bytes, frames: object) -> bool:
         self.sent.append(route)
         return True
+
+    def send_all(self, routes: Iterable[bytes], frames: object) -> list[bytes]:
+        self.sent += routes
+        return []
 
     def wake(self) -> None: ...
 

@@ -115,8 +115,7 @@ def test_the_moment_after_an_agent_has_ended_another_one_is_started(faults: Faul
 
 
 def test_an_agent_killed_before_its_procs_are_up(faults: Faults, gate: GateKeeper) -> None:
-    door = gate.gate
-    procs = this_host().spawn_procs({"gpus": 4}, bootstrap=lambda: door.pass_through())
+    procs = this_host().spawn_procs({"gpus": 4}, bootstrap=gate.gate.pass_through)
     answer = procs.spawn("teller", Teller).pid.call()
     gate.wait_entered(4)
     os.kill(agent().pid, signal.SIGKILL)

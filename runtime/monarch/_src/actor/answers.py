@@ -114,7 +114,13 @@ class AllCall(PendingCall):
         self._payloads = []
 
     def answered(self, position: int, payload: Payload) -> None:
-        self.answered_alike(position, 1, payload)
+        parts = (payload.body, *payload.buffers)
+        if self._failed or parts != self._atom:
+            self.answered_alike(position, 1, payload)
+            return
+        self._payloads[position] = self._atom
+        if not self.owed:
+            self._complete()
 
     def answered_alike(self, first: int, count: int, payload: Payload) -> None:
         if self._failed:
@@ -130,11 +136,12 @@ class AllCall(PendingCall):
             alike = [_Parts(parts, first + at) for at in range(count)]
         self._payloads[first : first + count] = alike
         if not self.owed:
-            region, payloads = self.region, self._payloads
-            unflatten = partial(_unflatten, Reader(self._target, region, self.endpoint))
-            self._futures[0].settle(
-                lambda: ValueMesh[Any].from_encoded(region, payloads, unflatten)
-            )
+            self._complete()
+
+    def _complete(self) -> None:
+        region, payloads = self.region, self._payloads
+        unflatten = partial(_unflatten, Reader(self._target, region, self.endpoint))
+        self._futures[0].settle(lambda: ValueMesh[Any].from_encoded(region, payloads, unflatten))
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
         if status == THROWN:

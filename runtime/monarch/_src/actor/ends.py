@@ -132,7 +132,7 @@ class Ends:
 
     def after_drain(self) -> bool:
         """Tell what is due; True if the socket should be looked at once more at once."""
-        if self._notices:
+        if self._notices.held:
             for notice in self._notices.due():
                 self._tell(notice)
             again = self._notices.look(self._node.has_said_all)

@@ -75,13 +75,16 @@ class Mailbox(Waitable):
 
     def take(self) -> Item | None:
         """The next item, or None. Only the actor's own thread, until the actor has ended."""
-        try:
-            item = self._items.popleft()
-        except IndexError:
-            item = None  # and yet it may say done: `put` says so after the item can be taken
-        if not self._items:
+        items = self._items
+        item = None
+        if items:  # and yet it may be withdrawn before we have it
+            try:
+                item = items.popleft()
+            except IndexError:
+                pass
+        if not items:  # and yet it may say done: `put` says so after the item can be taken
             self.done = False
-            if self._items or self.closed:  # one came between the two lines above
+            if items or self.closed:  # one came between the two lines above
                 self.finish()
         return item
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -42,6 +42,7 @@ from monarch._src.wire.apart import APART, Placed
 from monarch._src.wire.frames import NO_PAYLOAD, Payload, apart_of
 from monarch._src.wire.messages import (
     ELSEWHERE,
+    OWN_RANK,
     Answer,
     Bootstrap,
     Call,
@@ -63,11 +64,15 @@ GATHERED_LIMIT = 4096  # bytes of one answer
 
 @dataclass(frozen=True)
 class Lane:
-    """What goes from here to the procs of one mesh. `lock`: of the numbers, and of sending."""
+    """What goes from here to the procs of one mesh. `lock`: of the numbers, and of sending.
+
+    `nodes`: those of all its ranks, in order, if a message to all can be the same for each.
+    """
 
     lock: threading.Lock
     outgoing: Outgoing
     forest: Forest[Grown] | None  # if it has more hosts than are sent to from here
+    nodes: list[str]
 
 
 Lost: TypeAlias = "list[tuple[int, int]]"  # number of a call, position in it
@@ -90,6 +95,8 @@ class Routes:
         self._trees = Trees(node, self.tell_agent_at)
         self._incoming: dict[str, Incoming[Taken]] = {}
         self._kept = KeptMessages()
+        # What is to be called with a message that came, when it is its turn: by its type.
+        self.takers: dict[type, Callable[[str, Any, Payload], None]] = {}
 
     def begin(self, rank: int, directory: str) -> None:
         """This process has that rank, or is a client (-1), and its session that directory."""
@@ -241,7 +248,13 @@ class Routes:
         if lane is None:
             fanout = settings().cast_fanout if len(ref.sites) > 1 else 1
             forest: Forest[Grown] | None = Forest(fanout) if len(ref.sites) > fanout else None
-            lane = self._lanes.setdefault(ref.uid, Lane(threading.Lock(), Outgoing(), forest))
+            nodes: list[str] = []
+            if not ref.restarts and not ref.nodes:
+                nodes = [ref.node(rank) for rank in range(ref.extent.nelements)]
+            if self._node.name in nodes:  # which is sent a copy of its own
+                nodes = []
+            lane = Lane(threading.Lock(), Outgoing(), forest, nodes)
+            lane = self._lanes.setdefault(ref.uid, lane)
         return lane
 
     def forget_client(self, ref: ProcsRef) -> None:
@@ -288,22 +301,42 @@ class Routes:
                     self._kept.sent(ref.uid, region, message, payload)
                 sent = self._cast(lane, ref, region, message, payload, gather, each)
             return () if sent else range(len(region))
-        missed: list[int] = []
-        send = self._node.send
-        own = self._node.name
         with lock:
             if ref.restarts:
                 self._kept.sent(ref.uid, region, message, payload)
-            for position, rank in enumerate(region.ranks()):
-                if position in skip:
-                    continue
-                node = self.reach(ref, rank)
-                message.rank = position
-                message.after = outgoing.direct(rank)
-                # To ourselves it is queued as it is, and there are more to come.
-                each_own = msgspec.structs.replace(message) if node == own else message
-                if not send(node, each_own, payload):
-                    missed.append(position)
+            nodes = lane.nodes
+            if nodes and not skip and not payload.buffers and region.ranks() == range(len(nodes)):
+                if outgoing.direct_to_all(len(nodes)):
+                    message.rank, message.after = OWN_RANK, 0
+                    missed = self._node.forward(nodes, message, payload)
+                    if not missed:
+                        return ()
+                    # Those that there is no route to yet, and the dead.
+                    return self._send_each(ref, region, message, payload, {
+                        nodes.index(node): 0 for node in missed
+                    })  # fmt: skip
+            return self._send_each(ref, region, message, payload, {
+                position: outgoing.direct(rank)
+                for position, rank in enumerate(region.ranks()) if position not in skip
+            })  # fmt: skip
+
+    def _send_each(
+        self, ref: ProcsRef, region: Region, message: Ordered, payload: Payload,
+        after: Mapping[int, int],
+    ) -> list[int]:  # fmt: skip
+        """Send to these positions, each behind the cast that it has to follow.
+
+        Returns those that it could not be sent to.
+        """
+        missed: list[int] = []
+        send, own, ranks = self._node.send, self._node.name, region.ranks()
+        for position, cast in after.items():
+            node = self.reach(ref, ranks[position])
+            message.rank, message.after = position, cast
+            # To ourselves it is queued as it is, and there are more to come.
+            each_own = msgspec.structs.replace(message) if node == own else message
+            if not send(node, each_own, payload):
+                missed.append(position)
         return missed
 
     def await_room(self, ref: ProcsRef, region: Region, *, large: bool) -> None:
@@ -448,23 +481,23 @@ class Routes:
 
     # --- in ---------------------------------------------------------------------------------------
 
-    def came(
-        self, peer: str, message: Ordered, payload: Payload,
-        take: Callable[[str, Ordered, Payload], None],
-    ) -> None:  # fmt: skip
-        """A message came directly: `take` it in its turn, and what waited for it."""
+    def came(self, peer: str, message: Ordered, payload: Payload) -> None:
+        """A message came directly: have it taken in its turn, and what waited for it."""
         incoming = self._incoming.get(peer)
         if incoming is None:
             incoming = self._incoming[peer] = Incoming()
+        if message.rank < 0:
+            message.rank = self._rank
         if incoming.direct(message.after, (peer, message, payload)):
-            take(peer, message, payload)
+            self.takers[type(message)](peer, message, payload)
         if incoming.holds:
-            for item in incoming.released():
-                take(*item)
+            self._release(incoming)
 
-    def cast_came(
-        self, cast: Cast, payload: Payload, take: Callable[[str, Ordered, Payload], None]
-    ) -> None:
+    def _release(self, incoming: Incoming[Taken]) -> None:
+        for peer, message, payload in incoming.released():
+            self.takers[type(message)](peer, message, payload)
+
+    def cast_came(self, cast: Cast, payload: Payload) -> None:
         """A message came as a cast."""
         peer, message = cast.sender, cast.message
         message.rank = _position(self._rank, *cast.region)
@@ -477,10 +510,9 @@ class Routes:
             incoming = self._incoming[peer] = Incoming()
         fence = next((count for rank, count in cast.fences if rank == self._rank), 0)
         if incoming.cast(cast.number, fence, (peer, message, payload)):
-            take(peer, message, payload)
+            self.takers[type(message)](peer, message, payload)
         if incoming.holds:
-            for item in incoming.released():
-                take(*item)
+            self._release(incoming)
 
 
 def _where(region: Region) -> Where:

@@ -30,7 +30,7 @@ from monarch._src.actor.payloads import Payloads
 from monarch._src.actor.questions import Questions
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, client_ref
 from monarch._src.actor.returns import Returns
-from monarch._src.actor.routes import Ordered, Routes
+from monarch._src.actor.routes import Routes
 from monarch._src.actor.takers import Receiver, Worker
 from monarch._src.core.calls import CallTable, PendingCall
 from monarch._src.core.casts import unpacked
@@ -160,10 +160,10 @@ class Runtime:
             Answers: self._on_answers,
             TreeDone: self._on_tree_done,
             TreeStuck: self.routes.stuck,
-            Call: self._on_direct,
-            StopActor: self._on_direct,
-            SpawnActor: self._on_direct,
-            StopProc: self._on_direct,
+            Call: routes.came,
+            StopActor: routes.came,
+            SpawnActor: routes.came,
+            StopProc: routes.came,
             Cast: self._on_cast,
             Bootstrap: self._on_bootstrap,
             Bootstrapped: self.ends.on_bootstrap_ended,
@@ -192,7 +192,7 @@ class Runtime:
             SiteRoom: self._on_site_room,
             **self.enquiries.handlers,
         }
-        self._takers: dict[type, Callable[[str, Any, Payload], None]] = {
+        routes.takers = {
             Call: self._on_call,
             StopActor: self._on_call,
             SpawnActor: self._on_spawn,
@@ -327,17 +327,11 @@ class Runtime:
             with self.answering:
                 self.calls.answer_alike(call, first, count, status, Payload(body))
 
-    def _on_direct(self, peer: str, message: Ordered, payload: Payload) -> None:
-        self.routes.came(peer, message, payload, self._take)
-
     def _on_cast(self, peer: str, message: Cast, payload: Payload) -> None:
         if peer != AGENT:
             log.warning("%s sent a cast; only a host agent relays them", peer)
         else:
-            self.routes.cast_came(message, payload, self._take)
-
-    def _take(self, peer: str, message: Ordered, payload: Payload) -> None:
-        self._takers[type(message)](peer, message, payload)
+            self.routes.cast_came(message, payload)
 
     def _on_call(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
         worker = self.workers.get(message.actor)

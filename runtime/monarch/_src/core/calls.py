@@ -122,11 +122,15 @@ class CallTable:
         call = self._open.get(number)
         if call is None or position < 0 or not call.owed >> position & 1:
             return
-        call.owed ^= 1 << position
-        if not call.owed:
+        owed = call.owed = call.owed ^ (1 << position)
+        if not owed:
             del self._open[number]
-        if call.counts is not None:
-            self._count(call, call.counts, payload, failed=status != OK)
+        counts = call.counts
+        if counts is not None:
+            if status != OK or not owed:
+                self._count(call, counts, payload, failed=status != OK)
+            else:
+                counts.bytes_in += payload.nbytes if payload.buffers else len(payload.body)
         try:
             if status == OK:
                 call.answered(position, payload)

@@ -19,30 +19,31 @@ class Notices(Generic[T]):
     """What has been noticed and not yet told."""
 
     def __init__(self) -> None:
-        self._held: deque[tuple[T, str, float]] = deque()  # notice, node or "", when it came
+        # Notice, node or "", when it came.
+        self.held: deque[tuple[T, str, float]] = deque()
         self._silent: set[str] = set()  # nodes that have said all, as of the last look
 
     def __bool__(self) -> bool:
-        return bool(self._held)
+        return bool(self.held)
 
     def add(self, notice: T, node: str, now: float) -> None:
         """A notice came. `node` is who has ended; empty if it waits only for those before it."""
-        self._held.append((notice, node, now))
+        self.held.append((notice, node, now))
 
     def due(self) -> Iterator[T]:
         """Those that may be told now: everything was received after their nodes fell silent."""
-        while self._held:
-            notice, node, _ = self._held[0]
+        while self.held:
+            notice, node, _ = self.held[0]
             if node and node not in self._silent:
                 return
-            self._held.popleft()
+            self.held.popleft()
             self._silent.discard(node)
             yield notice
 
     def look(self, said_all: Callable[[str, float], bool]) -> bool:
         """Ask which of the dead have said all; True if one more look at the socket is wanted."""
         found = False
-        for _, node, came in self._held:
+        for _, node, came in self.held:
             if node and node not in self._silent and said_all(node, came):
                 self._silent.add(node)
                 found = True
@@ -50,6 +51,6 @@ class Notices(Generic[T]):
 
     def all(self) -> Iterator[T]:
         """Every notice, told now: nothing more can be received."""
-        while self._held:
-            yield self._held.popleft()[0]
+        while self.held:
+            yield self.held.popleft()[0]
         self._silent.clear()

@@ -31,12 +31,14 @@ REMEMBERED = 8
 class Outgoing:
     """What one process has sent to the procs of one mesh. Not thread-safe."""
 
-    __slots__ = ("_born", "_casts", "_direct", "_last", "_recent", "_unfenced")
+    __slots__ = ("_all", "_born", "_casts", "_direct", "_last", "_recent", "_to_all", "_unfenced")
 
     def __init__(self) -> None:
         self._born: dict[int, int] = {}  # by rank that is another process since: casts by then
         self._casts = 0
-        self._direct: dict[int, int] = {}  # by rank: direct messages sent
+        self._direct: dict[int, int] = {}  # by rank: direct messages sent, beside those to all
+        self._to_all = 0  # direct messages sent to every rank
+        self._all = 0  # how many ranks that is
         self._unfenced: set[int] = set()  # ranks sent something direct since their last cast
         # The last cast of each of the latest regions, oldest first; what is older is by rank.
         self._recent: dict[Region, int] = {}
@@ -51,6 +53,17 @@ class Outgoing:
         last = self._last_cast(rank)
         return last if not self._born or last > self._born.get(rank, 0) else 0
 
+    def direct_to_all(self, ranks: int) -> bool:
+        """A direct message is about to be sent to every one of so many ranks, and follows no cast.
+
+        False: it may have to follow one, and is not counted; ask for each rank.
+        """
+        if self._casts:
+            return False
+        self._to_all += 1
+        self._all = ranks
+        return True
+
     def _last_cast(self, rank: int) -> int:
         for region in reversed(self._recent):
             if rank in region:
@@ -59,7 +72,7 @@ class Outgoing:
 
     def renewed(self, rank: int) -> None:
         """Another process has that rank, which was sent nothing yet."""
-        self._direct.pop(rank, None)
+        self._direct[rank] = -self._to_all
         self._unfenced.discard(rank)
         if self._casts:
             self._born[rank] = self._casts
@@ -67,7 +80,7 @@ class Outgoing:
     def cast(self, region: Region) -> tuple[int, list[tuple[int, int]]]:
         """A cast to that region is about to be sent: its number, and (rank, direct ones before)."""
         if not self._casts:
-            self._unfenced.update(self._direct)
+            self._unfenced.update(self._direct, range(self._all))
         self._casts += 1
         self._recent.pop(region, None)
         self._recent[region] = self._casts
@@ -76,29 +89,31 @@ class Outgoing:
             self._last.update(dict.fromkeys(oldest.ranks(), self._recent.pop(oldest)))
         fenced = [rank for rank in self._unfenced if rank in region]
         self._unfenced.difference_update(fenced)
-        return self._casts, [(rank, self._direct[rank]) for rank in fenced]
+        sent, to_all = self._direct, self._to_all
+        counts = [(rank, sent.get(rank, 0) + to_all) for rank in fenced]
+        return self._casts, [(rank, count) for rank, count in counts if count]
 
 
 class Incoming(Generic[T]):
-    """What one process has got from one sender. Not thread-safe: one thread at a time receives."""
+    """What one process has got from one sender. Not thread-safe: one thread at a time receives.
 
-    __slots__ = ("_casts", "_direct", "_held_casts", "_held_direct")
+    `holds`: whether anything waits for the other route.
+    """
+
+    __slots__ = ("_casts", "_direct", "_held_casts", "_held_direct", "holds")
 
     def __init__(self) -> None:
+        self.holds = False
         self._direct = 0  # direct messages passed on
         self._casts = 0  # the number of the last cast passed on
         self._held_direct: deque[tuple[int, T]] = deque()
         self._held_casts: deque[tuple[int, int, T]] = deque()
 
-    @property
-    def holds(self) -> bool:
-        """Whether anything waits for the other route."""
-        return bool(self._held_direct or self._held_casts)
-
     def direct(self, after: int, item: T) -> bool:
         """A direct message came. True: it is the next; False: it is held back."""
         if after > self._casts or self._held_direct:
             self._held_direct.append((after, item))
+            self.holds = True
             return False
         self._direct += 1
         return True
@@ -107,6 +122,7 @@ class Incoming(Generic[T]):
         """A cast came, which follows `fence` direct messages. True: it is the next."""
         if fence > self._direct or self._held_casts:
             self._held_casts.append((number, fence, item))
+            self.holds = True
             return False
         self._casts = number
         return True
@@ -122,4 +138,5 @@ class Incoming(Generic[T]):
                 self._casts = number
                 yield item
             else:
+                self.holds = bool(self._held_direct or self._held_casts)
                 return

@@ -133,9 +133,7 @@ class Baton:
                 "a blocking wait on the thread that handles messages would never end; "
                 "await the future instead, or wait on a thread of your own"
             )
-        # What the system can't count to (24 days, by `poll`) is for ever.
-        bounded = timeout_s is not None and timeout_s < LONGEST_S
-        deadline = time.monotonic() + timeout_s if bounded and timeout_s is not None else None
+        deadline = None if timeout_s is None else _deadline(timeout_s)
         with guard_for_this_thread() as guard:
             # A handler that runs out of stack would lose its message: let others receive. Who is
             # patient has nothing else to do, and so nothing on its stack.
@@ -159,8 +157,7 @@ class Baton:
 
         Its thread receives meanwhile if nobody else does. A KeyboardInterrupt consumes nothing.
         """
-        bounded = timeout_s is not None and timeout_s < LONGEST_S
-        deadline = time.monotonic() + timeout_s if bounded and timeout_s is not None else None
+        deadline = None if timeout_s is None else _deadline(timeout_s)
         turn, patient = loop.turn, not loop.awaits
         with guard_for_this_thread() as guard:
             gave_up = not _room_on_the_stack()
@@ -307,9 +304,10 @@ class Baton:
             if self._beside is not None and self._beside.fd == fd:
                 self._leave_alone(self._beside)
 
-    def _pass_on(self, *, for_good: bool = False) -> None:
+    def _pass_on(self) -> None:
         self._lead.release()
-        self._offer(for_good=for_good)
+        if self._followers or self._io_sleeps:
+            self._offer()
 
     def _offer(self, *, for_good: bool = False) -> None:
         """The baton is free: wake somebody who will look after the socket.
@@ -441,7 +439,13 @@ class Baton:
         finally:
             self._io_leads = False
             self._wanted = False
-            self._pass_on(for_good=True)
+            self._lead.release()
+            self._offer(for_good=True)
+
+
+def _deadline(timeout_s: float) -> float | None:
+    # What the system can't count to (24 days, by `poll`) is for ever.
+    return time.monotonic() + timeout_s if timeout_s < LONGEST_S else None
 
 
 def _room_on_the_stack() -> bool:

@@ -38,13 +38,11 @@ _behind: Callable[[int, FrameType | None], Any] = signal.default_int_handler
 class InterruptGuard:
     """A context manager for one wait, or one send, of the main thread."""
 
-    __slots__ = ("_held", "_installed", "_previous", "open")
-
-    def __init__(self) -> None:
-        self.open = False
-        self._held: FrameType | bool = False
-        self._installed = False
-        self._previous: Callable[[int, FrameType | None], Any] | int | None = None
+    # No __init__: one is made for each wait and each send.
+    open = False
+    _held: FrameType | bool = False
+    _installed = False
+    _previous: Callable[[int, FrameType | None], Any] | int | None = None
 
     def __enter__(self) -> InterruptGuard:
         global _active, _guarded

@@ -298,41 +298,57 @@ class Node:
     def divert(self, send: Callable[[str, Message, Payload], bool] | None) -> None:
         """Have `send` called in place of ours, until it is None. For injected faults.
 
-        It takes the place of the method, so that sending costs nothing while nobody does this.
+        It takes the place of the methods, so that sending costs nothing while nobody does this.
         """
+        for method in ("send", "forward"):
+            self.__dict__.pop(method, None)
         if send is None:
-            self.__dict__.pop("send", None)
             return
 
         def diverted(name: str, message: Message, payload: Payload = NO_PAYLOAD) -> bool:
             return send(name, message, payload)
 
-        self.__dict__["send"] = diverted
+        def one_by_one(names: Iterable[str], *_: object) -> list[str]:
+            return list(names)
 
-    def forward(self, names: Iterable[str], message: Message, payload: Payload) -> None:
-        """Send the same to many nodes of this host that are known; one that is gone is no error."""
+        self.__dict__.update(send=diverted, forward=one_by_one)
+
+    def forward(self, names: Iterable[str], message: Message, payload: Payload) -> Sequence[str]:
+        """Send the same to many other nodes, as `send` to each.
+
+        Returns:
+            Those that are gone or unknown, which is no error.
+        """
         if payload.buffers and isinstance(payload.buffers[0], Placed):
             placed = payload.buffers[0]
             lent = placed.lend("", message)
             payload = placed.carried(payload) if lent is None else Payload(payload.body, (lent,))
         frames = encode(message, payload)
-        near: list[bytes] = []
-        far: list[Peer] = []
+        missed: list[str] = []
+        near: dict[bytes, str] = {}
+        peers = self._peers
         for name in names:
-            peer = self._peers.get(name)
-            if peer is None:
+            peer = peers.get(name)
+            if peer is None or peer.gone:
+                missed.append(name)
                 continue
-            with peer.lock:
-                if peer.route is None:
-                    if not peer.gone:
-                        peer.outbox.append(frames)
-                elif peer.route == FAR:
-                    far.append(peer)
-                else:
-                    near.append(peer.route)
-        self.router.send_all(near, frames)
-        for peer in far:
-            peer.transmit(FAR, frames)
+            route = peer.route
+            if route is None:
+                with peer.lock:
+                    route = peer.route
+                    if route is None:
+                        if peer.gone:
+                            missed.append(name)
+                        else:
+                            peer.outbox.append(frames)
+                        continue
+            if route != FAR:
+                near[route] = name
+            elif not peer.transmit(FAR, frames):
+                missed.append(name)
+        if not near:
+            return missed
+        return [*missed, *map(near.__getitem__, self.router.send_all(near, frames))]
 
     def drain(self) -> None:
         """Handle what can be read now, `AT_ONCE` messages at most. For the holder of the baton."""
@@ -362,13 +378,18 @@ class Node:
             self._refuse("dropped a malformed message from %r: %s", route, error)
             return
         peer = self._by_route.get(route)
-        if type(message) is Hello:
+        if peer is None or type(message) is Hello:
+            if type(message) is not Hello:
+                kind = type(message).__name__
+                self._refuse("dropped a %s from %r, which said no hello", kind, route)
+                return
             peer = self._met(route, message)
-        elif peer is None:
-            kind = type(message).__name__
-            self._refuse("dropped a %s from %r, which said no hello", kind, route)
-        if peer is not None:
-            self._deliver(peer.name, message, payload)
+            if peer is None:
+                return
+        try:
+            self._handle(peer.name, message, payload)
+        except Exception:
+            _handling_failed(peer.name, message)
 
     def _refuse(self, why: str, *facts: object, level: int = logging.WARNING) -> None:
         """Count what is not handled, and log it unless there was much of it."""
@@ -431,7 +452,7 @@ class Node:
         try:
             self._handle(sender, message, payload)
         except Exception:
-            log.exception("handling a %s from %s failed", type(message).__name__, sender)
+            _handling_failed(sender, message)
 
     def _met(self, route: bytes, hello: Hello) -> Peer | None:
         why = mismatch_with(hello)
@@ -479,6 +500,10 @@ class Node:
         """End the IO thread and close the socket. Idempotent."""
         self.baton.close()
         self.router.close(linger_s)
+
+
+def _handling_failed(sender: str, message: AnyMessage) -> None:
+    log.exception("handling a %s from %s failed", type(message).__name__, sender)
 
 
 _nodes: list[weakref.ref[Node]] = []  # that this process is, or has been: few ever are two

@@ -137,14 +137,19 @@ class Router:
         with guard:
             return pipe.send(packed)
 
-    def send_all(self, routing_ids: Iterable[bytes], frames: Sequence[Buffer]) -> None:
-        """Queue the same message for many peers; one that is gone is no error. Never blocks."""
+    def send_all(
+        self, routing_ids: Iterable[bytes], frames: Sequence[Buffer]
+    ) -> Sequence[bytes]:
+        """Queue the same message for many peers; those that `send` would be False for."""
         packed = pack(frames)
+        missed: list[bytes] = []
+        pipes = self._pipes
         with uninterrupted():
             for routing_id in routing_ids:
-                pipe = self._pipes.get(routing_id)
-                if pipe is not None:
-                    pipe.send(packed)
+                pipe = pipes.get(routing_id)
+                if pipe is None or not pipe.send(packed):
+                    missed.append(routing_id)
+        return missed
 
     def reachable(self, routing_id: bytes) -> bool:
         """Whether more may come from that peer than can be received now.

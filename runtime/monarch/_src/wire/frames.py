@@ -137,17 +137,17 @@ def encode(message: Message, payload: Payload = NO_PAYLOAD) -> list[Buffer]:
         raise ValueError(f"the head of {type(message).__name__} has {size} bytes, over {MAX_HEAD}")
     body = payload.body
     buffers = payload.buffers
+    if not buffers and len(body) <= SPLIT_BODY:
+        return [b"".join(((_VERSION | size).to_bytes(HEAD, "big"), head, body))]
     if buffers and isinstance(buffers[0], InSegment):
         where = _encode(buffers[0])
         word = (_VERSION | _IN_SEGMENT << 24 | size).to_bytes(HEAD, "big")
         return [b"".join((word, head, len(where).to_bytes(4, "big"), where, body))]
+    beside = cast("Sequence[Buffer]", buffers)
     if len(body) > SPLIT_BODY:
         first = (_VERSION | _BODY_APART << 24 | size).to_bytes(HEAD, "big") + head
-        return [first, body, *cast("Sequence[Buffer]", buffers)]
-    first = (_VERSION | size).to_bytes(HEAD, "big") + head
-    if body:
-        first += body
-    return [first, *cast("Sequence[Buffer]", buffers)] if buffers else [first]
+        return [first, body, *beside]
+    return [b"".join(((_VERSION | size).to_bytes(HEAD, "big"), head, body)), *beside]
 
 
 def _decode_differently(head: memoryview, error: Exception) -> AnyMessage:
@@ -176,30 +176,52 @@ def decode(frames: Sequence[Buffer]) -> tuple[AnyMessage, Payload]:
     if size < HEAD:
         raise FrameError(f"a frame of {size} bytes has no room for its header")
     (word,) = _word(first)
-    version = word >> 24
-    if version & ~_FLAGS != PROTOCOL:
-        raise FrameError(f"protocol version {version & ~_FLAGS}; this side speaks {PROTOCOL}")
-    end = HEAD + (word & MAX_HEAD)
-    if end > size:
-        raise FrameError(f"the head ends at byte {end} of a frame of {size}")
+    end, flags = HEAD + word - _VERSION, 0  # where the head ends, if nothing is flagged
+    if not HEAD <= end <= size <= MAX_HEAD:
+        end, flags = _end_and_flags(word, size)
     head = first[HEAD:end]
     try:
         message = _decode(head)
     except UNREADABLE as error:
         message = _decode_differently(memoryview(head), error)
-    flags = version & _FLAGS
-    if end == size and len(frames) == 1 and not flags:
+    if flags or len(frames) > 1:
+        return message, _payload_beside(message, frames, end, flags)
+    if end == size:
         return message, NO_PAYLOAD
     if not message.carries_payload:
-        raise FrameError(f"{type(message).__name__} carries no payload, but one came with it")
-    if flags:
-        if flags != _BODY_APART:
-            return message, _in_segment(first, end, len(frames))
-        if len(frames) < 2 or end != size:
-            raise FrameError("the body should be a frame of its own, and is not")
-        return message, Payload(memoryview(frames[1]), frames[2:])
+        raise _carries_none(message)
     body: Any = first[end:]
-    return message, Payload(body, frames[1:])
+    return message, Payload(body)
+
+
+def _end_and_flags(word: int, size: int) -> tuple[int, int]:
+    """Where the head of a frame of that size ends, and what is flagged, by its first word."""
+    version, end = word >> 24, HEAD + (word & MAX_HEAD)
+    if version & ~_FLAGS != PROTOCOL:
+        raise FrameError(f"protocol version {version & ~_FLAGS}; this side speaks {PROTOCOL}")
+    if end > size:
+        raise FrameError(f"the head ends at byte {end} of a frame of {size}")
+    return end, version & _FLAGS
+
+
+def _payload_beside(
+    message: AnyMessage, frames: Sequence[Buffer], end: int, flags: int
+) -> Payload:
+    """The payload of a message that is not all in one frame; its head ends there."""
+    if not message.carries_payload:
+        raise _carries_none(message)
+    if flags & _IN_SEGMENT:
+        return _in_segment(frames[0], end, len(frames))
+    if not flags:
+        body: Any = frames[0][end:]
+        return Payload(body, frames[1:])
+    if len(frames) < 2 or end != len(frames[0]):
+        raise FrameError("the body should be a frame of its own, and is not")
+    return Payload(memoryview(frames[1]), frames[2:])
+
+
+def _carries_none(message: AnyMessage) -> FrameError:
+    return FrameError(f"{type(message).__name__} carries no payload, but one came with it")
 
 
 def lent_in(frames: Sequence[Buffer]) -> InSegment | None:

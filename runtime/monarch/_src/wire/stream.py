@@ -89,8 +89,11 @@ class Splitter:
         """
         if self._rest:
             data = self._rest + data
-        found: list[list[Any]] = []
         at, end = 0, len(data)
+        if _HEAD <= end < ONE_FRAME and _word(data)[0] == end - _HEAD:  # one message, as mostly
+            self._rest = b""
+            return [[self.mark, data[_HEAD:]]]
+        found: list[list[Any]] = []
         while end - at >= _HEAD:
             (word,) = _word(data, at)
             begin = at + _HEAD

@@ -2,6 +2,8 @@
 
 `after`: the cast of the same sender that must have come before; see `core.order`.
 `relayed`: it came as a cast, whose answers are gathered. Its receiver says so to itself.
+`rank`: the receiver's place in the slice that it was sent to; `OWN_RANK`: its rank in its mesh,
+all of which was sent the same.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ class Call(Message, tag=33):
     actor: int
     call: int
     endpoint: str
-    rank: int  # place in the slice that was called
+    rank: int
     labels: list[str]
     sizes: list[int]
     by_port: bool = False
@@ -181,3 +183,4 @@ class Undelivered(Message, tag=43):
 
 
 OK, RAISED, DIED, THROWN, ELSEWHERE = 0, 1, 2, 3, 4
+OWN_RANK = -1

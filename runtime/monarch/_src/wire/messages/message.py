@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class Message(msgspec.Struct, array_like=True, gc=False, tag=0):
