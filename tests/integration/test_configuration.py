@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from monarch._src.actor.runtime import runtime
 from monarch.actor import Actor, ProcMesh, SupervisionError, endpoint, this_host
 from monarch.buffers import Buffer
 from monarch.config import configure, configured, get_global_config
@@ -45,6 +46,11 @@ class Reader(Actor):
         return child.spawn("reader", Reader).slice(gpus=0).settings.call_one().get()
 
     @endpoint
+    def spins(self) -> tuple[float, float]:
+        baton = runtime().node.baton
+        return baton._spin.limit_s, baton._idle_spin.limit_s
+
+    @endpoint
     def threshold_of_a_buffer(self) -> list[int]:
         buffer = Buffer()
         for size in (2, 3, 4):
@@ -62,6 +68,17 @@ def test_settings_reach_the_processes_of_a_new_mesh_and_those_that_they_spawn(
     assert reader.settings.call().get().values() == [here, here]
     assert reader.slice(gpus=0).settings_of_a_child.call_one().get() == here
     assert reader.threshold_of_a_buffer.call().get().values() == [[2, 3, 4]] * 2
+
+
+@pytest.mark.parametrize("spin", [None, 0, "3ms"])
+def test_how_long_a_wait_looks_before_it_sleeps_is_set_where_its_process_begins(
+    spin: object, spawn_procs: Spawn
+) -> None:
+    with configured(spin=spin) as here:
+        reader = spawn_procs({"gpus": 1}).spawn("reader", Reader).slice(gpus=0)
+    limit_s = here["spin"]
+    assert limit_s == (200e-6 if spin is None else 0.0 if spin == 0 else 3e-3)
+    assert reader.spins.call_one().get() == (limit_s, limit_s / 2)
 
 
 def test_settings_do_not_reach_a_mesh_that_exists(four: ProcMesh) -> None:

@@ -37,6 +37,7 @@ DEFAULTS = {
     "actor_queue_dispatch": True,
     "fault_injection": False,
     "cast_fanout": 16,
+    "spin": 200e-6,
 }
 
 

@@ -35,6 +35,8 @@ class Settings(msgspec.Struct, frozen=True):
         subscribe to output get it regardless.
     small_write_threshold: from this many bytes on, `Buffer.write` keeps a `bytes` instead of
         copying it.
+    spin: for how long who waits looks again before it sleeps, where waits are short; idle actors
+        half of it. 0: never. In force from the first mesh on, in the process that spawns it too.
     cast_fanout: to how many hosts a process sends what it casts itself. Of a mesh over more of them
         as many pass it on, and so on: a tree.
     fault_injection: whether `monarch.testing` may hold, delay and lose messages of new procs.
@@ -59,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True):
     actor_queue_dispatch: bool = True
     fault_injection: bool = False
     cast_fanout: int = 16
+    spin: float = 200e-6
 
     @property
     def cleanup_s(self) -> float:
@@ -164,6 +167,7 @@ _PARSERS: dict[str, Callable[[str, object], Any]] = {
     "actor_queue_dispatch": _flag,
     "fault_injection": _flag,
     "cast_fanout": _count,
+    "spin": seconds,
 }
 
 
@@ -287,6 +291,13 @@ def settings() -> Settings:
     with _lock:
         runtime = _configured()
     return _merged(runtime)
+
+
+def setting(key: str) -> Any:
+    """One of `settings()`; of one that nothing sets, the default, for as good as nothing."""
+    if _variable(key) in os.environ or any(key in layer for layer in _layers):
+        return getattr(settings(), key)
+    return Settings.__struct_defaults__[Settings.__struct_fields__.index(key)]
 
 
 def for_new_procs() -> dict[str, str]:

@@ -45,6 +45,20 @@ def test_a_cast_names_only_those_sent_something_direct_since_their_last() -> Non
     assert out.cast(GRID)[1] == [(7, 2)]
 
 
+def test_what_goes_to_all_is_the_same_for_each_until_something_is_cast() -> None:
+    out = Outgoing()
+    out.direct(2)
+    assert out.direct_to_all(12)
+    assert out.direct_to_all(12)
+    out.renewed(3)
+    number, fences = out.cast(GRID.slice(hosts=0))
+    assert (number, sorted(fences)) == (1, [(0, 2), (1, 2), (2, 3)]), "the new 3 has none"
+    assert not out.direct_to_all(12), "0 has to take the cast first, and 4 has not"
+    assert [out.direct(rank) for rank in (0, 4)] == [1, 0]
+    number, fences = out.cast(GRID.slice(gpus=0))
+    assert (number, sorted(fences)) == (2, [(0, 3), (4, 3), (8, 2)])
+
+
 def test_the_last_cast_is_known_also_after_many_other_regions() -> None:
     out = Outgoing()
     out.cast(COLUMN)
@@ -79,18 +93,29 @@ def test_a_cast_that_overtakes_direct_messages_is_held_until_they_have_come() ->
 
 @settings(max_examples=300)
 @given(
-    sent=st.lists(st.tuples(st.booleans(), st.sampled_from(REGIONS), st.integers(0, 11))),
+    sent=st.lists(
+        st.tuples(
+            st.sampled_from(["direct", "to all", "cast"]),
+            st.sampled_from(REGIONS),
+            st.integers(0, 11),
+        )
+    ),
     race=st.randoms(use_true_random=False),
 )
 def test_every_receiver_takes_what_it_was_sent_in_the_order_sent(
-    sent: list[tuple[bool, Region, int]], race: object
+    sent: list[tuple[str, Region, int]], race: object
 ) -> None:
     out = Outgoing()
     expected: dict[int, list[int]] = {rank: [] for rank in range(12)}
     direct: dict[int, deque[tuple[int, int]]] = {rank: deque() for rank in range(12)}
     casts: dict[int, deque[tuple[int, int, int]]] = {rank: deque() for rank in range(12)}
-    for item, (is_cast, region, rank) in enumerate(sent):
-        if is_cast:
+    for item, (kind, region, rank) in enumerate(sent):
+        if kind == "to all":
+            alike = out.direct_to_all(12)
+            for receiver in range(12):
+                direct[receiver].append((0 if alike else out.direct(receiver), item))
+                expected[receiver].append(item)
+        elif kind == "cast":
             number, fences = out.cast(region)
             for receiver in region.ranks():
                 casts[receiver].append((number, dict(fences).get(receiver, 0), item))

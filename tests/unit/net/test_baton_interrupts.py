@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from monarch._src.net.interrupt import InterruptGuard, keep_handler
+from monarch._src.net.spinning import Spin
 from monarch._src.net.waitable import Waitable
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import OK, AnyMessage, FlushOutput, OutputFlushed, Reply
@@ -63,6 +64,16 @@ def test_an_interrupt_while_a_message_is_handled_is_raised_before_the_thread_sle
         node.wait(Waitable(), PATIENCE_S)
     assert handled == [0, 1, 2], "what had come was handled to its end"
     assert slept == [0], "and nobody slept after that"
+
+
+def test_an_interrupt_of_a_thread_that_looks_before_it_sleeps_is_raised_at_once(
+    make_node: MakeNode, interruptible: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make_node("a", start=False)
+    monkeypatch.setattr(node.baton, "_spin", Spin(let_others_run=interrupt_me))
+    node.baton.spin(PATIENCE_S)
+    with pytest.raises(KeyboardInterrupt):
+        node.wait(Waitable())
 
 
 def test_an_interrupt_while_the_awaited_message_is_handled_is_raised_at_the_end_of_the_wait(

@@ -56,6 +56,28 @@ def test_messages_go_both_ways_over_one_link(
     assert a_heard.answers == [("b", numbered(7), b"")]
 
 
+def test_the_same_for_many_reaches_those_that_are_there_or_come_and_tells_of_the_others(
+    make_node: MakeNode,
+) -> None:
+    a = make_node("a")
+    there, comes, gone = Heard(), Heard(), Heard()
+    b, c, d = make_node("b", there), make_node("c", comes), make_node("d", gone)
+    for node in (b, d):
+        a.link(node.name, node.address)
+    a.expect("c")
+    a.forget("d")
+    names = ["b", "nobody", "c", "d"]
+    for number in range(3):
+        assert a.send("b", numbered(2 * number))
+        assert list(a.forward(names, numbered(2 * number + 1), Payload(b""))) == ["nobody", "d"]
+    c.link("a", a.address)
+    there.wait(b, 6)
+    comes.wait(c, 3)
+    assert [message for _, message, _ in there.answers] == [numbered(n) for n in range(6)]
+    assert [message for _, message, _ in comes.answers] == [numbered(n) for n in (1, 3, 5)]
+    assert not gone.answers
+
+
 def test_a_second_link_to_the_same_node_is_the_first(make_node: MakeNode, heard: Heard) -> None:
     a, b = make_node("a"), make_node("b", heard)
     for _ in range(3):

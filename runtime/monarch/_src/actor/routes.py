@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -293,7 +293,7 @@ class Routes:
         is_cast = self._goes_once_a_host(lane, ref, region, payload) or (
             len(region) >= CAST_FROM and payload.wire_bytes <= CAST_LIMIT and not ref.nodes
         )
-        lock, outgoing = lane.lock, lane.outgoing
+        lock = lane.lock
         if is_cast and (not ref.restarts or self._knows_lives(ref)):
             self._known.learn(ref)
             with lock:
@@ -304,35 +304,35 @@ class Routes:
         with lock:
             if ref.restarts:
                 self._kept.sent(ref.uid, region, message, payload)
-            nodes = lane.nodes
-            if nodes and not skip and not payload.buffers and region.ranks() == range(len(nodes)):
-                if outgoing.direct_to_all(len(nodes)):
-                    message.rank, message.after = OWN_RANK, 0
-                    missed = self._node.forward(nodes, message, payload)
-                    if not missed:
-                        return ()
-                    # Those that there is no route to yet, and the dead.
-                    return self._send_each(ref, region, message, payload, {
-                        nodes.index(node): 0 for node in missed
-                    })  # fmt: skip
-            return self._send_each(ref, region, message, payload, {
-                position: outgoing.direct(rank)
-                for position, rank in enumerate(region.ranks()) if position not in skip
-            })  # fmt: skip
+            return self._send_directly(lane, ref, region, message, payload, skip)
 
-    def _send_each(
-        self, ref: ProcsRef, region: Region, message: Ordered, payload: Payload,
-        after: Mapping[int, int],
-    ) -> list[int]:  # fmt: skip
-        """Send to these positions, each behind the cast that it has to follow.
-
-        Returns those that it could not be sent to.
-        """
+    def _send_directly(
+        self, lane: Lane, ref: ProcsRef, region: Region, message: Ordered, payload: Payload,
+        skip: Collection[int],
+    ) -> Collection[int]:  # fmt: skip
+        """One by one; returns the positions that it could not be sent to."""
+        nodes, outgoing, ranks = lane.nodes, lane.outgoing, region.ranks()
+        positions: Iterable[int] = range(len(ranks))
+        is_counted = False
+        if (
+            nodes and not skip and not payload.buffers
+            and ranks == range(len(nodes)) and outgoing.direct_to_all(len(nodes))
+        ):  # fmt: skip
+            message.rank, message.after = OWN_RANK, 0
+            without = self._node.forward(nodes, message, payload)
+            if not without:
+                return ()
+            # There is no route to these yet, or they are dead.
+            positions, is_counted = [nodes.index(node) for node in without], True
         missed: list[int] = []
-        send, own, ranks = self._node.send, self._node.name, region.ranks()
-        for position, cast in after.items():
-            node = self.reach(ref, ranks[position])
-            message.rank, message.after = position, cast
+        send, own = self._node.send, self._node.name
+        for position in positions:
+            if position in skip:
+                continue
+            rank = ranks[position]
+            node = self.reach(ref, rank)
+            message.rank = position
+            message.after = 0 if is_counted else outgoing.direct(rank)
             # To ourselves it is queued as it is, and there are more to come.
             each_own = msgspec.structs.replace(message) if node == own else message
             if not send(node, each_own, payload):

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING
 
 from monarch._src.errors import BlockedLoopError
 from monarch._src.net.interrupt import Guard, guard_for_this_thread
+from monarch._src.net.spinning import Spin
 from monarch._src.net.waitable import LoopAsleep, Sleeper, Waitable, release
 
 if TYPE_CHECKING:
@@ -94,11 +95,20 @@ class Baton:
         # As that, but for ever: something of this process looks at the time when it is called.
         self.look_often_s: float | None = None
         self._thread: threading.Thread | None = None
+        # How who waits for something looks before it sleeps, and how an idle actor does.
+        self._spin, self._idle_spin = Spin(), Spin()
 
     def start(self, name: str) -> None:
         """Start the IO thread, that of the node of that name."""
         self._thread = threading.Thread(target=self._io, name=f"monarch-io-{name}", daemon=True)
         self._thread.start()
+
+    def spin(self, limit_s: float) -> None:
+        """Look for so long before sleeping, where that pays; idle actors for half of it.
+
+        Many of those may share a processor, and what they wait for takes a call's whole way.
+        """
+        self._spin.limit_s, self._idle_spin.limit_s = limit_s, limit_s / 2
 
     def watch(self, fd: int, readable: Callable[[], None]) -> None:
         """Call `readable` whenever that descriptor is; it must unwatch or read it empty."""
@@ -237,6 +247,7 @@ class Baton:
         self._turns += 1
         what.leader = self
         served = self._served
+        spin = self._idle_spin if patient else self._spin
         me = get_ident()
         # Who has time need not look first: what has come ends the wait at once. Links to other
         # hosts have things to do that no descriptor tells of.
@@ -262,7 +273,7 @@ class Baton:
                 soon = self.look_again_s or self.look_often_s
                 if soon is not None and (left is None or soon < left):
                     left = soon
-                for fd, _ in self._router.wait(left, guard):
+                for fd, _ in self._router.wait(left, guard, spin):
                     self._fire(fd)
         finally:
             what.leader = None

@@ -46,7 +46,7 @@ from monarch._src.wire.messages import PROTOCOL, AnyMessage, Hello, Message, Ref
 
 log = logging.getLogger("monarch.net")
 AT_ONCE = 1000
-
+HANDLING_FAILED = "handling a %s from %s failed"
 FAREWELL_LIMIT_S = 2.0
 
 Handler = Callable[[str, AnyMessage, Payload], None]
@@ -389,7 +389,7 @@ class Node:
         try:
             self._handle(peer.name, message, payload)
         except Exception:
-            _handling_failed(peer.name, message)
+            log.exception(HANDLING_FAILED, type(message).__name__, peer.name)
 
     def _refuse(self, why: str, *facts: object, level: int = logging.WARNING) -> None:
         """Count what is not handled, and log it unless there was much of it."""
@@ -452,7 +452,7 @@ class Node:
         try:
             self._handle(sender, message, payload)
         except Exception:
-            _handling_failed(sender, message)
+            log.exception(HANDLING_FAILED, type(message).__name__, sender)
 
     def _met(self, route: bytes, hello: Hello) -> Peer | None:
         why = mismatch_with(hello)
@@ -500,10 +500,6 @@ class Node:
         """End the IO thread and close the socket. Idempotent."""
         self.baton.close()
         self.router.close(linger_s)
-
-
-def _handling_failed(sender: str, message: AnyMessage) -> None:
-    log.exception("handling a %s from %s failed", type(message).__name__, sender)
 
 
 _nodes: list[weakref.ref[Node]] = []  # that this process is, or has been: few ever are two

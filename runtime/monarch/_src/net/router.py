@@ -29,6 +29,7 @@ from monarch._src.core.tally import EACH, Tally
 from monarch._src.net.interrupt import NO_GUARD, Guard, uninterrupted
 from monarch._src.net.pipe import Pipe, new_socket, user_of
 from monarch._src.net.polling import READ, WRITE, Poll, new_poll
+from monarch._src.net.spinning import Spin
 from monarch._src.wire.frames import Buffer
 from monarch._src.wire.stream import StreamError, pack
 
@@ -137,9 +138,7 @@ class Router:
         with guard:
             return pipe.send(packed)
 
-    def send_all(
-        self, routing_ids: Iterable[bytes], frames: Sequence[Buffer]
-    ) -> Sequence[bytes]:
+    def send_all(self, routing_ids: Iterable[bytes], frames: Sequence[Buffer]) -> Sequence[bytes]:
         """Queue the same message for many peers; those that `send` would be False for."""
         packed = pack(frames)
         missed: list[bytes] = []
@@ -208,24 +207,26 @@ class Router:
                 return None
         return ready.popleft()
 
-    def wait(self, timeout_s: float | None, guard: Guard | None = None) -> list[tuple[int, int]]:
+    def wait(
+        self, timeout_s: float | None, guard: Guard | None = None, spin: Spin | None = None
+    ) -> list[tuple[int, int]]:
         """Block until something may be received; returns what was found of what is watched.
 
         Spurious returns are normal: call `receive` until None. A guarded wait can be interrupted by
-        SIGINT while it blocks, and only then.
+        SIGINT while it blocks, and only then. `spin`: how to look again before sleeping.
         """
         if self.closed or self._ready:
             return []
         if self._again_at is not None:
             due = max(0.0, self._again_at - time.monotonic())
             timeout_s = due if timeout_s is None else min(due, timeout_s)
-        if guard is None:
-            found = self._poll.poll(timeout_s)
-        else:
-            try:
+        poll = self._poll
+        try:
+            if guard is not None:
                 guard.let_through()
-                found = self._poll.poll(timeout_s)
-            finally:
+            found = poll.poll(timeout_s) if spin is None else spin.wait(poll, timeout_s)
+        finally:
+            if guard is not None:
                 guard.open = False
         self._looked = True
         return self._serve(found)

@@ -204,9 +204,7 @@ def _end_and_flags(word: int, size: int) -> tuple[int, int]:
     return end, version & _FLAGS
 
 
-def _payload_beside(
-    message: AnyMessage, frames: Sequence[Buffer], end: int, flags: int
-) -> Payload:
+def _payload_beside(message: AnyMessage, frames: Sequence[Buffer], end: int, flags: int) -> Payload:
     """The payload of a message that is not all in one frame; its head ends there."""
     if not message.carries_payload:
         raise _carries_none(message)

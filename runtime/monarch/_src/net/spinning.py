@@ -1,0 +1,70 @@
+"""Looking again before sleeping, where a wait is likely to be short.
+
+Who sleeps lets its processor fall asleep, and that takes longer to wake than a message takes on its
+way, most of all in a virtual machine, whose host gives the processor away meanwhile: a call to one
+rank takes three times as long if both sides sleep (docs/performance.md).
+
+So a wait *spins*: it looks, lets others run, and looks again. Only as long as that pays:
+
+- not after a wait that was long, for the next one will be;
+- not for longer than its limit;
+- not while somebody else wants the processor, or another thread of this process the interpreter:
+  then one look takes as long as their turn does.
+
+Runs in: every process, on the thread that holds the baton. Prior art: adaptive mutexes, which spin
+while their owner runs; the halt polling of hypervisors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from time import perf_counter
+
+from monarch._src.net.polling import Poll
+
+CONTENDED_S = 10e-6  # one look takes 2 us if nobody else wants to run
+_let_others_run: Callable[[], None] | None = getattr(os, "sched_yield", None)
+
+
+class Spin:
+    """One kind of wait of one process: those of its idle actors, say.
+
+    `limit_s`: for how long to look at most; 0: sleep at once.
+    """
+
+    __slots__ = ("_clock", "_lately_s", "_yield", "limit_s")
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = perf_counter,
+        let_others_run: Callable[[], None] | None = _let_others_run,
+    ) -> None:
+        self.limit_s = 0.0
+        self._lately_s = 0.0  # how long the last wait took
+        self._clock = clock
+        self._yield = let_others_run
+
+    def wait(self, poll: Poll, timeout_s: float | None) -> list[tuple[int, int]]:
+        """What `poll.poll(timeout_s)` finds; may take `limit_s` longer.
+
+        Nothing is lost if it is interrupted: what was found is found again.
+        """
+        limit, let_others_run, clock = self.limit_s, self._yield, self._clock
+        if not limit or let_others_run is None:
+            return poll.poll(timeout_s)
+        began = now = clock()
+        if self._lately_s <= limit and (timeout_s is None or timeout_s > limit):
+            until = began + limit
+            while now < until:
+                found = poll.poll(0)
+                if found:
+                    self._lately_s = now - began
+                    return found
+                let_others_run()
+                before, now = now, clock()
+                if now - before > CONTENDED_S:
+                    break
+        found = poll.poll(timeout_s)
+        self._lately_s = clock() - began
+        return found

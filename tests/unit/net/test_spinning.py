@@ -1,0 +1,114 @@
+"""A wait looks before it sleeps: for so long, after short waits, while nobody else wants to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from monarch._src.net.polling import READ
+from monarch._src.net.spinning import CONTENDED_S, Spin
+
+LIMIT_S, LOOK_S, LONG_S = 100e-6, 2e-6, 1.0
+FOUND = [(7, READ)]
+
+
+class Machine:
+    """A clock, a poll and a processor. Something is found from `due` on."""
+
+    def __init__(self, look_s: float = LOOK_S) -> None:
+        self.now = 1000.0
+        self.due = 0.0
+        self.looks = 0
+        self.sleeps: list[float | None] = []
+        self._look_s = look_s
+
+    def clock(self) -> float:
+        return self.now
+
+    def let_others_run(self) -> None:
+        self.now += self._look_s
+
+    def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]:
+        if timeout != 0:
+            self.sleeps.append(timeout)
+            until = self.due if timeout is None else min(self.due, self.now + timeout)
+            self.now = max(self.now, until)
+        else:
+            self.looks += 1
+        return FOUND if self.now >= self.due else []
+
+    def wait(self, spin: Spin, takes_s: float, timeout_s: float | None = None) -> bool:
+        """Whether a wait for what comes after so long slept."""
+        self.due = self.now + takes_s
+        self.looks, self.sleeps = 0, []
+        poll: Any = self
+        assert spin.wait(poll, timeout_s) == (FOUND if self.now >= self.due else [])
+        return bool(self.sleeps)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def spin(machine: Machine) -> Spin:
+    made = Spin(machine.clock, machine.let_others_run)
+    made.limit_s = LIMIT_S
+    return made
+
+
+def test_what_comes_soon_is_found_without_a_sleep(machine: Machine, spin: Spin) -> None:
+    assert not machine.wait(spin, 50e-6)
+    assert machine.now == pytest.approx(1000.0 + 50e-6, abs=2 * LOOK_S)
+
+
+def test_what_is_there_is_found_at_the_first_look(machine: Machine, spin: Spin) -> None:
+    assert not machine.wait(spin, 0.0)
+    assert machine.looks == 1
+
+
+def test_it_sleeps_after_the_limit(machine: Machine, spin: Spin) -> None:
+    assert machine.wait(spin, LONG_S)
+    assert machine.looks == pytest.approx(LIMIT_S / LOOK_S, abs=2)
+    assert machine.sleeps == [None]
+
+
+def test_after_a_long_wait_it_sleeps_at_once_until_one_was_short(
+    machine: Machine, spin: Spin
+) -> None:
+    machine.wait(spin, LONG_S)
+    assert machine.wait(spin, LONG_S)
+    assert machine.looks == 0
+    assert machine.wait(spin, 50e-6), "which it cannot know before"
+    assert not machine.wait(spin, 50e-6)
+
+
+def test_it_sleeps_as_soon_as_somebody_else_wants_the_processor() -> None:
+    machine = Machine(look_s=2 * CONTENDED_S)
+    spin = Spin(machine.clock, machine.let_others_run)
+    spin.limit_s = 100 * CONTENDED_S
+    assert machine.wait(spin, 50 * CONTENDED_S)
+    assert machine.looks == 1
+    assert machine.wait(spin, 50 * CONTENDED_S), "it was short, but they may still want it"
+    assert machine.looks == 1
+
+
+def test_a_time_out_that_is_no_longer_than_the_limit_is_slept(machine: Machine, spin: Spin) -> None:
+    assert machine.wait(spin, LONG_S, timeout_s=LIMIT_S)
+    assert machine.looks == 0
+    assert machine.sleeps == [LIMIT_S]
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "let_others_run"), [(0.0, lambda: None), (LIMIT_S, None)], ids=["off", "no yield"]
+)
+def test_it_sleeps_at_once_where_it_is_not_to_look_or_cannot(
+    machine: Machine, limit_s: float, let_others_run: Callable[[], None] | None
+) -> None:
+    spin = Spin(machine.clock, let_others_run)
+    spin.limit_s = limit_s
+    assert machine.wait(spin, 50e-6)
+    assert machine.looks == 0
