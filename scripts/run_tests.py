@@ -24,8 +24,8 @@ from typing import IO
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
-SECOND = ("fault", "fuzz")
-BESIDE = ("unit", "contract", "notebook", "integration/data/test_softroce.py")  # and the notebooks
+SECOND = ("fault",)
+BESIDE = ("unit", "contract", "notebook", "packaging", "fuzz", "integration/data")  # and notebooks
 LEAKS = TESTS / "unit" / "test_leaks.py"
 IN_THE_BACKGROUND = ("nice", "-n", "10")
 CORES_FOR_TWO = 4

@@ -141,7 +141,7 @@ class AllCall(PendingCall):
     def _complete(self) -> None:
         region, payloads = self.region, self._payloads
         unflatten = partial(_unflatten, Reader(self._target, region, self.endpoint))
-        self._futures[0].settle(lambda: ValueMesh[Any].from_encoded(region, payloads, unflatten))
+        self._futures[0].settle(lambda: ValueMesh.from_encoded(region, payloads, unflatten))
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
         if status == THROWN:

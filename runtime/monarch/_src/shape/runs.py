@@ -28,6 +28,7 @@ So folding costs next to nothing beside what it took to get the values here.
 
 _BUFFERS = frozenset((bytes, bytearray, memoryview))
 _Tuple: TypeAlias = "tuple[object, ...]"
+_new: Any = object.__new__
 
 
 def alike(a: object, b: object) -> bool:
@@ -95,7 +96,7 @@ def fold(values: Iterable[_V], same: Callable[[_V, _V], bool] = alike) -> Iterat
     count = 0
     first: Any = None
     for value in values:
-        if count and same(first, value):
+        if count and (first is value or same(first, value)):
             count += 1
             continue
         if count:
@@ -124,8 +125,6 @@ class Runs(Generic[_V]):
 
     def __init__(self, values: Iterable[_V]) -> None:
         self._fill(fold(values))
-        self._encoded = None
-        self._decode = None
 
     @staticmethod
     def of_encoded(payloads: Iterable[_P], decode: Callable[[_P], _W]) -> Runs[_W]:
@@ -135,7 +134,7 @@ class Runs(Generic[_V]):
         is kept. What it raises goes to the reader, and the next read tries again. The payloads must
         not change in the meantime.
         """
-        runs: Runs[_W] = Runs(())
+        runs: Runs[_W] = _new(Runs)
         runs._fill(fold(payloads, same_payload))
         if runs._cells:
             runs._left = len(runs._cells)
@@ -147,7 +146,7 @@ class Runs(Generic[_V]):
     @staticmethod
     def of_counts(counted: Iterable[tuple[int, _W]]) -> Runs[_W]:
         """From (count, value) pairs, as `counted` gives them. ValueError if a count is below 1."""
-        runs: Runs[_W] = Runs(())
+        runs: Runs[_W] = _new(Runs)
         runs._fill(counted)
         return runs
 
@@ -164,6 +163,8 @@ class Runs(Generic[_V]):
         self._cells = cells
         self._len = end
         self._ends = ends if end != len(cells) else None
+        self._encoded = None
+        self._decode = None
 
     def __len__(self) -> int:
         return self._len
