@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from monarch._src.net.polling import READ
-from monarch._src.net.spinning import CONTENDED_S, Spin
+from monarch._src.net.spinning import CONTENDED_S, COST_S, Spin
 
 LIMIT_S, LOOK_S, LONG_S = 100e-6, 2e-6, 1.0
 FOUND = [(7, READ)]
@@ -17,18 +17,18 @@ FOUND = [(7, READ)]
 class Machine:
     """A clock, a poll and a processor. Something is found from `due` on."""
 
-    def __init__(self, look_s: float = LOOK_S) -> None:
+    def __init__(self) -> None:
         self.now = 1000.0
         self.due = 0.0
         self.looks = 0
         self.sleeps: list[float | None] = []
-        self._look_s = look_s
+        self.look_s = LOOK_S
 
     def clock(self) -> float:
         return self.now
 
     def let_others_run(self) -> None:
-        self.now += self._look_s
+        self.now += self.look_s
 
     def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]:
         if timeout != 0:
@@ -86,14 +86,28 @@ def test_after_a_long_wait_it_sleeps_at_once_until_one_was_short(
     assert not machine.wait(spin, 50e-6)
 
 
-def test_it_sleeps_as_soon_as_somebody_else_wants_the_processor() -> None:
-    machine = Machine(look_s=2 * CONTENDED_S)
-    spin = Spin(machine.clock, machine.let_others_run)
-    spin.limit_s = 100 * CONTENDED_S
-    assert machine.wait(spin, 50 * CONTENDED_S)
+def test_it_sleeps_as_soon_as_somebody_else_wants_the_processor(
+    machine: Machine, spin: Spin
+) -> None:
+    machine.look_s = 2 * CONTENDED_S
+    assert machine.wait(spin, 80e-6)
     assert machine.looks == 1
-    assert machine.wait(spin, 50 * CONTENDED_S), "it was short, but they may still want it"
-    assert machine.looks == 1
+
+
+def test_the_longer_the_turn_of_others_took_the_more_waits_sleep_at_once(
+    machine: Machine, spin: Spin
+) -> None:
+    for turn_s in (20e-6, 3e-3):
+        machine.look_s = turn_s
+        assert not machine.wait(spin, 0.0)
+        machine.wait(spin, 80e-6)
+        machine.look_s = LOOK_S
+        machine.wait(spin, 0.0)
+        slept = 1
+        while machine.wait(spin, 50e-6) and not machine.looks:
+            slept += 1
+        assert slept == pytest.approx(turn_s / COST_S, abs=2)
+        assert not machine.wait(spin, 50e-6), "and then it looks again"
 
 
 def test_a_time_out_that_is_no_longer_than_the_limit_is_slept(machine: Machine, spin: Spin) -> None:

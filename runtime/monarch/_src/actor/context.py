@@ -186,23 +186,20 @@ def _make_proc(ref: Any, node: str) -> Any:
     return _maker(ref, node)
 
 
-class Context:
-    """What `context()` returns while a message is handled."""
+class Context(msgspec.Struct, eq=False):
+    """What `context()` returns while a message is handled.
 
-    __slots__ = ("_labels", "_rank", "_sizes", "actor_instance", "endpoint", "origin")
+    `origin`: what this is done for, as whoever began it has numbered that; see
+    `observe.number_calls`. `endpoint`: of this message; that of the instance is another one's while
+    calls overlap.
+    """
 
-    def __init__(
-        self, actor_instance: ActorInstance, rank: int, labels: list[str], sizes: list[int],
-        origin: int = 0, endpoint: str = "",
-    ) -> None:  # fmt: skip
-        self.actor_instance = actor_instance
-        self._rank = rank
-        self._labels = labels
-        self._sizes = sizes
-        # What this is done for, as whoever began it has numbered that; see `observe.number_calls`.
-        self.origin = origin
-        # Of this message; that of the instance is another one's while calls overlap.
-        self.endpoint = endpoint
+    actor_instance: ActorInstance
+    _rank: int
+    _labels: list[str]
+    _sizes: list[int]
+    origin: int = 0
+    endpoint: str = ""
 
     @property
     def message_rank(self) -> Point:

@@ -58,7 +58,7 @@ class LinkFaults:
         # Over the links, and over the moment at which something leaves: what comes later is later.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._takers = dict(runtime.routes.takers)
+        self._takers = dict(runtime.routes.arrivals.takers)
         self._on_reply = runtime._handlers[Reply]  # pyright: ignore[reportPrivateUsage]
         self._between = False
         self._called = False  # the receiving thread has been called, and has not looked yet
@@ -96,7 +96,7 @@ class LinkFaults:
         if busy == self._between:
             return
         self._between = busy
-        takers = self._runtime.routes.takers
+        takers = self._runtime.routes.arrivals.takers
         handlers = self._runtime._handlers  # pyright: ignore[reportPrivateUsage]
         for kind in _TAKEN:
             takers[kind] = self._came if busy else self._takers[kind]

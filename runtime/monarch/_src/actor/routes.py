@@ -1,6 +1,6 @@
-"""Which way messages go to the procs of a mesh, and in which order those that come are taken.
+"""Which way messages go to the procs of a mesh, and answers to who has called.
 
-Runs in: any process; what sends, on the thread that calls; what receives, on the one that receives.
+Runs in: any process, on the thread that calls or answers; `actor.arrivals` is the other end.
 A few ranks are sent to one by one, directly. Many get one *cast*, which the host agent passes on,
 and whose answers it sends back merged: then a call costs its sender the same whatever their number.
 `core.order` keeps both routes in one order. Over more hosts than `cast_fanout` it goes by a tree of
@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
+from monarch._src.actor.arrivals import Arrivals, Ordered
 from monarch._src.actor.kept import Kept, KeptMessages
 from monarch._src.actor.payloads import Payloads
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, out_of_reach
@@ -32,12 +32,12 @@ from monarch._src.actor.trees import Grown, Trees
 from monarch._src.config import settings
 from monarch._src.core.calls import CallTable
 from monarch._src.core.ids import AGENT, is_agent, parse_proc_node
-from monarch._src.core.order import Incoming, Outgoing
+from monarch._src.core.order import Outgoing
 from monarch._src.core.room import QUEUE
 from monarch._src.core.tree import Forest, Where
 from monarch._src.net.directory import address_of, at_site
 from monarch._src.net.node import Node
-from monarch._src.shape import NDSlice, Region
+from monarch._src.shape import Region
 from monarch._src.wire.apart import APART, Placed
 from monarch._src.wire.frames import NO_PAYLOAD, Payload, apart_of
 from monarch._src.wire.messages import (
@@ -49,9 +49,7 @@ from monarch._src.wire.messages import (
     Cast,
     Message,
     Reply,
-    SpawnActor,
     StopActor,
-    StopProc,
     TreeDone,
     TreeStuck,
     Watch,
@@ -76,8 +74,6 @@ class Lane:
 
 
 Lost: TypeAlias = "list[tuple[int, int]]"  # number of a call, position in it
-Ordered: TypeAlias = "Call | SpawnActor | StopActor | StopProc"
-Taken: TypeAlias = "tuple[str, Ordered, Payload]"
 
 
 class Routes:
@@ -88,19 +84,17 @@ class Routes:
         self._directory = ""
         self._known = known
         self._payloads = payloads
-        self._rank = -1
         self.client = ""  # the node of the client, if there is one and it is known
         # By mesh. Two threads that number and send by turns would send out of order.
         self._lanes: dict[int, Lane] = {}
         self._trees = Trees(node, self.tell_agent_at)
-        self._incoming: dict[str, Incoming[Taken]] = {}
         self._kept = KeptMessages()
-        # What is to be called with a message that came, when it is its turn: by its type.
-        self.takers: dict[type, Callable[[str, Any, Payload], None]] = {}
+        self.arrivals = Arrivals()
 
     def begin(self, rank: int, directory: str) -> None:
         """This process has that rank, or is a client (-1), and its session that directory."""
-        self._rank, self._directory = rank, directory
+        self._directory = directory
+        self.arrivals.begin(rank)
 
     # --- nodes ------------------------------------------------------------------------------------
 
@@ -176,7 +170,7 @@ class Routes:
         for rank in range(ref.extent.nelements):
             node = ref.node(rank, lives.get(rank, 0))
             self._node.drop(node)
-            self._incoming.pop(node, None)
+            self.arrivals.forget(node)
             if ref.restarts:
                 self._node.drop(_place(ref, rank))
 
@@ -230,7 +224,7 @@ class Routes:
     def dropped(self, node: str) -> None:
         """That node is gone for good, and another one has its place."""
         self._node.drop(node)
-        self._incoming.pop(node, None)
+        self.arrivals.forget(node)
 
     def keep(self, ref: ProcsRef, region: Region, message: Bootstrap, payload: Payload) -> None:
         """Every process that takes the place of another is to be sent that first."""
@@ -260,7 +254,7 @@ class Routes:
     def forget_client(self, ref: ProcsRef) -> None:
         """The client is another one now, or none."""
         self._lanes.pop(ref.uid, None)
-        self._incoming.pop(ref.owner, None)
+        self.arrivals.forget(ref.owner)
         self._node.forget(ref.owner)
 
     # --- out --------------------------------------------------------------------------------------
@@ -479,41 +473,6 @@ class Routes:
             self.reach_node(peer, message.reply_address)
         self._node.send(peer, Reply(message.call, message.rank, status), payload)
 
-    # --- in ---------------------------------------------------------------------------------------
-
-    def came(self, peer: str, message: Ordered, payload: Payload) -> None:
-        """A message came directly: have it taken in its turn, and what waited for it."""
-        incoming = self._incoming.get(peer)
-        if incoming is None:
-            incoming = self._incoming[peer] = Incoming()
-        if message.rank < 0:
-            message.rank = self._rank
-        if incoming.direct(message.after, (peer, message, payload)):
-            self.takers[type(message)](peer, message, payload)
-        if incoming.holds:
-            self._release(incoming)
-
-    def _release(self, incoming: Incoming[Taken]) -> None:
-        for peer, message, payload in incoming.released():
-            self.takers[type(message)](peer, message, payload)
-
-    def cast_came(self, cast: Cast, payload: Payload) -> None:
-        """A message came as a cast."""
-        peer, message = cast.sender, cast.message
-        message.rank = _position(self._rank, *cast.region)
-        if isinstance(message, (Call, StopActor)):
-            message.relayed = bool(cast.call)
-        if isinstance(message, Call) and not message.reply_to:
-            message.reply_to, message.reply_address = peer, cast.address
-        incoming = self._incoming.get(peer)
-        if incoming is None:
-            incoming = self._incoming[peer] = Incoming()
-        fence = next((count for rank, count in cast.fences if rank == self._rank), 0)
-        if incoming.cast(cast.number, fence, (peer, message, payload)):
-            self.takers[type(message)](peer, message, payload)
-        if incoming.holds:
-            self._release(incoming)
-
 
 def _where(region: Region) -> Where:
     view = region.ndslice
@@ -523,8 +482,3 @@ def _where(region: Region) -> Where:
 def _place(ref: ProcsRef, rank: int) -> str:
     # No node is called so: whatever process has that rank, while it is not known which.
     return ref.node(rank) + "?"
-
-
-@lru_cache(maxsize=64)
-def _position(rank: int, offset: int, sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    return NDSlice(offset=offset, sizes=sizes, strides=strides).index(rank)

@@ -161,10 +161,10 @@ class Runtime:
             Answers: self._on_answers,
             TreeDone: self._on_tree_done,
             TreeStuck: self.routes.stuck,
-            Call: routes.came,
-            StopActor: routes.came,
-            SpawnActor: routes.came,
-            StopProc: routes.came,
+            Call: routes.arrivals.came,
+            StopActor: routes.arrivals.came,
+            SpawnActor: routes.arrivals.came,
+            StopProc: routes.arrivals.came,
             Cast: self._on_cast,
             Bootstrap: self._on_bootstrap,
             Bootstrapped: self.ends.on_bootstrap_ended,
@@ -193,7 +193,7 @@ class Runtime:
             SiteRoom: self._on_site_room,
             **self.enquiries.handlers,
         }
-        routes.takers = {
+        routes.arrivals.takers = {
             Call: self._on_call,
             StopActor: self._on_call,
             SpawnActor: self._on_spawn,
@@ -333,7 +333,7 @@ class Runtime:
         if peer != AGENT:
             log.warning("%s sent a cast; only a host agent relays them", peer)
         else:
-            self.routes.cast_came(message, payload)
+            self.routes.arrivals.cast_came(message, payload)
 
     def _on_call(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
         worker = self.workers.get(message.actor)

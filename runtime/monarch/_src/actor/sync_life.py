@@ -56,7 +56,7 @@ def _live(worker: Worker, shield: Shield | SignalShield) -> None:
     mailbox, wait = worker.mailbox, worker.runtime.node.baton.wait
     take, finish = worker.in_hand.take, worker.in_hand.finish
     while True:
-        item = mailbox.take()
+        item = mailbox.take() if mailbox.done else None
         if item is None:
             if worker.dead is not None:
                 break

@@ -9,7 +9,8 @@ So a wait *spins*: it looks, lets others run, and looks again. Only as long as t
 - not after a wait that was long, for the next one will be;
 - not for longer than its limit;
 - not while somebody else wants the processor, or another thread of this process the interpreter:
-  then one look takes as long as their turn does.
+  then one look takes as long as their turn does. That may be milliseconds, so as many of the next
+  waits sleep at once as make it no more than `COST_S` for each.
 
 Runs in: every process, on the thread that holds the baton. Prior art: adaptive mutexes, which spin
 while their owner runs; the halt polling of hypervisors.
@@ -24,6 +25,7 @@ from time import perf_counter
 from monarch._src.net.polling import Poll
 
 CONTENDED_S = 10e-6  # one look takes 2 us if nobody else wants to run
+COST_S = 5e-6
 _let_others_run: Callable[[], None] | None = getattr(os, "sched_yield", None)
 
 
@@ -33,7 +35,7 @@ class Spin:
     `limit_s`: for how long to look at most; 0: sleep at once.
     """
 
-    __slots__ = ("_clock", "_lately_s", "_yield", "limit_s")
+    __slots__ = ("_clock", "_lately_s", "_to_skip", "_yield", "limit_s")
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class Spin:
     ) -> None:
         self.limit_s = 0.0
         self._lately_s = 0.0  # how long the last wait took
+        self._to_skip = 0  # how many waits sleep at once, since others wanted to run
         self._clock = clock
         self._yield = let_others_run
 
@@ -52,6 +55,9 @@ class Spin:
         """
         limit, let_others_run, clock = self.limit_s, self._yield, self._clock
         if not limit or let_others_run is None:
+            return poll.poll(timeout_s)
+        if self._to_skip:
+            self._to_skip -= 1
             return poll.poll(timeout_s)
         began = now = clock()
         if self._lately_s <= limit and (timeout_s is None or timeout_s > limit):
@@ -64,6 +70,7 @@ class Spin:
                 let_others_run()
                 before, now = now, clock()
                 if now - before > CONTENDED_S:
+                    self._to_skip = int((now - before) / COST_S)
                     break
         found = poll.poll(timeout_s)
         self._lately_s = clock() - began
