@@ -18,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+SPIN_S = 200e-6
+
 
 class Settings(msgspec.Struct, frozen=True):
     """All settings. Durations are seconds; a None one is derived from `liveness`.
@@ -61,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True):
     actor_queue_dispatch: bool = True
     fault_injection: bool = False
     cast_fanout: int = 16
-    spin: float = 200e-6
+    spin: float = SPIN_S
 
     @property
     def cleanup_s(self) -> float:
@@ -293,11 +295,9 @@ def settings() -> Settings:
     return _merged(runtime)
 
 
-def setting(key: str) -> Any:
-    """One of `settings()`; of one that nothing sets, the default, for as good as nothing."""
-    if _variable(key) in os.environ or any(key in layer for layer in _layers):
-        return getattr(settings(), key)
-    return Settings.__struct_defaults__[Settings.__struct_fields__.index(key)]
+def spin_s() -> float:
+    """`settings().spin`, for as good as nothing where nothing sets it: each proc asks."""
+    return settings().spin if "MONARCH_SPIN" in os.environ or any(_layers) else SPIN_S
 
 
 def for_new_procs() -> dict[str, str]:

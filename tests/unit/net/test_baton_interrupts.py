@@ -70,7 +70,9 @@ def test_an_interrupt_of_a_thread_that_looks_before_it_sleeps_is_raised_at_once(
     make_node: MakeNode, interruptible: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = make_node("a", start=False)
-    monkeypatch.setattr(node.baton, "_spin", Spin(let_others_run=interrupt_me))
+    spin = Spin(let_others_run=interrupt_me)
+    spin._lately_s = 0.0  # or it would sleep at once
+    monkeypatch.setattr(node.baton, "_spin", spin)
     node.baton.spin(PATIENCE_S)
     with pytest.raises(KeyboardInterrupt):
         node.wait(Waitable())

@@ -32,7 +32,7 @@ from monarch._src.actor.refs import Known, ProcsRef, agent_of, client_ref
 from monarch._src.actor.returns import Returns
 from monarch._src.actor.routes import Routes
 from monarch._src.actor.takers import Receiver, Worker
-from monarch._src.config import setting
+from monarch._src.config import spin_s
 from monarch._src.core.calls import CallTable, PendingCall
 from monarch._src.core.casts import unpacked
 from monarch._src.core.ids import AGENT, UidSource, parse_proc_node
@@ -212,7 +212,7 @@ class Runtime:
         self.rank = rank
         self.uids = UidSource()
         self.node.begin(name, address_of(directory, name), mesh=mesh, rank=rank, site=site)
-        self.node.baton.spin(setting("spin"))
+        self.node.baton.spin(spin_s())
         self.payloads.begin(rank)
         self.routes.begin(rank, directory)
         client = ActorInstance(

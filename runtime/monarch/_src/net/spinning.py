@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from math import inf
 from time import perf_counter
 
 from monarch._src.net.polling import Poll
 
 CONTENDED_S = 10e-6  # one look takes 2 us if nobody else wants to run
-COST_S = 5e-6
+COST_S = 20e-6
 _let_others_run: Callable[[], None] | None = getattr(os, "sched_yield", None)
 
 
@@ -43,7 +44,7 @@ class Spin:
         let_others_run: Callable[[], None] | None = _let_others_run,
     ) -> None:
         self.limit_s = 0.0
-        self._lately_s = 0.0  # how long the last wait took
+        self._lately_s = inf  # how long the last wait took
         self._to_skip = 0  # how many waits sleep at once, since others wanted to run
         self._clock = clock
         self._yield = let_others_run
