@@ -71,7 +71,7 @@ def test_an_interrupt_of_a_thread_that_looks_before_it_sleeps_is_raised_at_once(
 ) -> None:
     node = make_node("a", start=False)
     spin = Spin(let_others_run=interrupt_me)
-    spin._lately_s = 0.0  # or it would sleep at once
+    spin._lately_s, spin._to_skip = 0.0, 0  # or it would sleep at once
     monkeypatch.setattr(node.baton, "_spin", spin)
     node.baton.spin(PATIENCE_S)
     with pytest.raises(KeyboardInterrupt):

@@ -27,6 +27,7 @@ from monarch._src.net.polling import Poll
 
 CONTENDED_S = 10e-6  # one look takes 2 us if nobody else wants to run
 COST_S = 20e-6
+FIRST = 32
 _let_others_run: Callable[[], None] | None = getattr(os, "sched_yield", None)
 
 
@@ -45,7 +46,9 @@ class Spin:
     ) -> None:
         self.limit_s = 0.0
         self._lately_s = inf  # how long the last wait took
-        self._to_skip = 0  # how many waits sleep at once, since others wanted to run
+        # How many waits sleep at once, since others wanted to run. They do where a process begins:
+        # the rest of its mesh does so too.
+        self._to_skip = FIRST
         self._clock = clock
         self._yield = let_others_run
 
