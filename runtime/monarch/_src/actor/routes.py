@@ -243,7 +243,7 @@ class Routes:
             fanout = settings().cast_fanout if len(ref.sites) > 1 else 1
             forest: Forest[Grown] | None = Forest(fanout) if len(ref.sites) > fanout else None
             nodes: list[str] = []
-            if not ref.restarts and not ref.nodes:
+            if ref.extent.nelements < CAST_FROM and not ref.restarts and not ref.nodes:
                 nodes = [ref.node(rank) for rank in range(ref.extent.nelements)]
             if self._node.name in nodes:  # which is sent a copy of its own
                 nodes = []
