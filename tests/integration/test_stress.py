@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -61,7 +62,8 @@ def test_of_all_messages_none_is_lost_doubled_or_overtaken_and_memory_stays_flat
     checkers, drivers = procs.spawn("checkers", Checker), procs.spawn("drivers", Driver, 8)
     mine = Traffic(str(context().actor_instance.actor_id), checkers, 8)
 
-    def run_until(most: float) -> list[Sent]:
+    def run_until(most: float) -> bytes:
+        # Packed: thousands of numbers, most of which cost a block only once they are large.
         while True:
             answer = drivers.drive.call(checkers, bursts, burst)
             for _ in range(bursts):
@@ -69,13 +71,14 @@ def test_of_all_messages_none_is_lost_doubled_or_overtaken_and_memory_stays_flat
                 mine.settled()
             sent = answer.get(timeout=600).values()
             if mine.sent.total + sum(one.total for one in sent) >= most:
-                return sent
+                return pickle.dumps(sent)
 
     run_until(WARM_UP * messages / MESSAGES)
     before = Memory.now(checkers)
-    sent = run_until(messages)
+    packed = run_until(messages)
     after = Memory.now(checkers)
 
+    sent: list[Sent] = pickle.loads(packed)
     check_books(checkers, [mine.finished(), *sent])
     blocks = [new - old for old, new in zip(before.blocks, after.blocks, strict=True)]
     resident = {pid: round(size - before.resident[pid], 2) for pid, size in after.resident.items()}
