@@ -204,7 +204,7 @@ def _breakpoint(*args: Any, **options: Any) -> Any:
 
 
 def prepare() -> Callable[[Boot, int], int]:
-    """The entry point that the host agent names (`monarch._src.proc.agent.ENTRY`).
+    """The entry point that the host agent names (`monarch._src.proc.spec.ENTRY`).
 
     The zygote calls it, and each of its forks what it returns.
     """

@@ -46,7 +46,7 @@ from monarch._src.proc.board import LEFT, NONE, Board
 from monarch._src.proc.casting import Casting
 from monarch._src.proc.memory import KillsForMemory
 from monarch._src.proc.outputs import Outputs
-from monarch._src.proc.spec import DropMesh, Ended, MeshSpec, NotStarted, Started
+from monarch._src.proc.spec import ENTRY, DropMesh, Ended, MeshSpec, NotStarted, Started
 from monarch._src.proc.starting import Starts, kill_group, unlink
 from monarch._src.proc.system import TERMINATED
 from monarch._src.proc.tenure import Driver, Tenure
@@ -451,6 +451,3 @@ class Agent:
             log.warning("%s sent a %s, which an agent has no use for", peer, type(message).__name__)
         else:
             handler(peer, message, payload)
-
-
-ENTRY = "monarch._src.actor.proc_main:prepare"

@@ -15,20 +15,25 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from monarch._src.core.host import Host
 from monarch._src.net import directory as sessions
 from monarch._src.net.interrupt import nothing_interrupts
-from monarch._src.net.node import Node
 from monarch._src.proc import record
-from monarch._src.proc.agent import ENTRY, Agent
-from monarch._src.proc.keeping import Keeping
+from monarch._src.proc.spec import ENTRY
 from monarch._src.proc.system import die_with_parent, raise_fd_limit
-from monarch._src.proc.tenure import Driver
 from monarch._src.proc.zygote import Zygote, seqpacket_pair
 
-# What a proc loads before it can say hello: once, before the fork, and not in each.
-BEFORE_FORK = (ENTRY.partition(":")[0],)
+if TYPE_CHECKING:
+    from monarch._src.core.host import Host
+    from monarch._src.net.node import Node
+    from monarch._src.proc.agent import Agent
+    from monarch._src.proc.keeping import Keeping
+    from monarch._src.proc.tenure import Driver
+
+# What the agent and its procs need: loaded once, and not by each. What only one of them needs it
+# loads behind the fork, beside the other.
+BEFORE_FORK = ("monarch._src.net.node",)
 # What many procs load as they unpickle their first actor: 10 ms of CPU in each.
 SPARE_TIME = (
     "monarch._src.actor.async_life",
@@ -46,10 +51,13 @@ def main() -> None:
     """`python -c ... DIRECTORY CLIENT_NODE CLIENT_PID`: serve the session of that client."""
     directory, client, client_pid = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 
-    def keeping(node: Node, host: Host, driver: Driver) -> Keeping:
-        return Keeping(directory, client, client_pid, node, host, driver)
-
     def agent(zygote: socket.socket) -> Agent:
+        from monarch._src.proc.agent import Agent
+        from monarch._src.proc.keeping import Keeping
+
+        def keeping(node: Node, host: Host, driver: Driver) -> Keeping:
+            return Keeping(directory, client, client_pid, node, host, driver)
+
         return Agent(directory, zygote, keeping)
 
     raise SystemExit(serve(directory, record.of_this_agent(client, client_pid), agent))
@@ -65,19 +73,15 @@ def serve(
 
     `said` is the record that stands in its lock; `make` is given the socket to the zygote, which
     has been forked by then and so knows nothing of what that loads; nor has it the
-    descriptors that are the agent's `own`.
+    descriptors that are the agent's `own`. Collections of garbage may be off until here.
     """
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end_quietly)
     raise_fd_limit()
     lock = sessions.hold(directory, said)
-    # Everything that procs need is imported before the fork, once for all of them.
     for name in BEFORE_FORK:
         importlib.import_module(name)
-    # Without a collection, now or while it is imported: imports leave little, and it costs 5 ms.
-    gc.freeze()
-    gc.enable()
     ours, theirs = seqpacket_pair()
     lifeline_r, lifeline_w = os.pipe()
     agent_pid = os.getpid()
@@ -95,6 +99,9 @@ def serve(
     os.close(lifeline_r)
     try:
         agent = make(ours)
+        # Without a collection, now or in imports: those leave little, and it costs 5 ms.
+        gc.freeze()
+        gc.enable()
         signal.signal(signal.SIGTERM, agent.terminate)
         nothing_interrupts()  # what our handlers of signals do may be done at any time
         agent.run()

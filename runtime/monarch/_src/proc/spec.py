@@ -10,6 +10,8 @@ import msgspec
 from monarch._src.wire.messages import Command
 from monarch._src.wire.text import pack, unpacker
 
+ENTRY = "monarch._src.actor.proc_main:prepare"
+
 
 class MeshSpec(msgspec.Struct, tag="mesh"):
     """Agent to zygote: what the procs of one mesh have in common."""

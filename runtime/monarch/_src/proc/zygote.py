@@ -77,7 +77,8 @@ class Zygote:
         # Made here once and not by each fork: a fork pays most for the pages that it writes to.
         self._main = prepared(self._entry)
         self._streams = sys.stdout, sys.stderr
-        gc.freeze()
+        gc.freeze()  # without a collection, as in the agent
+        gc.enable()
         poller = select.poll()
         poller.register(self._agent, select.POLLIN)
         poller.register(self._wake_r, select.POLLIN)
