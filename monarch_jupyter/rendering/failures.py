@@ -6,7 +6,8 @@ All else is one click away. No I/O but source lines.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from monarch.actor import Frame, RankFailure
 from monarch.observe import failures_by_place, fold_failures, other_failures_text

@@ -237,7 +237,7 @@ def test_another_interpreter_is_executed_and_works_alike(
 LOADED = """
 import importlib, json, sys
 from monarch._src.proc import agent_main as agent
-for name in agent.BEFORE_FORK:
+for name in (*agent.BEFORE_FORK, agent.ENTRY.partition(":")[0]):
     importlib.import_module(name)
 before = set(sys.modules)
 

@@ -8,8 +8,10 @@ are shown, equal stories of many ranks told once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from monarch._src.raised import (
     FIRST_FRAMES,
@@ -32,8 +34,7 @@ _NO_DIGITS = str.maketrans("", "", "0123456789")
 _LONG_S = 10.0  # below that, for how long something ran explains nothing
 
 
-@dataclass(frozen=True)
-class OutOfMemory:
+class OutOfMemory(msgspec.Struct, frozen=True):
     """What is known of a want of memory that ended something; figures in bytes, None: not known.
 
     `where`: the kernel killed the process because its `cgroup`, or the whole host, had run full; or
@@ -83,8 +84,7 @@ def _bytes_text(count: int) -> str:
     return f"{size:.1f} GiB"
 
 
-@dataclass(frozen=True)
-class Death:
+class Death(msgspec.Struct, frozen=True):
     """Why a process ended, as its host agent saw it from outside.
 
     `endpoint` is what it ran when it ended (None: idle), for `endpoint_s` seconds by then; `ran_s`
@@ -107,8 +107,7 @@ class Death:
         return f"{self.reason}{doing}"
 
 
-@dataclass(frozen=True)
-class RankFailure:
+class RankFailure(msgspec.Struct, frozen=True):
     """What happened to one rank. `kind` says which story the other fields tell.
 
     `restarted`: the rank is being started again, for the so-maniest time (0: it is not). `earlier`:
@@ -376,13 +375,23 @@ def failures_text(failures: Sequence[RankFailure]) -> str:
     return "\n".join(parts)
 
 
-@dataclass(frozen=True)
-class MeshFailure:
+class MeshFailure(msgspec.Struct, frozen=True, eq=False):
     """What `__supervise__` and `unhandled_fault_hook` are told. `mesh` is the mesh that failed."""
 
     mesh_name: str
     failures: tuple[RankFailure, ...]
-    mesh: object = field(default=None, compare=False, repr=False)
+    mesh: object = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MeshFailure):
+            return NotImplemented
+        return (self.mesh_name, self.failures) == (other.mesh_name, other.failures)
+
+    def __hash__(self) -> int:
+        return hash(self.mesh_name)
+
+    def __repr__(self) -> str:
+        return f"MeshFailure(mesh_name={self.mesh_name!r}, failures={self.failures!r})"
 
     def report(self) -> str:
         """The failures in words, equal ones folded."""
@@ -392,8 +401,7 @@ class MeshFailure:
         return f"{self.mesh_name} has failed: {self.report()}"
 
 
-@dataclass(frozen=True)
-class Undeliverable:
+class Undeliverable(msgspec.Struct, frozen=True):
     """What `Actor._handle_undeliverable_message` is given: a message that came back to its sender.
 
     `failure` tells to whom it was sent, and why it did not arrive, as data.

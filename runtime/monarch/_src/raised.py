@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, cast
+
+import msgspec
 
 FIRST_FRAMES, LAST_FRAMES = 10, 20
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """One line of a remote traceback. `user` is False for frames of the runtime itself."""
 
     filename: str
@@ -21,8 +21,7 @@ class Frame:
     user: bool = True
 
 
-@dataclass(frozen=True)
-class Behind:
+class Behind(msgspec.Struct, frozen=True):
     """An exception behind the one that is told.
 
     `how`: that one was raised `from` it, or `during` its handling, or is a group and has it `in`.

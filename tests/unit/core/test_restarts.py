@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from monarch._src.core.host import (
     Action,
@@ -78,7 +79,7 @@ def test_in_no_window_is_a_rank_started_again_more_often_than_its_rule_allows(
 def test_waits_grow_by_the_factor_up_to_the_longest_and_chance_only_shortens_them(
     rule: RestartRule, rank: int, recent: int
 ) -> None:
-    full = RestartRule(**{**vars(rule), "jitter": 0.0})
+    full = replace(rule, jitter=0.0)
     wait, whole = delay(rule, rank, 3, recent), delay(full, rank, 3, recent)
     assert whole * (1 - rule.jitter) - 1e-9 <= wait <= whole <= rule.longest_s
     longer = delay(full, rank, 3, recent + 1)

@@ -84,3 +84,10 @@ def test_only_what_users_pass_travels_as_a_payload() -> None:
         messages.KeptActors, messages.PayloadSent, messages.PayloadPart, messages.TunnelBytes,
         messages.Relay,  # the frames of one of these, or of a message without
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("cls", DEFINED, ids=lambda cls: cls.__name__)
+def test_annotations_of_a_message_are_no_text_that_each_process_would_compile(
+    cls: type[Message],
+) -> None:
+    assert all(not isinstance(field, str) for field in cls.__annotations__.values())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property, partial
 from types import FunctionType
 from typing import (
@@ -23,6 +22,8 @@ from typing import (
     cast,
     overload,
 )
+
+import msgspec
 
 from monarch._src.failures import Undeliverable
 from monarch._src.shape import MeshTrait, Region
@@ -237,8 +238,7 @@ class Actor(MeshTrait):
         raise TypeError("an actor's own instance is no mesh; slice the mesh that `spawn` returned")
 
 
-@dataclass(frozen=True)
-class ActorClass:
+class ActorClass(msgspec.Struct, frozen=True):
     """What is known of an actor class before any instance exists."""
 
     cls: type[Actor]

@@ -11,8 +11,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from monarch._src.actor.context import current
 from monarch._src.actor.future import Future
@@ -198,8 +200,7 @@ def came_of(failure: RankFailure, causes: Sequence[RankFailure]) -> RankFailure:
     return replace(failure, causes=as_causes([*failure.causes, *added])) if added else failure
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """What a process is called where no actor of it can be named."""
 
     mesh_name: str

@@ -7,7 +7,6 @@ lock of its mesh with which it is sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -16,8 +15,7 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Bootstrap, Message, SpawnActor, StopProc
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """A message that the processes of a region are sent, also those that come later."""
 
     region: Region

@@ -9,7 +9,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from monarch._src.actor.living import run
 from monarch._src.actor.remote import pack
@@ -161,11 +162,8 @@ class LocalActors:
                 runtime.returns.give_back(peer, message, f"{runtime.name}/#{actor:x}", failure)
 
 
-@dataclass
-class _Early:
+class _Early(msgspec.Struct):
     """Calls for an actor that does not exist yet, in order; the timer refuses them."""
 
     timer: threading.Timer
-    messages: list[tuple[str, Call, Payload]] = field(
-        default_factory=list[tuple[str, Call, Payload]]
-    )
+    messages: list[tuple[str, Call, Payload]] = []

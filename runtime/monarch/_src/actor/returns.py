@@ -6,8 +6,9 @@ Runs in: the client and every proc, on the thread that receives, or on one that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from monarch._src.actor.keeping import Ownership
 from monarch._src.actor.refs import Known

@@ -19,7 +19,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -60,8 +59,7 @@ CAST_LIMIT = 64 * 1024  # bytes of payload
 GATHERED_LIMIT = 4096  # bytes of one answer
 
 
-@dataclass(frozen=True)
-class Lane:
+class Lane(msgspec.Struct, frozen=True):
     """What goes from here to the procs of one mesh. `lock`: of the numbers, and of sending.
 
     `nodes`: those of all its ranks, in order, if a message to all can be the same for each.

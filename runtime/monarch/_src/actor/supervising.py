@@ -9,8 +9,9 @@ docs/design.md.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from monarch._src.actor.context import current
 from monarch._src.actor.mailbox import JUDGE

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -24,8 +23,7 @@ from monarch._src.wire.messages import Cast, CastTree, Message, TreeDone, TreeSt
 TELL_EVERY = 32  # casts over a tree: hosts are told which of them are done
 
 
-@dataclass(frozen=True)
-class Grown:
+class Grown(msgspec.Struct, frozen=True):
     """A cast that goes over a tree of hosts. `sites`: of the mesh; `without`: those left out."""
 
     cast: Cast

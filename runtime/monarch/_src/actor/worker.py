@@ -13,9 +13,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from msgspec.structs import replace
 
 from monarch._src.actor.accompanying import take as take_along
 from monarch._src.actor.context import (

@@ -9,7 +9,6 @@ A mesh whose owner is gone is stopped by the agent itself: clean-up runs, then n
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
@@ -384,11 +383,11 @@ class Host:
 
     def _end(self, proc: Proc, death: Death, kind: FailureKind, now: float) -> list[Action]:
         if proc.killed_for is not None:
-            death = dataclasses.replace(
+            death = msgspec.structs.replace(
                 death, reason=f"the host agent killed it: {proc.killed_for}"
             )
         if proc.gave_up is not None:
-            death = dataclasses.replace(death, reason=proc.gave_up.what)
+            death = msgspec.structs.replace(death, reason=proc.gave_up.what)
         mesh = self.meshes.get(proc.mesh)
         proc.death = death
         proc.kind = "stopped" if proc.expected else kind

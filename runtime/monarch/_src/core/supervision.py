@@ -17,9 +17,10 @@ or until that has had its time, and then cleans up itself; nothing that fails me
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
 
 F = TypeVar("F")
 
@@ -41,62 +42,55 @@ TRANSITIONS: dict[Stage, frozenset[Stage]] = {
 }
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """Something is to be judged: call `judge` at the next safe point."""
 
 
-@dataclass(frozen=True)
-class StopMesh:
+class StopMesh(msgspec.Struct, frozen=True):
     """Stop that mesh; report `mesh_gone`."""
 
     uid: int
 
 
-@dataclass(frozen=True)
-class CleanUp:
+class CleanUp(msgspec.Struct, frozen=True):
     """Run its clean-up now; report `cleaned_up`."""
 
 
-@dataclass(frozen=True)
-class Tell(Generic[F]):
+class Tell(msgspec.Struct, Generic[F], frozen=True):
     """Tell its own owner that it has failed."""
 
     failure: F
 
 
-@dataclass(frozen=True)
-class Bury:
+class Bury(msgspec.Struct, frozen=True):
     """Nothing of it runs any more: answer whoever waits for its end."""
 
 
 Action: TypeAlias = "Ask | StopMesh | CleanUp | Tell[F] | Bury"
 
 
-@dataclass
-class _Mesh:
+class _Mesh(msgspec.Struct):
     """One mesh that it owns. `within`: another of its meshes, on whose procs this one stands."""
 
     within: int
     stopping: bool = False
 
 
-@dataclass
-class Life(Generic[F]):
+class Life(msgspec.Struct, Generic[F]):
     """One owner. F is what a failure is told as; nothing here looks into it."""
 
     stage: Stage = Stage.LIVING
-    meshes: dict[int, _Mesh] = field(default_factory=dict[int, _Mesh])
+    meshes: dict[int, _Mesh] = {}
     # What is to be judged, by mesh, in the order in which it began. All and only while LIVING, of
     # meshes that are not being stopped.
-    faults: dict[int, list[F]] = field(default_factory=dict[int, list[F]])
+    faults: dict[int, list[F]] = {}
     asked: bool = False  # an Ask is on its way, for `faults`
     judging: tuple[int, list[F]] | None = None  # what its supervisor has been asked about
     to_stop: bool = False  # as soon as nothing is left to be judged
     failure: F | None = None  # of what it died; None: it was stopped
     told: bool = False  # its owner knows of `failure`
     overdue: bool = False  # it did not wait for the last of its meshes
-    story: list[tuple[str, Stage]] = field(default_factory=list[tuple[str, Stage]])
+    story: list[tuple[str, Stage]] = []
 
     # --- what it owns -------------------------------------------------------------------------
 

@@ -24,9 +24,10 @@ are methods named in the past tense; they return what is to be sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
 
 from monarch._src.core.casts import HELD_S, Answered, merge
 from monarch._src.shape import NDSlice
@@ -39,8 +40,7 @@ Where: TypeAlias = "tuple[int, tuple[int, ...], tuple[int, ...]]"  # offset, siz
 Key: TypeAlias = "tuple[str, int, int]"  # who has cast, to which mesh, the number of the cast
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(msgspec.Struct, frozen=True):
     """Some hosts in a row, by their places in the list of a cast; the first one is the head."""
 
     first: int
@@ -116,8 +116,7 @@ def _from_root(sites: tuple[int, ...], fanout: int, own: int | None) -> tuple[St
 # --- the root -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ToHead:
+class ToHead(msgspec.Struct, frozen=True):
     """Send the cast of that number to the head of a stretch.
 
     site: the head's number in the mesh. before: of each host of the stretch, the cast before it.
@@ -129,8 +128,7 @@ class ToHead:
     before: Runs
 
 
-@dataclass
-class _Standing(Generic[T]):
+class _Standing(msgspec.Struct, Generic[T]):
     """A cast that is not known to be done.
 
     open: the stretches that have not said so, by head. asked: the places that the root has taken
@@ -141,8 +139,8 @@ class _Standing(Generic[T]):
     size: int
     sites: tuple[int, ...]
     before: Runs
-    open: dict[int, Stretch] = field(default_factory=dict[int, Stretch])
-    asked: set[int] = field(default_factory=set[int])
+    open: dict[int, Stretch] = {}
+    asked: set[int] = set()
 
 
 class Forest(Generic[T]):
@@ -318,8 +316,7 @@ class Arrivals(Generic[T]):
         return found
 
 
-@dataclass
-class _Bough:
+class _Bough(msgspec.Struct):
     """One cast on one host. `up`: who is told when all is done."""
 
     up: str
@@ -327,17 +324,16 @@ class _Bough:
     call: int
     owes_own: bool
     children: dict[int, str]  # by place: the host there
-    own: list[Answered] = field(default_factory=list[Answered])
-    theirs: list[Answered] = field(default_factory=list[Answered])
-    missing: list[int] = field(default_factory=list[int])
+    own: list[Answered] = []
+    theirs: list[Answered] = []
+    missing: list[int] = []
 
     @property
     def is_done(self) -> bool:
         return not (self.owes_own or self.children)
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """Tell `to` that the stretch with that head is done, with these answers.
 
     missing: what is behind these places is not.
@@ -351,8 +347,7 @@ class Done:
     missing: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Stuck:
+class Stuck(msgspec.Struct, frozen=True):
     """Tell who has cast that this could not be passed on to that place."""
 
     key: Key

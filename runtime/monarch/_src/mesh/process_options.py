@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar, cast
 
+import msgspec
+
 from monarch._src.actor.remote import ship
 from monarch._src.proc.execute import ENTRY_ARGUMENTS
 from monarch._src.proc.hardware import (
@@ -295,7 +297,7 @@ def _there(launch: Launch) -> Launch:
     """The same where this Python is another one."""
     command = launch.command
     if command.program == sys.executable:
-        return replace(launch, command=replace(command, program=""))
+        return replace(launch, command=msgspec.structs.replace(command, program=""))
     return launch
 
 

@@ -23,10 +23,11 @@ import mmap
 import os
 import struct
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
 from typing import TypeAlias
+
+import msgspec
 
 SLOT = 256
 _FORMAT = struct.Struct("<IIQQqq32s48s")
@@ -35,8 +36,7 @@ NONE, IDLE, BUSY, LEFT = 0, 1, 2, 3
 Running: TypeAlias = "tuple[int, bytes, bytes]"  # since when (ns), actor, endpoint
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(msgspec.Struct, frozen=True):
     """One slot as read. `since_s`: for how many seconds it has been so.
 
     `errors` of the messages failed; anything ran for `busy_s` seconds, until now.

@@ -10,7 +10,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from monarch._src.core.casts import Answered, CastTable, SendAnswers, packed, unpacked
 from monarch._src.core.host import Action, Host
@@ -42,8 +43,7 @@ from monarch._src.wire.messages import (
 log = logging.getLogger("monarch.agent")
 
 
-@dataclass(frozen=True)
-class _Early:
+class _Early(msgspec.Struct, frozen=True):
     """What was cast to a mesh that is to come."""
 
     sender: str
@@ -51,8 +51,7 @@ class _Early:
     again: Callable[[], list[Action]]
 
 
-@dataclass(frozen=True)
-class _Come:
+class _Come(msgspec.Struct, frozen=True):
     """A cast that came over the tree. `up`: who has passed it on."""
 
     up: str

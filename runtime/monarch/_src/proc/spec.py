@@ -1,7 +1,5 @@
 """What travels between the host agent, its zygote and a proc that begins."""
 
-from __future__ import annotations
-
 import binascii
 from collections.abc import Callable
 

@@ -14,9 +14,10 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from monarch._src.core.host import Host, StartProc
 from monarch._src.core.ids import life_of

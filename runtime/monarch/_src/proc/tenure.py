@@ -7,15 +7,15 @@ host takes clients as they come (`proc.hosting`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from monarch._src.core import host as core_host
 from monarch._src.wire.messages import Cast, Snapshot, Snapshotted, SpawnProcs
 
 
-@dataclass(frozen=True)
-class Driver:
+class Driver(msgspec.Struct, frozen=True):
     """What the agent does for this."""
 
     watch: Callable[[int, Callable[[], None]], None]  # call that when the descriptor is readable

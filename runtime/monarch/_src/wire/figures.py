@@ -3,8 +3,6 @@
 The answer to `ReadMetrics` is a Reply whose payload is a `Counted` in MessagePack.
 """
 
-from __future__ import annotations
-
 from math import inf
 from typing import Literal
 

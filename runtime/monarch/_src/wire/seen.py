@@ -3,8 +3,6 @@
 The answer to `ReadActors` is a Reply whose payload is an `ActorsSeen` in MessagePack.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from monarch._src.wire.frames import Payload

@@ -10,8 +10,6 @@ too (`agent`, `client-1f0c...`, `<mesh>.<rank>`). A *mesh* or an *actor* mesh is
 that its creator chose: 31 random bits of the creator's incarnation, then a counter.
 """
 
-from __future__ import annotations
-
 from monarch._src.wire.messages.actors import (
     DIED,
     ELSEWHERE,

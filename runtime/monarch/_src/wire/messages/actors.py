@@ -6,8 +6,6 @@
 all of which was sent the same.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import msgspec

@@ -4,8 +4,6 @@ Its bytes go from the rank to the host agent and on to the console that has aske
 and back the same way. Nothing listens for it.
 """
 
-from __future__ import annotations
-
 from monarch._src.wire.messages.message import Message
 
 PIECE = 1 << 18  # bytes of the stream in one message, at most

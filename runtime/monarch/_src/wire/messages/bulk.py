@@ -1,7 +1,5 @@
 """What processes that move bytes beside the control path have to say to each other."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from monarch._src.wire.apart import InSegment

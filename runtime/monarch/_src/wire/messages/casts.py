@@ -1,7 +1,5 @@
 """One message to many ranks, relayed by their host agent, and the answers on their way back."""
 
-from __future__ import annotations
-
 from typing import ClassVar, TypeAlias
 
 from monarch._src.wire.messages.actors import Call, SpawnActor, StopActor, StopProc

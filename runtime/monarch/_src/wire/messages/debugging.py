@@ -3,8 +3,6 @@
 Consoles talk to host agents only, and so do procs: the agent knows who may.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from monarch._src.wire.messages.message import Message

@@ -1,16 +1,14 @@
 """Between an owner of meshes, as a client is, and a host agent: procs and what becomes of them."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from monarch._src.failures import Death, RankFailure
 from monarch._src.wire.messages.message import Message
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """What is executed in place of a fork; in the end it has to run `monarch._src.proc.executed`.
 
     `program` is a path. A None in `env` removes the variable; without `inherit_env` the environment
@@ -24,8 +22,7 @@ class Command:
     inherit_env: bool
 
 
-@dataclass(frozen=True)
-class RestartRule:
+class RestartRule(msgspec.Struct, frozen=True):
     """When a proc that dies is started again; see `core.restarts`. Seconds."""
 
     most: int

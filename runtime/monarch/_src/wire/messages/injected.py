@@ -1,7 +1,5 @@
 """Faults on purpose (`monarch.testing`)."""
 
-from __future__ import annotations
-
 import msgspec
 
 from monarch._src.wire.messages.message import Message

@@ -1,7 +1,5 @@
 """Kept sessions: who holds one, and what it takes up (`core.lease`)."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from monarch._src.failures import RankFailure

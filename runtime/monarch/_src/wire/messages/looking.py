@@ -1,7 +1,5 @@
 """Questions about what runs: figures of endpoints, actors, stacks."""
 
-from __future__ import annotations
-
 import msgspec
 
 from monarch._src.wire.messages.message import Message

@@ -5,8 +5,6 @@ client. Nodes of one site talk to each other directly; what goes to another one 
 on each side: the host agent of a worker, the client itself at its own.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from monarch._src.wire.messages.message import Message

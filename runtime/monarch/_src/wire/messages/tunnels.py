@@ -5,8 +5,6 @@ gateway, and are no Relays. A stream is named by a number that who asks for it h
 on that link. A gateway holds what passes for as long as it takes to pass it on, and reads none.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from monarch._src.wire.messages.message import Message
