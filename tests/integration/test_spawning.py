@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from monarch._src.proc.system import CHILD_VARIABLE
 from monarch.actor import Actor, ActorMesh, Extent, ProcMesh, endpoint, this_host
 from monarch.config import configured
 from tests.integration.actors import Counter, Echo, Teller
@@ -259,3 +260,41 @@ def test_a_proc_loads_nothing_between_its_fork_and_its_first_answer(
     run_python: Callable[..., str],
 ) -> None:
     assert json.loads(run_python(LOADED)) == []
+
+
+# In an agent and its zygote, though not in their client, a module that procs need is broken.
+BROKEN = """
+import os, sys
+if {variable!r} in os.environ:
+    raise ImportError("it was installed by halves")
+sys.path.remove({folder!r})
+del sys.modules["cloudpickle"]
+import cloudpickle
+"""
+SPAWNS = """
+import monarch.actor
+from monarch.actor import Actor, endpoint, shutdown_context, this_host
+
+class Sample(Actor):
+    @endpoint
+    def one(self):
+        return 1
+
+monarch.actor.unhandled_fault_hook = lambda fault: None
+try:
+    print(this_host().spawn_procs().spawn("sample", Sample).one.call_one().get(timeout=30))
+except Exception as error:
+    print(type(error).__name__, error)
+shutdown_context()
+"""
+
+
+def test_if_what_procs_need_cannot_be_loaded_the_caller_hears_why(
+    run_python: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "cloudpickle.py"
+    broken.write_text(BROKEN.format(variable=CHILD_VARIABLE, folder=str(tmp_path)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = run_python(SPAWNS)
+    assert said.startswith("SupervisionError")
+    assert "cannot be loaded: ImportError: it was installed by halves" in said

@@ -93,6 +93,12 @@ class Ended(msgspec.Struct, tag="ended"):
     peak_bytes: int = 0
 
 
+class CannotBegin(msgspec.Struct, tag="cannot begin"):
+    """Zygote to agent: its last word, since what procs need cannot be loaded."""
+
+    why: str
+
+
 class Boot(msgspec.Struct):
     """What a proc is told as it begins."""
 
@@ -107,7 +113,7 @@ class Boot(msgspec.Struct):
 
 
 ToZygote = MeshSpec | StartRank | DropMesh
-FromZygote = Started | NotStarted | Ended
+FromZygote = Started | NotStarted | Ended | CannotBegin
 
 encode = pack
 decode_to_zygote: Callable[[bytes], ToZygote] = unpacker(ToZygote)

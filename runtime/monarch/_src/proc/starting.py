@@ -25,8 +25,10 @@ from monarch._src.core.procs import ProcState
 from monarch._src.proc.hardware import CUDA, nvidia_devices
 from monarch._src.proc.outputs import Outputs
 from monarch._src.proc.spec import (
+    CannotBegin,
     Ended,
-    FromZygote,
+    NotStarted,
+    Started,
     StartRank,
     Ties,
     ToZygote,
@@ -133,8 +135,8 @@ class Starts:
         # The window above bounds what can be queued, so blocking here is short or the end.
         socket.send_fds(self._zygote, [data], fds or [])
 
-    def reported(self) -> Iterator[FromZygote]:
-        """What the zygote has said since."""
+    def reported(self) -> Iterator[Started | NotStarted | Ended]:
+        """What the zygote has said since. Ends this process if that has ended, or has to."""
         while True:
             try:
                 size = self._zygote.recv_into(self._inbox, 0, socket.MSG_DONTWAIT)
@@ -146,6 +148,9 @@ class Starts:
                 log.error("the zygote is gone; every proc of this host went with it")
                 os._exit(70)
             message = decode_from_zygote(bytes(self._inbox[:size]))
+            if isinstance(message, CannotBegin):
+                log.error("what processes need cannot be loaded: %s", message.why)
+                os._exit(70)
             if not isinstance(message, Ended):
                 self._in_flight -= 1
             yield message

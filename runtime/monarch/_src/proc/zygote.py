@@ -21,6 +21,7 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn, TypeAlias
@@ -28,7 +29,16 @@ from typing import NoReturn, TypeAlias
 from monarch._src.net.interrupt import plain_signal
 from monarch._src.proc import spec as wire
 from monarch._src.proc.execute import begin, execute, prepared
-from monarch._src.proc.spec import Boot, DropMesh, Ended, MeshSpec, NotStarted, Started, StartRank
+from monarch._src.proc.spec import (
+    Boot,
+    CannotBegin,
+    DropMesh,
+    Ended,
+    MeshSpec,
+    NotStarted,
+    Started,
+    StartRank,
+)
 from monarch._src.proc.system import die_with_parent, may_be_looked_into_by, peak_bytes
 
 LARGEST = 1 << 20
@@ -75,7 +85,12 @@ class Zygote:
         signal.signal(signal.SIGCHLD, _nothing)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # Made here once and not by each fork: a fork pays most for the pages that it writes to.
-        self._main = prepared(self._entry)
+        try:
+            self._main = prepared(self._entry)
+        except BaseException as error:
+            traceback.print_exc()
+            self._tell(CannotBegin(f"{type(error).__name__}: {error}"))
+            os._exit(1)
         self._streams = sys.stdout, sys.stderr
         gc.freeze()  # without a collection, as in the agent
         gc.enable()
