@@ -298,3 +298,29 @@ def test_if_what_procs_need_cannot_be_loaded_the_caller_hears_why(
     said = run_python(SPAWNS)
     assert said.startswith("SupervisionError")
     assert "cannot be loaded: ImportError: it was installed by halves" in said
+
+
+LAST_WORD = """
+import os, socket
+from monarch._src.proc.spec import DropMesh, decode_from_zygote, encode
+from monarch._src.proc.zygote import LARGEST, Zygote, seqpacket_pair
+
+agent, zygote = seqpacket_pair()
+agent.send(encode(DropMesh(1)))
+pid = os.fork()
+if not pid:
+    agent.close()
+    Zygote(zygote, -1, "no_such_module:prepare", []).run()
+zygote.close()
+said = decode_from_zygote(agent.recv(LARGEST))
+agent.send(encode(DropMesh(2)))  # it is still there
+agent.shutdown(socket.SHUT_WR)
+assert agent.recv(LARGEST) == b"", "and has read all: else this is a reset, which may come first"
+print(said.why, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_zygote_that_cannot_begin_is_heard_whatever_it_was_sent_meanwhile(
+    run_python: Callable[..., str],
+) -> None:
+    assert run_python(LAST_WORD) == "ModuleNotFoundError: No module named 'no_such_module' 1\n"

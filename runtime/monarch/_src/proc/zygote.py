@@ -90,7 +90,7 @@ class Zygote:
         except BaseException as error:
             traceback.print_exc()
             self._tell(CannotBegin(f"{type(error).__name__}: {error}"))
-            os._exit(1)
+            self._await_end()
         self._streams = sys.stdout, sys.stderr
         gc.freeze()  # without a collection, as in the agent
         gc.enable()
@@ -108,6 +108,16 @@ class Zygote:
                     _read_empty(fd)
                 else:
                     self._serve()
+
+    def _await_end(self) -> NoReturn:
+        """End once the agent has: to one that left before, unread messages would be a reset.
+
+        That is what the agent would find first, and not what it was told.
+        """
+        with contextlib.suppress(ConnectionResetError):
+            while self._agent.recv(LARGEST):
+                pass
+        os._exit(1)
 
     def _serve(self) -> None:
         starts: list[Asked] = []
