@@ -18,7 +18,7 @@ from monarch._src.core.ids import AGENT
 from monarch._src.net.directory import address_of
 from monarch._src.net.keys import Keys
 from monarch._src.net.link_terms import link_versions
-from monarch._src.net.peers import versions
+from monarch._src.net.peers import VERSIONS
 from monarch._src.net.router import SCHEME
 from monarch._src.wire.frames import Buffer, decode, encode
 from monarch._src.wire.linking import LinkHello, Ping, Pong, decode_link, encode_link
@@ -103,7 +103,7 @@ class InHost:
         self._pipe.say(frames)
 
     def say_hello(self) -> None:
-        hello = Hello(PROTOCOL, self.name, "observer", 1, "", versions())
+        hello = Hello(PROTOCOL, self.name, "observer", 1, "", VERSIONS)
         self.say(encode(hello))
 
     def all_was_heard(self) -> None:

@@ -326,3 +326,25 @@ def test_what_follows_from_a_message_that_is_no_answer_is_seen_to_before_its_wai
     asker.node.after_drain = after_drain
     asker.ask(1)
     assert asker.node.baton.wait(what, PATIENCE_S)
+
+
+def test_an_io_thread_that_is_to_look_late_leaves_all_to_who_waits_and_ends_at_once(
+    make_node: MakeNode,
+) -> None:
+    threads: set[str] = set()
+    came = [Waitable() for _ in range(3)]
+
+    def note(_peer: str, message: AnyMessage, _payload: Payload) -> None:
+        threads.add(threading.current_thread().name)
+        if isinstance(message, OutputFlushed):
+            came[message.request].finish()
+
+    a, b = make_node("a"), make_node("b", note, start=False)
+    b.start(first_look_s=10 * PATIENCE_S)
+    a.link("b", b.address)
+    for number, what in enumerate(came):
+        a.send("b", OutputFlushed(number))
+        assert b.wait(what, PATIENCE_S)
+    assert threads == {threading.current_thread().name}
+    b.close()
+    assert not any(thread.name == "monarch-io-b" for thread in threading.enumerate())

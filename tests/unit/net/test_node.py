@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from monarch._src.net.node import Node
-from monarch._src.net.peers import versions
+from monarch._src.net.peers import VERSIONS
 from monarch._src.net.waitable import Waitable
 from monarch._src.wire.frames import Payload, decode, encode
-from monarch._src.wire.messages import OK, AnyMessage, Hello, MeshStopped, Reply
+from monarch._src.wire.messages import OK, PROTOCOL, AnyMessage, Hello, MeshStopped, Reply
 from tests.said import RuntimeErrors
 from tests.unit.net.heard import PATIENCE_S, Heard, MakeNode, MakeStranger, numbered
 from tests.unit.net.stranger import Stranger
@@ -36,8 +36,63 @@ def test_the_first_thing_said_on_a_link_is_hello(
     assert name == [b"a"], "and in front of it the name that the pipe is known by"
     assert isinstance(hello, Hello)
     assert (hello.node, hello.mesh, hello.rank, hello.address) == ("a", 5, 2, a.address)
-    assert hello.versions == versions()
+    assert hello.versions == VERSIONS
     assert first == numbered(1)
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """By which calls this process writes to sockets from now on."""
+    noted: list[str] = []
+
+    def noting(name: str) -> None:
+        real = getattr(socket.socket, name)
+
+        def note(made: socket.socket, *args: Any) -> int:
+            noted.append(name)
+            return real(made, *args)
+
+        monkeypatch.setattr(socket.socket, name, note)
+
+    noting("send")
+    noting("sendmsg")
+    return noted
+
+
+def test_who_connects_says_its_name_hello_and_all_that_waited_in_one_write(
+    make_node: MakeNode, sockets: Path, writes: list[str]
+) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{sockets}/b")
+        listener.listen()
+        a = make_node("a")
+        a.expect("b")
+        assert all(a.send("b", numbered(number)) for number in range(3))
+        assert not writes
+        a.link("b", f"ipc://{sockets}/b")
+        assert writes == ["sendmsg"]
+        a.send("b", numbered(3))
+        pipe = Stranger(listener.accept()[0])
+    with pipe.socket:
+        assert pipe.hear() == [b"a"]
+        assert isinstance(decode(pipe.hear())[0], Hello)
+        assert [decode(pipe.hear())[0] for _ in range(4)] == list(map(numbered, range(4)))
+
+
+def test_what_waited_for_who_connects_to_us_leaves_in_one_write(
+    make_node: MakeNode, stranger: MakeStranger, writes: list[str]
+) -> None:
+    a = make_node("a", start=False)
+    a.expect("b")
+    assert all(a.send("b", numbered(number)) for number in range(3))
+    pipe = stranger(a.address, "b")
+    pipe.say(encode(Hello(PROTOCOL, "b", "proc", 1, "", VERSIONS)))
+    while not writes:
+        a.router.wait(PATIENCE_S)
+        a.drain()
+    assert writes == ["sendmsg"]
+    a.send("b", numbered(3))
+    assert [decode(pipe.hear())[0] for _ in range(4)] == list(map(numbered, range(4)))
 
 
 def test_messages_go_both_ways_over_one_link(

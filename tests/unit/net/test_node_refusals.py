@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from monarch._src.net.peers import versions
+from monarch._src.net.peers import VERSIONS
 from monarch._src.wire.frames import decode, encode
 from monarch._src.wire.messages import PROTOCOL, Hello, Refused
 from tests.said import RuntimeErrors
@@ -24,7 +24,7 @@ def test_who_said_no_hello_is_not_heard_but_counted(
     pipe.say(encode(numbered(1)))
     with caplog.at_level(logging.WARNING, "monarch.net"):
         pipe.say(encode(numbered(2)))
-        hello = Hello(PROTOCOL, "stranger", "proc", 1, "", versions())
+        hello = Hello(PROTOCOL, "stranger", "proc", 1, "", VERSIONS)
         pipe.say(encode(hello))
         pipe.say(encode(numbered(3)))
         heard.wait(node, 1)
@@ -38,7 +38,7 @@ def test_what_is_malformed_is_dropped_and_counted_and_the_rest_is_heard(
 ) -> None:
     node = make_node("a", heard)
     peer = stranger(node.address, "b")
-    hello = Hello(PROTOCOL, "b", "proc", 1, "", versions())
+    hello = Hello(PROTOCOL, "b", "proc", 1, "", VERSIONS)
     good, bad = [encode(hello), encode(numbered(1))], [[b""], [b"\xff" * 50], [b"\x01\0\0\0"]]
     with caplog.at_level(logging.WARNING, "monarch.net"):
         for frames in [*bad, good[0], *bad, good[1]]:
@@ -53,9 +53,9 @@ def test_what_is_malformed_is_dropped_and_counted_and_the_rest_is_heard(
     ("changes", "row"),
     [
         ({"protocol": PROTOCOL + 1}, f"protocol   {PROTOCOL!s:9} {PROTOCOL + 1!s:9} <-- differs"),
-        ({"monarch": "0.0.0"}, f"monarch    {versions()['monarch']:9} 0.0.0     <-- differs"),
-        ({"python": "2.7.18"}, f"python     {versions()['python']:9} 2.7.18    <-- differs"),
-        ({"python": None}, f"python     {versions()['python']:9} ?         <-- differs"),
+        ({"monarch": "0.0.0"}, f"monarch    {VERSIONS['monarch']:9} 0.0.0     <-- differs"),
+        ({"python": "2.7.18"}, f"python     {VERSIONS['python']:9} 2.7.18    <-- differs"),
+        ({"python": None}, f"python     {VERSIONS['python']:9} ?         <-- differs"),
     ],
 )
 def test_a_peer_of_another_version_is_refused_with_a_table_of_both(
@@ -65,7 +65,7 @@ def test_a_peer_of_another_version_is_refused_with_a_table_of_both(
     node = make_node("a", heard)
     peer = stranger(node.address, "b")
     protocol = changes.pop("protocol", PROTOCOL)
-    theirs = {k: v for k, v in (versions() | changes).items() if v is not None}
+    theirs = {k: v for k, v in (VERSIONS | changes).items() if v is not None}
     for message in (Hello(protocol, "b", "proc", 77, "", theirs), numbered(1)):
         peer.say(encode(message))
     refused, _ = decode(peer.hear())
@@ -83,8 +83,8 @@ def test_another_patch_release_of_python_is_no_other_version(
 ) -> None:
     node = make_node("a", heard)
     peer = stranger(node.address, "b")
-    python = ".".join(versions()["python"].split(".")[:2]) + ".99"
-    hello = Hello(PROTOCOL, "b", "proc", 1, "", versions() | {"python": python})
+    python = ".".join(VERSIONS["python"].split(".")[:2]) + ".99"
+    hello = Hello(PROTOCOL, "b", "proc", 1, "", VERSIONS | {"python": python})
     for message in (hello, numbered(1)):
         peer.say(encode(message))
     heard.wait(node, 1)
@@ -95,7 +95,7 @@ def test_who_is_refused_on_and_on_and_does_not_read_why_is_not_told_without_end(
 ) -> None:
     node = make_node("a", heard)
     peer = stranger(node.address, "b")
-    wrong, hello = (Hello(number, "b", "proc", 77, "", versions()) for number in (0, PROTOCOL))
+    wrong, hello = (Hello(number, "b", "proc", 77, "", VERSIONS) for number in (0, PROTOCOL))
     for _ in range(FLOOD):
         peer.say(encode(wrong))
     for message in (hello, numbered(1)):
@@ -113,7 +113,7 @@ def test_one_that_is_refused_is_told_why(
     make_node: MakeNode, heard: Heard, runtime_errors: RuntimeErrors
 ) -> None:
     a, b = make_node("a", heard), make_node("b")
-    a._hello.versions = versions() | {"monarch": "0.0.0"}
+    a._hello.versions = VERSIONS | {"monarch": "0.0.0"}
     a.link("b", b.address)
     heard.wait(a, 1)
     ((peer, refused, _),) = heard.answers
@@ -130,10 +130,10 @@ def test_nobody_can_take_the_name_of_another(
     friend.send("a", numbered(1))
     heard.wait(node, 1)
     impostor = stranger(node.address, "impostor")
-    hello = Hello(PROTOCOL, "friend", "proc", 1, "", versions())
+    hello = Hello(PROTOCOL, "friend", "proc", 1, "", VERSIONS)
     for message in (hello, numbered(666)):
         impostor.say(encode(message))
-    hello = Hello(PROTOCOL, "impostor", "proc", 1, "", versions())
+    hello = Hello(PROTOCOL, "impostor", "proc", 1, "", VERSIONS)
     for message in (hello, numbered(2)):
         impostor.say(encode(message))
     heard.wait(node, 2)

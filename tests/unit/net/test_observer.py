@@ -88,7 +88,7 @@ def test_an_agent_of_another_version_refuses(
     fake_agent: FakeAgent, sockets: Path, monkeypatch: pytest.MonkeyPatch,
     runtime_errors: RuntimeErrors,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(observer, "versions", lambda: {"monarch": "0.0", "python": "3.9.1"})
+    monkeypatch.setattr(observer, "VERSIONS", {"monarch": "0.0", "python": "3.9.1"})
     (answer,) = ask_agents([sockets], 60.0)
     assert isinstance(answer, Refused)
     assert "0.0" in answer.why

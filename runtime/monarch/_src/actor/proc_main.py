@@ -42,6 +42,10 @@ from monarch._src.proc.spec import Boot
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import ActorFailed, Bootstrap, GaveUp, StopProc
 
+# By when the main thread of a proc waits for messages, beside seven others that begin on two
+# processors: an IO thread that looked sooner would take the first ones, and hand them on.
+MAIN_COMES_S = 0.05
+
 
 class Program:
     """The actors of this proc and the thread that each runs on."""
@@ -90,7 +94,7 @@ class Program:
         node.gateway_pipe = address_of(spec.directory, node.gateway)
         noted = NotedSignals(node.baton.nudge)
         node.baton.watch(noted.fd, noted.look)
-        node.start()
+        node.start(MAIN_COMES_S)
         if lifeline != NO_LIFELINE:
             node.baton.watch(lifeline, _host_is_gone)
         runtime.slot.idle()  # before anybody can know of us and send something

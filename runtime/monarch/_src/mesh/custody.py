@@ -43,14 +43,13 @@ from monarch._src.mesh.proc_mesh import (
 from monarch._src.mesh.session import NOT_BOTH, Session, client_runtime, new_client_name
 from monarch._src.mesh.session_names import check_free, check_name, find, names_locked
 from monarch._src.net.directory import address_of
-from monarch._src.net.peers import versions
+from monarch._src.net.peers import COMPARED
 from monarch._src.proc import table
 from monarch._src.proc.record import LONGEST_PROGRAM, began_of
 from monarch._src.proc.sessions import Session as Found
 from monarch._src.shape import NDSlice, Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import (
-    PROTOCOL,
     AskKnown,
     Attach,
     Attached,
@@ -376,10 +375,8 @@ def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
         kept, agent = found.kept, found.agent
         if kept is None or agent is None:
             raise SessionError(f"the session {name!r} has just ended")
-        mine = versions()
-        here = {"protocol": str(PROTOCOL), "monarch": mine["monarch"], "python": mine["python"]}
         who = f"the session {kept.name!r} (host agent {kept.agent_pid})"
-        why = mismatch(who, here, kept.versions)
+        why = mismatch(who, COMPARED, kept.versions)
         if why:
             raise SessionError(f"{why}\nattach with the Python environment that it was made with")
         own.shutdown_context(reason="another session is taken up")

@@ -98,9 +98,15 @@ class Baton:
         # How who waits for something looks before it sleeps, and how an idle actor does.
         self._spin, self._idle_spin = Spin(), Spin()
 
-    def start(self, name: str) -> None:
-        """Start the IO thread, that of the node of that name."""
-        self._thread = threading.Thread(target=self._io, name=f"monarch-io-{name}", daemon=True)
+    def start(self, name: str, first_look_s: float | None = None) -> None:
+        """Start the IO thread, that of the node of that name.
+
+        `first_look_s`: after how many seconds it looks for the first time whether anybody leads;
+        None: after two ticks.
+        """
+        self._thread = threading.Thread(
+            target=self._io, args=(first_look_s,), name=f"monarch-io-{name}", daemon=True
+        )
         self._thread.start()
 
     def spin(self, limit_s: float) -> None:
@@ -409,8 +415,9 @@ class Baton:
 
     # --- the IO thread ------------------------------------------------------------------------
 
-    def _io(self) -> None:
-        seen, tick = -1, TICK
+    def _io(self, first_look_s: float | None) -> None:
+        seen, tick = self._turns, TICK
+        self._io_lock.acquire(timeout=2 * TICK if first_look_s is None else first_look_s)
         while not self._closed:
             if (seen == self._turns or self._urged) and self._lead.acquire(False):
                 self._urged = False

@@ -29,7 +29,7 @@ from monarch._src.net.baton import Baton
 from monarch._src.net.directory import at_site, site_and_pipe
 from monarch._src.net.interrupt import uninterrupted
 from monarch._src.net.outside import FAR, Outside, frames_within
-from monarch._src.net.peers import Peer, mismatch_with, versions
+from monarch._src.net.peers import VERSIONS, Peer, mismatch_with
 from monarch._src.net.room import Rooms
 from monarch._src.net.router import Router
 from monarch._src.net.waitable import Waitable
@@ -101,7 +101,9 @@ class Node:
         self.name = name
         self.site = site
         self.address = at_site(site, address)  # as others are told
-        self._hello = Hello(PROTOCOL, name, self._kind, os.getpid(), self.address, {}, mesh, rank)
+        self._hello = Hello(
+            PROTOCOL, name, self._kind, os.getpid(), self.address, VERSIONS, mesh, rank
+        )
         self.router.open(name.encode(), address)
         if not _nodes:  # a process that is no node pays for no hook in its forks
             os.register_at_fork(after_in_child=_forked)
@@ -135,12 +137,11 @@ class Node:
                 return
             route = b">" + name.encode()
             self._by_route[route] = peer  # before an answer can come
-            self.router.connect(route, address)
+            # Whoever is there is woken once for all that it is to know.
+            self.router.connect(route, address, [encode(self._hello), *peer.outbox])
             peer.address = address
-            if not self._hello.versions:
-                self._hello.versions = versions()
-            self.router.send(route, encode(self._hello))
-            self._empty_outbox(peer, route)
+            peer.outbox.clear()
+            peer.route = route
 
     def reach(self, name: str, told: str) -> None:
         """Have a route to a node, by the address that it has told; as `link`."""
@@ -158,8 +159,6 @@ class Node:
             if peer.route is not None or peer.gone:
                 return
             self._send_far_from_now_on(peer, site)
-            if not self._hello.versions:
-                self._hello.versions = versions()
             peer.transmit(FAR, encode(self._hello))
             self._empty_outbox(peer, FAR)
 
@@ -171,8 +170,11 @@ class Node:
         peer.transmit = cast(Any, partial(self._send_far, to, site))
 
     def _empty_outbox(self, peer: Peer, route: bytes) -> None:
-        for frames in peer.outbox:
-            peer.transmit(route, frames)
+        if route == FAR:
+            for frames in peer.outbox:
+                peer.transmit(route, frames)
+        elif peer.outbox:
+            self.router.send_in_row(route, peer.outbox)
         peer.outbox.clear()
         peer.route = route
 
@@ -486,9 +488,9 @@ class Node:
             self.outside.forked()
             self.outside = None
 
-    def start(self) -> None:
-        """Start the IO thread."""
-        self.baton.start(self.name)
+    def start(self, first_look_s: float | None = None) -> None:
+        """Start the IO thread; see Baton.start."""
+        self.baton.start(self.name, first_look_s)
 
     def wait(
         self, what: Waitable, timeout_s: float | None = None, *, patient: bool = False

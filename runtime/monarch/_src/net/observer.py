@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from monarch._src.core.ids import AGENT, DEBUGGER, OBSERVER
 from monarch._src.net.directory import address_of
-from monarch._src.net.peers import versions
+from monarch._src.net.peers import VERSIONS
 from monarch._src.net.pipe import Pipe
 from monarch._src.net.polling import WRITE, Poll, new_poll
 from monarch._src.net.router import dialed, let_leave
@@ -145,7 +145,7 @@ def _introduced(poll: Poll, directory: Path, prefix: str, kind: str) -> Pipe | N
     name = f"{prefix}{os.urandom(6).hex()}"
     pipe = dialed(address_of(directory, AGENT), name.encode(), poll)
     if pipe is not None:
-        hello = Hello(PROTOCOL, name, kind, os.getpid(), "", versions())
+        hello = Hello(PROTOCOL, name, kind, os.getpid(), "", VERSIONS)
         pipe.send(pack(encode(hello)))
     return pipe
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache
 
 import msgspec
 
@@ -16,6 +15,15 @@ from monarch._src.core.versions import mismatch
 from monarch._src.version import VERSION
 from monarch._src.wire.frames import Buffer
 from monarch._src.wire.messages import PROTOCOL, Hello
+
+# What must be equal on both sides for pickles to be understood.
+VERSIONS = {
+    "python": ".".join(map(str, sys.version_info[:3])), "monarch": VERSION, "os": sys.platform,
+}  # fmt: skip
+# What of this side is compared with that of others.
+COMPARED = {
+    "protocol": str(PROTOCOL), "monarch": VERSIONS["monarch"], "python": VERSIONS["python"],
+}  # fmt: skip
 
 
 class Peer(msgspec.Struct, eq=False):
@@ -35,16 +43,9 @@ class Peer(msgspec.Struct, eq=False):
     lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
 
-@cache
-def versions() -> dict[str, str]:
-    """What must be equal on both sides for pickles to be understood."""
-    python = ".".join(str(part) for part in sys.version_info[:3])
-    return {"python": python, "monarch": VERSION, "os": sys.platform}
-
-
 def mismatch_with(hello: Hello) -> str:
     """Why we can't work with that peer, as a table of both sides; empty if we can."""
-    mine = versions()
-    here = {"protocol": str(PROTOCOL), "monarch": mine["monarch"], "python": mine["python"]}
+    if hello.protocol == PROTOCOL and hello.versions == VERSIONS:  # as nearly all are
+        return ""
     there = {**hello.versions, "protocol": str(hello.protocol)}
-    return mismatch(f"{hello.node} (pid {hello.pid})", here, there)
+    return mismatch(f"{hello.node} (pid {hello.pid})", COMPARED, there)

@@ -23,6 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from monarch._src.core.tally import EACH, Tally
@@ -89,8 +90,12 @@ class Router:
 
     # --- any thread -------------------------------------------------------------------------------
 
-    def connect(self, routing_id: bytes, address: str) -> None:
+    def connect(
+        self, routing_id: bytes, address: str, first: Iterable[Sequence[Buffer]] = ()
+    ) -> None:
         """Open a pipe to a peer, known from now on by that routing id; messages queue at once.
+
+        `first`: messages that leave with our name, in one write.
 
         Raises:
             OSError: nobody can ever listen there, or there is no descriptor left.
@@ -100,7 +105,7 @@ class Router:
             pipe.known_as(routing_id)
             pipe.address = _path(address)
             try:
-                there = pipe.dial(self._name)
+                there = pipe.dial([*self._name, *chain.from_iterable(map(pack, first))])
             except BaseException:
                 self._by_fd.pop(pipe.fd)
                 pipe.close()
@@ -137,6 +142,12 @@ class Router:
             return pipe.send(packed)
         with guard:
             return pipe.send(packed)
+
+    def send_in_row(self, routing_id: bytes, messages: Sequence[Sequence[Buffer]]) -> bool:
+        """Queue messages that wait for the same peer already: they leave in one write."""
+        pipe = self._pipes.get(routing_id)
+        with uninterrupted():
+            return pipe is not None and pipe.send(list(chain.from_iterable(map(pack, messages))))
 
     def send_all(self, routing_ids: Iterable[bytes], frames: Sequence[Buffer]) -> Sequence[bytes]:
         """Queue the same message for many peers; those that `send` would be False for."""

@@ -305,13 +305,16 @@ class Agent:
 
     def _from_zygote(self) -> None:
         for message in self._starts.reported():
-            node = proc_node(message.mesh, message.rank, message.life)
             match message:
                 case Started():
-                    self._do(self._host.forked(node, message.pid, time.monotonic()))
+                    for one in message.begun:
+                        node = proc_node(one.mesh, one.rank, one.life)
+                        self._do(self._host.forked(node, one.pid, time.monotonic()))
                 case NotStarted():
+                    node = proc_node(message.mesh, message.rank, message.life)
                     self._not_started(node, message.reason)
                 case Ended():
+                    node = proc_node(message.mesh, message.rank, message.life)
                     if self._has_more_to_say(node, message):
                         self._endings.add(message, node, time.monotonic())
                     else:

@@ -36,7 +36,7 @@ from monarch._src.core.lease import (
 from monarch._src.core.notices import Notices
 from monarch._src.net.directory import address_of
 from monarch._src.net.node import Node
-from monarch._src.net.peers import versions
+from monarch._src.net.peers import VERSIONS
 from monarch._src.proc import record, table
 from monarch._src.proc.client_process import ClientProcess
 from monarch._src.proc.happened import Happened
@@ -460,7 +460,7 @@ class Keeping:
         kept = KeptRecord(
             lease.name, lease.kept_since, os.getuid(), record.user_name(os.getuid()),
             os.uname().nodename, os.getpid(),
-            record.began_of(os.getpid()), {**versions(), "protocol": str(PROTOCOL)}, names,
+            record.began_of(os.getpid()), {**VERSIONS, "protocol": str(PROTOCOL)}, names,
             HolderRecord(
                 holder.node, holder.pid, holder.began, holder.program, holder.host, holder.since
             ) if lease.client else None,

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from monarch._src.failures import OutOfMemory
+from monarch._src.proc.system import read_entry
 
 _GROUPS = Path("/sys/fs/cgroup")
 _VMSTAT = Path("/proc/vmstat")
@@ -107,7 +108,7 @@ class KillsForMemory:
 
 
 def _membership(pid: int) -> str:
-    return _read(Path(f"/proc/{pid}/cgroup"))
+    return _read(f"/proc/{pid}/cgroup")
 
 
 def group_of(membership: str, groups: Path = _GROUPS) -> Group | None:
@@ -134,8 +135,8 @@ def _entry(path: Path) -> int | None:
     return None
 
 
-def _read(path: Path) -> str:
+def _read(path: Path | str) -> str:
     try:
-        return path.read_text()
+        return read_entry(str(path))
     except OSError:
         return ""

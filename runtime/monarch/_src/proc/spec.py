@@ -61,13 +61,19 @@ class DropMesh(msgspec.Struct, tag="drop"):
     mesh: int
 
 
-class Started(msgspec.Struct, tag="started"):
-    """Zygote to agent: the process exists."""
+class Begun(msgspec.Struct, array_like=True):
+    """A process that exists."""
 
     mesh: int
     rank: int
+    life: int
     pid: int
-    life: int = 0
+
+
+class Started(msgspec.Struct, tag="started"):
+    """Zygote to agent: these processes exist."""
+
+    begun: list[Begun]
 
 
 class NotStarted(msgspec.Struct, tag="not started"):

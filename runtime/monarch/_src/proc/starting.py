@@ -151,7 +151,9 @@ class Starts:
             if isinstance(message, CannotBegin):
                 log.error("what processes need cannot be loaded: %s", message.why)
                 os._exit(70)
-            if not isinstance(message, Ended):
+            if isinstance(message, Started):
+                self._in_flight -= len(message.begun)
+            elif isinstance(message, NotStarted):
                 self._in_flight -= 1
             yield message
 

@@ -70,6 +70,16 @@ def free_descriptors() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir(listing)) + 1
 
 
+def read_entry(path: str) -> str:
+    """What the kernel tells there, in /proc or /sys; half as long as by way of a text file.
+
+    Raises:
+        OSError: there is no such entry, or none any more.
+    """
+    with open(path, "rb", buffering=0) as entry:
+        return entry.read().decode(errors="replace")
+
+
 def rss_bytes(pid: int) -> int:
     """Resident memory of a process in bytes; 0 where it cannot be told."""
     try:

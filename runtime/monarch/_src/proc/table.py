@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from monarch._src.proc.system import pidfd
+from monarch._src.proc.system import pidfd, read_entry
 
 _PROC = Path("/proc")
 _HAS_PROC = (_PROC / "self" / "stat").exists()
@@ -47,7 +47,7 @@ def entry(pid: int) -> Entry | None:
     """That process, or None if there is none (any more)."""
     if _HAS_PROC:
         try:
-            return _parse_stat((_PROC / str(pid) / "stat").read_text(errors="replace"))
+            return _parse_stat(read_entry(f"{_PROC}/{pid}/stat"))
         except (OSError, ValueError, IndexError):
             return None
     return next(iter(_parse_ps(_ps("-p", str(pid)))), None)

@@ -30,6 +30,7 @@ from monarch._src.net.interrupt import plain_signal
 from monarch._src.proc import spec as wire
 from monarch._src.proc.execute import begin, execute, prepared
 from monarch._src.proc.spec import (
+    Begun,
     Boot,
     CannotBegin,
     DropMesh,
@@ -194,9 +195,12 @@ class Zygote:
                     pids.append((message, pid))
                     continue
             self._tell(NotStarted(message.mesh, message.rank, reason, message.life))
+        begun: list[Begun] = []
         for message, pid in pids:
             self._ranks[pid] = (message.mesh, message.rank, message.life)
-            self._tell(Started(message.mesh, message.rank, pid, message.life))
+            begun.append(Begun(message.mesh, message.rank, message.life, pid))
+        if begun:
+            self._tell(Started(begun))
         for _, fds in starts:
             for fd in fds:
                 os.close(fd)
