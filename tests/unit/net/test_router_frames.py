@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from monarch._src.net import pipe as pipe_module
 from monarch._src.net.pipe import PIECES
 from monarch._src.net.router import Router
 from monarch._src.wire.stream import APART, ONE_FRAME
-from tests.unit.net.routers import LARGE, PATIENCE_S, received
+from tests.unit.net.routers import LARGE, PATIENCE_S, MakeRouter, address, received
 
 pytestmark = pytest.mark.usefixtures("polling")
 
@@ -104,3 +105,16 @@ def test_one_that_sends_on_and_on_looks_for_room_itself(pair: tuple[Router, Rout
         a.send(b">b", [message])
     assert b.readable()
     assert a._pipes[b">b"]._gathered < pipe_module.AT_ONCE
+
+
+def test_what_goes_with_the_name_and_finds_no_room_is_told_as_any_other(
+    make_router: MakeRouter, sockets: Path
+) -> None:
+    a, b = make_router("a"), make_router("b")
+    full: list[int] = []
+    a.on_full = lambda: full.append(1)
+    bulk = os.urandom(LARGE)
+    a.connect(b">b", address(sockets, "b"), [[b"small"], [bulk]])
+    assert full == [1], "or nobody would wait for room"
+    assert received(b, a) == [b"a", b"small"]
+    assert received(b, a) == [b"a", bulk]

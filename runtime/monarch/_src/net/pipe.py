@@ -133,6 +133,8 @@ class Pipe:
                 raise OSError(failed, os.strerror(failed), self.address)
             self._write()
             self._watch()
+            if self._outbox:
+                self._on_full()
             return True
 
     def accepted(self) -> None:
