@@ -37,8 +37,8 @@ class Settings(msgspec.Struct, frozen=True):
         subscribe to output get it regardless.
     small_write_threshold: from this many bytes on, `Buffer.write` keeps a `bytes` instead of
         copying it.
-    spin: for how long who waits looks again before it sleeps, where waits are short; idle actors
-        half of it. 0: never. In force from the first mesh on, in the process that spawns it too.
+    spin: for how long who waits looks again before it sleeps, where waits are short. 0: never. In
+        force from the first mesh on, in the process that spawns it too.
     cast_fanout: to how many hosts a process sends what it casts itself. Of a mesh over more of them
         as many pass it on, and so on: a tree.
     fault_injection: whether `monarch.testing` may hold, delay and lose messages of new procs.

@@ -110,11 +110,8 @@ class Baton:
         self._thread.start()
 
     def spin(self, limit_s: float) -> None:
-        """Look for so long before sleeping, where that pays; idle actors for half of it.
-
-        Many of those may share a processor, and what they wait for takes a call's whole way.
-        """
-        self._spin.limit_s, self._idle_spin.limit_s = limit_s, limit_s / 2
+        """Look for so long before sleeping, where that pays."""
+        self._spin.limit_s = self._idle_spin.limit_s = limit_s
 
     def watch(self, fd: int, readable: Callable[[], None]) -> None:
         """Call `readable` whenever that descriptor is; it must unwatch or read it empty."""
