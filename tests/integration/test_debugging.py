@@ -92,6 +92,7 @@ def test_a_paused_rank_shows_as_paused_with_function_file_and_line(
 ) -> None:
     answer = steppers.step.call(5, (3,))
     until(1)
+    steppers.slice(gpus=slice(0, 3)).ping.call().get(timeout=PATIENCE_S)  # behind their step
     (seen,) = [one for one in snapshot() if one.uid == four.uid]
     row = seen.rows[3]
     assert (row.state, row.actor, row.endpoint) == ("paused", "Stepper", "step")

@@ -54,6 +54,8 @@ def test_ranks_of_two_hosts_are_debugged_as_those_of_one(agent_errors: object) -
             {"hosts": 0, "gpus": 1},
             {"hosts": 1, "gpus": 0},
         ]
+        for place in ({"hosts": 0, "gpus": 0}, {"hosts": 1, "gpus": 1}):
+            steppers.slice(**place).ping.call_one().get(timeout=PATIENCE_S)  # behind its step
         (seen,) = [one for one in snapshot() if one.uid == procs.uid]
         assert [row.state for row in seen.rows] == ["idle", "paused", "paused", "idle"]
         assert [reply.text for reply in cast("p doubled", "spread")] == ["10\n"] * 2

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
 
 from monarch._src.net.polling import READ
-from monarch._src.net.spinning import CONTENDED_S, COST_S, FIRST, Spin
+from monarch._src.net.spinning import CONTENDED_S, COST_S, FIRST, Spin, turns_of_others
 
 LIMIT_S, LOOK_S, LONG_S = 100e-6, 2e-6, 1.0
 START = 1000.0
@@ -24,12 +26,18 @@ class Machine:
         self.looks = 0
         self.sleeps: list[float | None] = []
         self.look_s = LOOK_S
+        self.turns = 7  # of others
+        self.is_virtual = False  # its host takes what a look takes too long
+
+    def turns_of_others(self) -> int:
+        return self.turns
 
     def clock(self) -> float:
         return self.now
 
     def let_others_run(self) -> None:
         self.now += self.look_s
+        self.turns += self.look_s > CONTENDED_S and not self.is_virtual
 
     def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]:
         if timeout != 0:
@@ -56,7 +64,7 @@ def machine() -> Machine:
 
 @pytest.fixture
 def spin(machine: Machine) -> Spin:
-    made = Spin(machine.clock, machine.let_others_run)
+    made = Spin(machine.clock, machine.let_others_run, machine.turns_of_others)
     made.limit_s = LIMIT_S
     for _ in range(FIRST + 1):
         assert machine.wait(made, 50e-6), "many begin at once, and nothing is known of the first"
@@ -112,6 +120,36 @@ def test_the_longer_the_turn_of_others_took_the_more_waits_sleep_at_once(
             slept += 1
         assert slept == pytest.approx(turn_s / COST_S, abs=2)
         assert not machine.wait(spin, 50e-6), "and then it looks again"
+
+
+def test_what_a_host_takes_is_no_reason_to_sleep_and_no_part_of_the_limit(
+    machine: Machine, spin: Spin
+) -> None:
+    machine.is_virtual = True
+    machine.look_s = 3 * LIMIT_S
+    for _ in range(2):  # the first was no long wait
+        assert not machine.wait(spin, 2 * LIMIT_S)
+        assert machine.looks == 2
+    assert machine.wait(spin, LONG_S), "but it sleeps in the end"
+    assert machine.looks == pytest.approx(LIMIT_S / CONTENDED_S, abs=2)
+
+
+def test_where_the_system_does_not_tell_each_long_look_is_the_turn_of_somebody(
+    machine: Machine,
+) -> None:
+    spin = Spin(machine.clock, machine.let_others_run, count().__next__)
+    spin.limit_s = LIMIT_S
+    for _ in range(FIRST + 1):
+        machine.wait(spin, 50e-6)
+    machine.is_virtual, machine.look_s = True, 2 * CONTENDED_S
+    assert machine.wait(spin, 80e-6)
+    assert machine.looks == 1
+
+
+def test_who_gives_its_processor_away_is_told_of_a_turn() -> None:
+    before = turns_of_others()
+    select.poll().poll(1)  # nothing will come
+    assert turns_of_others() > before
 
 
 def test_a_time_out_that_is_no_longer_than_the_limit_is_slept(machine: Machine, spin: Spin) -> None:

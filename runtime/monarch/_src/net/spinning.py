@@ -10,7 +10,8 @@ So a wait *spins*: it looks, lets others run, and looks again. Only as long as t
 - not for longer than its limit;
 - not while somebody else wants the processor, or another thread of this process the interpreter:
   then one look takes as long as their turn does. That may be milliseconds, so as many of the next
-  waits sleep at once as make it no more than `COST_S` for each.
+  waits sleep at once as make it no more than `COST_S` for each. What the host of a virtual machine
+  takes is nobody's turn: who sleeps then would only wait for the host once more.
 
 Runs in: every process, on the thread that holds the baton. Prior art: adaptive mutexes, which spin
 while their owner runs; the halt polling of hypervisors.
@@ -19,7 +20,9 @@ while their owner runs; the halt polling of hypervisors.
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable
+from itertools import count
 from math import inf
 from time import perf_counter
 
@@ -31,18 +34,31 @@ FIRST = 32
 _let_others_run: Callable[[], None] | None = getattr(os, "sched_yield", None)
 
 
+def _turns() -> int:
+    """How often something else has run in the place of this thread."""
+    used = resource.getrusage(resource.RUSAGE_THREAD)
+    return used.ru_nivcsw + used.ru_nvcsw  # for the processor, and for the interpreter
+
+
+# Where the system does not tell, each look that takes long counts as somebody's turn.
+turns_of_others: Callable[[], int] = (
+    _turns if hasattr(resource, "RUSAGE_THREAD") else count().__next__
+)
+
+
 class Spin:
     """One kind of wait of one process: those of its idle actors, say.
 
     `limit_s`: for how long to look at most; 0: sleep at once.
     """
 
-    __slots__ = ("_clock", "_lately_s", "_to_skip", "_yield", "limit_s")
+    __slots__ = ("_clock", "_lately_s", "_to_skip", "_turns", "_yield", "limit_s")
 
     def __init__(
         self,
         clock: Callable[[], float] = perf_counter,
         let_others_run: Callable[[], None] | None = _let_others_run,
+        turns: Callable[[], int] = turns_of_others,
     ) -> None:
         self.limit_s = 0.0
         self._lately_s = inf  # how long the last wait took
@@ -51,6 +67,7 @@ class Spin:
         self._to_skip = FIRST
         self._clock = clock
         self._yield = let_others_run
+        self._turns = turns
 
     def wait(self, poll: Poll, timeout_s: float | None) -> list[tuple[int, int]]:
         """What `poll.poll(timeout_s)` finds; may take `limit_s` longer.
@@ -65,17 +82,21 @@ class Spin:
             return poll.poll(timeout_s)
         began = now = clock()
         if self._lately_s <= limit and (timeout_s is None or timeout_s > limit):
-            until = began + limit
+            until, turns = began + limit, -1
             while now < until:
                 found = poll.poll(0)
                 if found:
-                    self._lately_s = now - began
+                    self._lately_s = limit - (until - now)
                     return found
+                if turns < 0:
+                    turns = self._turns()
                 let_others_run()
                 before, now = now, clock()
                 if now - before > CONTENDED_S:
-                    self._to_skip = int((now - before) / COST_S)
-                    break
+                    if self._turns() != turns:
+                        self._to_skip = int((now - before) / COST_S)
+                        break
+                    until += now - before - CONTENDED_S
         found = poll.poll(timeout_s)
         self._lately_s = clock() - began
         return found
