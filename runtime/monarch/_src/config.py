@@ -241,6 +241,7 @@ def _in_force(settings: Settings, key: str) -> float:
 
 # --- layers ---------------------------------------------------------------------------------------
 
+_PREFIX = b"MONARCH_"
 _lock = threading.Lock()
 # What `configure` sets: outside of all blocks, and in each block that has not ended. Blocks of
 # several threads or tasks end in any order, and each takes away what it has set and no more.
@@ -254,6 +255,8 @@ def _configured() -> dict[str, Any]:
 def _environment() -> dict[str, object]:
     """What the environment sets. An empty variable sets nothing."""
     found: dict[str, object] = {}
+    if not any(name.startswith(_PREFIX) for name in os.environb):  # as mostly, told at once
+        return found
     for key in _PARSERS:
         text = os.environ.get(_variable(key))
         if text:
@@ -267,7 +270,7 @@ def from_environment() -> list[str]:
 
 
 def _variable(key: str) -> str:
-    return f"MONARCH_{key.upper()}"
+    return f"{_PREFIX.decode()}{key.upper()}"
 
 
 def _merged(runtime: dict[str, Any]) -> Settings:

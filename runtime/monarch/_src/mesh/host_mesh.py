@@ -169,7 +169,8 @@ class HostMesh(MeshTrait):
         """
         dims = _checked_dims(per_host or {})
         extent = self._with_hosts(dims)
-        modules = settings().preload if preload is None else module_names("preload", preload)
+        current_settings = settings()
+        modules = current_settings.preload if preload is None else module_names("preload", preload)
         policy = restart_policy(restart)
         if policy is not None and keeps_new_meshes():
             raise ValueError(NOT_BOTH.format(name or "procs"))
@@ -182,8 +183,9 @@ class HostMesh(MeshTrait):
         affinity, numactl = proc_bind_for(proc_bind, dims, elsewhere=elsewhere)
         # Of each process of a host; ranks go host by host.
         affinity, numactl = affinity * max(1, len(sites)), numactl * max(1, len(sites))
-        current_settings, set_here = settings(), for_new_procs()
-        environments = _environments(set_here, env_for(env, extent, elsewhere=elsewhere), elsewhere)
+        environments = _environments(
+            for_new_procs(), env_for(env, extent, elsewhere=elsewhere), elsewhere
+        )
         commands = commands_for(
             bootstrap_command, self._python, environments, numactl, extent, elsewhere=elsewhere
         )

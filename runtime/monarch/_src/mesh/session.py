@@ -77,6 +77,8 @@ class Session:
     ) -> None:
         """`environment`: what the agent began with, if that was this process's."""
         self._environment = _environment() if environment is None else environment
+        self._looked_at: dict[bytes, bytes] | None = None  # when this was last told:
+        self._changed: dict[str, str | None] = {}
         self.directory = directory
         self.agent = agent
         self.runtime = runtime
@@ -174,10 +176,13 @@ class Session:
 
     def changed_environment(self) -> dict[str, str | None]:
         """What this process has set, or removed (None), in its environment since it has this."""
-        before, now = self._environment, _environment()
-        changed: dict[str, str | None] = dict.fromkeys(before.keys() - now.keys())
-        changed.update((key, text) for key, text in now.items() if before.get(key) != text)
-        return changed
+        raw = dict(os.environb)  # takes half as long as to decode it
+        if raw != self._looked_at:
+            before, now = self._environment, _environment()
+            changed: dict[str, str | None] = dict.fromkeys(before.keys() - now.keys())
+            changed.update((key, text) for key, text in now.items() if before.get(key) != text)
+            self._looked_at, self._changed = raw, changed
+        return dict(self._changed)
 
     def check(self) -> None:
         """Notice an agent that has ended, before something is asked of it."""

@@ -58,9 +58,10 @@ def online_nodes() -> list[int] | None:
 def nvidia_devices(folder: str = "/dev") -> int:
     """How many NVIDIA devices this host, or this container of it, has."""
     try:
-        return sum(_NVIDIA_DEVICE.fullmatch(name) is not None for name in os.listdir(folder))
+        named = [name for name in os.listdir(folder) if name.startswith("nvidia")]
     except OSError:
         return 0
+    return sum(_NVIDIA_DEVICE.fullmatch(name) is not None for name in named)
 
 
 def _online(path: str) -> list[int] | None:

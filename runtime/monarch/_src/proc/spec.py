@@ -1,6 +1,5 @@
 """What travels between the host agent, its zygote and a proc that begins."""
 
-import binascii
 from collections.abc import Callable
 
 import msgspec
@@ -129,9 +128,13 @@ _unpack_boot = unpacker(Boot)
 
 def encode_boot(boot: Boot) -> str:
     """As the value of a variable of the environment."""
+    import binascii  # two libraries, which each fork would have to be given
+
     return binascii.b2a_base64(pack(boot), newline=False).decode()
 
 
 def decode_boot(text: str) -> Boot:
     """What `encode_boot` was given."""
+    import binascii
+
     return _unpack_boot(binascii.a2b_base64(text))
