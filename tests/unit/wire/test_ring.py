@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import deque
 from mmap import mmap
 
@@ -73,6 +75,27 @@ def test_a_ring_holds_as_much_as_it_has_room_for() -> None:
     assert not writer.write([7], b"")
     assert len(reader.read()) == ROOM // LONGEST
     assert writer.write([7], b"")
+
+
+def test_who_reads_while_another_process_writes_sees_whole_messages() -> None:
+    count = 100_000
+    memory = mmap(-1, size_for(1))
+    writer, reader = RingWriter(memory, 1), RingReader(memory, 1, 0)
+    child = os.fork()
+    if not child:
+        for number in range(count):
+            while not writer.write([number], b"%d" % number):
+                pass
+        os._exit(0)
+    try:
+        came = 0
+        while came < count:
+            for follows, message in reader.read():
+                assert (follows, message) == (came, b"%d" % came)
+                came += 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_what_is_too_long_is_not_written() -> None:

@@ -153,6 +153,7 @@ class Multicast:
         self._over = True
         for fd in self._fds:
             os.close(fd)
+        self._ring.release()
         self._map.close()
 
     def _hand_over(self) -> None:
@@ -242,6 +243,7 @@ class Heard:
     def forked(self) -> None:
         """Give back what a fork has of them; the poll is its parent's."""
         os.close(self.fd)
+        self._ring.release()
         self._map.close()
 
 

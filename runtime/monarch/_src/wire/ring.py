@@ -9,7 +9,9 @@ grow; a record lies at its position modulo the size of the room for records:
 
 One process writes, each reader takes every record, once, and says how far it has come. Nobody waits
 for anybody: what finds no room is not written. A record is whole by the time that `written` says
-so, on processors that let others see writes in the order in which they were made.
+so, on processors that let others see writes in the order in which they were made. Positions are
+written through a view of 64-bit numbers, each by one store: `struct` fills with zeros first, which
+others would see.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ from monarch._src.wire.stream import StreamError
 ROOM = 1 << 18  # bytes, a multiple of 8, for records
 LONGEST = 1 << 12  # bytes of a message
 _ALIGNED = 8
-_POSITION = struct.Struct("=Q")
 _TO_THE_END = 0xFFFFFFFF  # in place of a size: the next record lies at the begin of the room
 _SIZE = struct.Struct("=II")
 
@@ -36,21 +37,25 @@ def size_for(readers: int) -> int:
 
 
 def _first(readers: int) -> int:
-    return (1 + readers) * _POSITION.size
+    return (1 + readers) * _ALIGNED
 
 
 def _record(readers: int) -> struct.Struct:
     return struct.Struct(f"=II{readers}Q")
 
 
+def _positions(memory: mmap, readers: int) -> memoryview:
+    return memoryview(memory)[: _first(readers)].cast("Q")
+
+
 class RingWriter:
     """The side that writes; one thread at a time. The memory is all zeros when it begins."""
 
-    __slots__ = ("_at", "_first", "_head", "_memory", "_readers", "_until")
+    __slots__ = ("_at", "_first", "_head", "_memory", "_positions", "_until")
 
     def __init__(self, memory: mmap, readers: int) -> None:
         self._memory = memory
-        self._readers = readers
+        self._positions = _positions(memory, readers)
         self._first = _first(readers)
         self._head = _record(readers)
         self._at = 0
@@ -69,10 +74,7 @@ class RingWriter:
         offset = at % ROOM
         skipped = ROOM - offset if takes > ROOM - offset else 0
         if at + skipped + takes > self._until:
-            self._until = ROOM + min(
-                _POSITION.unpack_from(memory, reader * _POSITION.size)[0]
-                for reader in range(1, 1 + self._readers)
-            )
+            self._until = ROOM + min(self._positions[1:])
             if at + skipped + takes > self._until:
                 return False
         if skipped:
@@ -83,14 +85,18 @@ class RingWriter:
         begin += head.size
         memory[begin : begin + size] = message
         self._at = at + takes
-        _POSITION.pack_into(memory, 0, self._at)
+        self._positions[0] = self._at
         return True
+
+    def release(self) -> None:
+        """The memory is about to be closed. Idempotent."""
+        self._positions.release()
 
 
 class RingReader:
     """One of those who read; one thread at a time."""
 
-    __slots__ = ("_at", "_first", "_head_size", "_look", "_mark", "_memory")
+    __slots__ = ("_at", "_first", "_head_size", "_look", "_mark", "_memory", "_positions")
 
     def __init__(self, memory: mmap, readers: int, reader: int) -> None:
         """`reader`: which of them it is, from 0."""
@@ -98,7 +104,8 @@ class RingReader:
         self._first = _first(readers)
         self._head_size = _record(readers).size
         self._look = struct.Struct(f"=I{4 + 8 * reader}xQ").unpack_from
-        self._mark = (1 + reader) * _POSITION.size
+        self._positions = _positions(memory, readers)
+        self._mark = 1 + reader
         self._at = 0
 
     def read(self) -> list[tuple[int, bytes]]:
@@ -110,7 +117,7 @@ class RingReader:
             StreamError: somebody has written what is no ring.
         """
         memory, at, head_size, look = self._memory, self._at, self._head_size, self._look
-        (end,) = _POSITION.unpack_from(memory)
+        end = self._positions[0]
         if at == end:
             return []
         if not 0 < end - at <= ROOM:
@@ -131,5 +138,9 @@ class RingReader:
         if at != end:
             raise StreamError(f"a message in a ring ends at {at}, and what was written at {end}")
         self._at = at
-        _POSITION.pack_into(memory, self._mark, at)
+        self._positions[self._mark] = at
         return found
+
+    def release(self) -> None:
+        """The memory is about to be closed. Idempotent."""
+        self._positions.release()
