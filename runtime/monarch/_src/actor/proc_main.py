@@ -41,6 +41,7 @@ from monarch._src.proc.execute import NO_LIFELINE
 from monarch._src.proc.spec import Boot
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import ActorFailed, Bootstrap, GaveUp, StopProc
+from monarch._src.wire.stream import StreamError
 
 # By when the main thread of a proc waits for messages, beside seven others that begin on two
 # processors: an IO thread that looked sooner would take the first ones, and hand them on.
@@ -89,6 +90,7 @@ class Program:
         set_runtime(runtime)
         TELEMETRY.clear()  # of what was preloaded, each fork has what its template has counted
         node = runtime.node
+        node.on_broken = _what_came_is_lost
         # The agent of a worker host passes on what goes to other hosts, at its own a client does.
         node.gateway = AGENT if spec.site else ties.client
         node.gateway_pipe = address_of(spec.directory, node.gateway)
@@ -196,6 +198,12 @@ class Program:
 
 def _host_is_gone() -> None:
     # The kernel has told us already on Linux; elsewhere this is how we learn.
+    os._exit(1)
+
+
+def _what_came_is_lost(peer: str, error: StreamError) -> None:
+    # Nobody can be told which calls they were: their callers hear of the end of this process.
+    os.write(2, f"this process ends, for what came from {peer} is lost: {error}\n".encode())
     os._exit(1)
 
 

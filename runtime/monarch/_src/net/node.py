@@ -43,6 +43,7 @@ from monarch._src.wire.frames import (
     encode,
 )
 from monarch._src.wire.messages import PROTOCOL, AnyMessage, Hello, Message, Refused, Relay
+from monarch._src.wire.stream import StreamError
 
 log = logging.getLogger("monarch.net")
 AT_ONCE = 1000
@@ -78,6 +79,8 @@ class Node:
         # Told of a node that is gone for good, and of one that is known by another name now.
         self.on_forget: Callable[[str], None] | None = None
         self.on_alias: Callable[[str, str], None] | None = None
+        # Told of one that has said hello, and then what is no message: what else it said is lost.
+        self.on_broken: Callable[[str, StreamError], None] | None = None
         # Called when all was read; True from it asks for another look.
         self.after_drain: Callable[[], bool] | None = None
         self._kind = kind
@@ -90,6 +93,7 @@ class Node:
         self.router = Router()
         self.baton = Baton(self.router, self.drain)
         self.router.on_full = self.baton.receive_now
+        self.router.on_broken = self._broken
         self.rooms = Rooms(self.baton.wait)
         if address:
             self.begin(name, address, mesh=mesh, rank=rank, site=site)
@@ -398,6 +402,11 @@ class Node:
         self.dropped += 1
         if number := self._refusals.note(why):
             log.log(level, "%s%s", why % facts, f" ({number} like it)" if number > EACH else "")
+
+    def _broken(self, route: bytes, error: StreamError) -> None:
+        peer = self._by_route.get(route)
+        if peer is not None and self.on_broken is not None:
+            self.on_broken(peer.name, error)
 
     # --- other sites --------------------------------------------------------------------------
 

@@ -65,6 +65,8 @@ class Router:
         self._unheard = False  # such a one has told somebody who was interrupted
         self._looked = False  # no need to look: a wait has just ended
         self._woken = False  # somebody has woken us, and nobody has looked what for
+        # Called with the route on which there came what is no message.
+        self.on_broken: Callable[[bytes, StreamError], None] | None = None
         # Called where something has to wait for room: somebody should wait with it.
         self.on_full: Callable[[], None] = _nothing
         self._deaf = False  # accepts nobody now, for want of descriptors
@@ -402,6 +404,8 @@ class Router:
                 if not pipe.dropped:
                     self._ready += merged
         except StreamError as error:
+            if pipe.route and self.on_broken is not None:
+                self.on_broken(pipe.route, error)
             self._complain("closed the pipe from %r: %s", pipe.route, error)
             found = None
         if found is None:
