@@ -84,6 +84,21 @@ def test_casts_are_passed_on_by_one_write(few_are_many: None, spawn_procs: Any) 
     assert chorus.take.call().get().values() == [list(range(ENOUGH))] * ranks
 
 
+def test_casts_to_a_mesh_are_where_those_to_a_slice_of_it_were_before(
+    few_are_many: None, spawn_procs: Any
+) -> None:
+    ranks = 9
+    chorus = spawn_procs({"gpus": ranks}).spawn("chorus", Singer)
+    some = chorus.slice(gpus=slice(1, ranks))
+    for number in range(ENOUGH):
+        assert some.note.call(number).get().values() == [number] * (ranks - 1)
+    assert chorus.rings.call().get().values() == [0] + [1] * (ranks - 1)
+    for number in range(ENOUGH):
+        assert chorus.note.call(number).get().values() == [number] * ranks
+    assert chorus.rings.call().get().values() == [1] * ranks
+    assert some.take.call().get().values() == [2 * list(range(ENOUGH))] * (ranks - 1)
+
+
 def test_a_fork_of_a_rank_hears_nothing(chorus: Any) -> None:
     assert chorus.rings_of_a_fork.call().get().values() == [0] * RANKS
     assert chorus.note.call("still here").get().values() == ["still here"] * RANKS

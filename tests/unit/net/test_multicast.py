@@ -278,6 +278,57 @@ def test_a_set_of_which_one_belongs_to_another_goes_by_the_pipes(
     assert circle.taken(circle.hearers[0]) == [*2 * OFTEN * [b"some"], b"all"]
 
 
+def test_a_set_gives_way_to_a_larger_one_and_to_no_other(
+    make_router: MakeRouter, sockets: Path, written: list[bytes]
+) -> None:
+    circle = Circle(make_router, sockets)
+    every_one = circle.routes
+    circle.routes = every_one[:4]
+    circle.tune_in()
+    before = open_descriptors()
+    circle.to_all(b"some")
+    for _ in range(OFTEN):
+        assert not circle.sender.send_all(every_one[1:], [b"as many"])
+    written.clear()
+    circle.to_all(b"still")
+    assert written == []
+    circle.routes = every_one
+    circle.to_all(b"all")
+    assert circle.taken(circle.hearers[0]) == [b"some", b"still", b"all"]
+    many = OFTEN * [b"as many"]
+    assert circle.taken(circle.hearers[3]) == [b"some", *many, b"still", b"all"]
+    assert circle.taken(circle.hearers[4]) == [*many, b"all"]
+    circle.tune_in()
+    assert open_descriptors() == before + 2
+    written.clear()
+    for number in range(2 * OFTEN):
+        assert not circle.sender.send_all(every_one[:4], [b"some again"])
+        circle.to_all(b"%d" % number)
+    assert len(written) == 4 * 2 * OFTEN
+    each = [[b"some again", b"%d" % number] for number in range(2 * OFTEN)]
+    assert circle.taken(circle.hearers[0]) == [one for both in each for one in both]
+    assert circle.taken(circle.hearers[4]) == [b"%d" % number for number in range(2 * OFTEN)]
+
+
+def test_a_set_that_has_not_been_taken_by_all_gives_way_to_no_other(
+    make_router: MakeRouter, sockets: Path, written: list[bytes]
+) -> None:
+    circle = Circle(make_router, sockets)
+    for number in range(OFTEN):
+        assert not circle.sender.send_all(circle.routes[:4], [b"%d" % number])
+    for number in range(OFTEN):
+        circle.to_all(b"all %d" % number)
+    for hearer in circle.hearers * 2:
+        circle.taken(hearer)
+        assert not circle.sender.readable()
+    written.clear()
+    assert not circle.sender.send_all(circle.routes[:4], [b"some"])
+    assert written == []
+    circle.to_all(b"all")
+    assert len(written) == PEERS
+    assert circle.taken(circle.hearers[0]) == [b"some", b"all"]
+
+
 # --- those who cannot -----------------------------------------------------------------------------
 
 

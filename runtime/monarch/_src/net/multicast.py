@@ -20,7 +20,8 @@ How it comes about, by words on the pipes (`wire.stream`), each to or from one p
                                                             TAKEN, or REFUSE instead of either
     OVER, once one of the peers is gone
 
-The ring is used from the moment that all have taken it. A pipe belongs to one at a time, each way.
+The ring is used from the moment that all have taken it. A pipe belongs to one at a time, each way,
+which gives way to one of more peers: to that of a mesh, where its slices were called first.
 
 Runs in: every process. Any thread sends; only the holder of the baton hears.
 Only with Linux's epoll, and on x86, where writes are seen in the order in which they were made.
@@ -127,6 +128,11 @@ class Multicast:
                 self._missing.discard(pipe)
                 return
         self.end(refused_by=pipe)
+
+    def gives_way_to(self, count: int) -> bool:
+        """Whether it may end for so many peers: they are more, and no answer is on its way here."""
+        with self._lock:
+            return not self._over and not self._missing and len(self._pipes) < count
 
     def end(self, refused_by: Pipe | None = None) -> None:
         """Send no more this way; what was sent reaches the peers. Idempotent.

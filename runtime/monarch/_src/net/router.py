@@ -199,8 +199,13 @@ class Router:
             return
         with self._lock:
             pipes = [pipe for pipe in map(self._pipes.get, peers) if pipe is not None]
-            if self.closed or len(pipes) < len(peers) or any(pipe.multicast for pipe in pipes):
+            others = {pipe.multicast for pipe in pipes if pipe.multicast is not None}
+            if self.closed or len(pipes) < len(peers):
                 return
+            if not all(one.gives_way_to(len(pipes)) for one in others):
+                return
+            for one in others:
+                self._end(one)
             try:
                 self._multicasts[peers] = Multicast(pipes)
             except OSError as error:
@@ -516,12 +521,14 @@ class Router:
         """Nothing is sent to it any more."""
         if self._pipes.get(pipe.route) is pipe:
             del self._pipes[pipe.route]
-        multicast = pipe.multicast
-        if multicast is not None:
-            self._multicasts = {
-                peers: one for peers, one in self._multicasts.items() if one is not multicast
-            }
-            multicast.end()
+        if pipe.multicast is not None:
+            self._end(pipe.multicast)
+
+    def _end(self, multicast: Multicast) -> None:
+        self._multicasts = {
+            peers: one for peers, one in self._multicasts.items() if one is not multicast
+        }
+        multicast.end()
 
 
 def dialed(address: str, name: bytes, poll: Poll) -> Pipe | None:
