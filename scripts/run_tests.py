@@ -30,6 +30,7 @@ LEAKS = TESTS / "unit" / "test_leaks.py"
 IN_THE_BACKGROUND = ("nice", "-n", "10")
 CORES_FOR_TWO = 4
 NO_CACHE = ("-p", "no:cacheprovider")  # its files are the first lane's
+NO_HANG = "--timeout=900"  # seconds: what hangs fails, with all stacks, and the rest is run
 NO_NOTEBOOKS = ("-p", "no:nbmake")  # it takes seconds to load
 
 
@@ -74,7 +75,7 @@ def run(
         out.write(f"== pytest {said}\n")
         out.flush()
         done = subprocess.run(
-            [*before, sys.executable, "-m", "pytest", *arguments, *given],
+            [*before, sys.executable, "-m", "pytest", NO_HANG, *arguments, *given],
             cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
         if done.returncode:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from monarch._src.actor.runtime import runtime
 from monarch._src.core.ids import proc_node
-from monarch._src.net.multicast import Multicast
 from monarch._src.net.router import OFTEN
 from monarch._src.wire.ring import ROOM
 from monarch.actor import SupervisionError
@@ -46,7 +44,7 @@ def test_a_call_by_a_ring_that_is_none_is_answered(faults: Faults, spawn_procs: 
     chorus = spawn_procs({"gpus": RANKS}).spawn("chorus", Singer)
     for number in range(OFTEN + 4):
         assert chorus.note.call(number).get().values() == [number] * RANKS
-    (multicast,) = (one for one in gc.get_objects() if isinstance(one, Multicast) and not one._over)
+    (multicast,) = runtime().node.router._multicasts.values()
     multicast._ring._at += ROOM
     multicast._ring._until += 2 * ROOM
     error = chorus.note.call("nonsense").exception(timeout=60)

@@ -115,17 +115,21 @@ def test_a_page_that_shows_the_bars_is_told_what_changes_and_that_they_are_gone(
 ) -> None:
     kernel = fresh_kernel
     cell = slow_call(kernel, tmp_path / "gate")
-    # What a page gets opens the gate, once all that is left to wait for is behind it.
+    # A look opens the gate, once the page was heard and has been told of two ranks.
     kernel.ok(
-        "import monarch_jupyter.bars as bars\n"
-        "made = bars.BarTable._bar\n"
-        "def opens(self, bar):\n"
-        "    if bar.done == 2 and heard: fcntl.flock(gate, fcntl.LOCK_UN)\n"
-        "    return made(self, bar)\n"
-        "bars.BarTable._bar, heard = opens, []\n"
-        "import monarch_jupyter.widgets.progress as shown\n"
-        "asks = shown.ProgressBars.view_asks_all\n"
-        "shown.ProgressBars.view_asks_all = lambda self: (heard.append(1), asks(self))"
+        "from monarch_jupyter.widgets.progress import ProgressBars\n"
+        "asks, tell, update = (\n"
+        "    ProgressBars.view_asks_all, ProgressBars.tell, ProgressBars.update\n"
+        ")\n"
+        "def tells(self, message):\n"
+        "    tell(self, message)\n"
+        "    told.extend(bar for bar in message['bars'] if bar['done'] == 2)\n"
+        "def opens(self, bars):\n"
+        "    if heard and told: fcntl.flock(gate, fcntl.LOCK_UN)\n"
+        "    update(self, bars)\n"
+        "heard, told = [], []\n"
+        "ProgressBars.view_asks_all = lambda self: (heard.append(1), asks(self))\n"
+        "ProgressBars.tell, ProgressBars.update = tells, opens"
     )
     kernel.ok("monarch_jupyter.progress.UNHEARD = 1e9")  # however slow this machine is
     subshell = kernel.new_subshell()
@@ -135,9 +139,9 @@ def test_a_page_that_shows_the_bars_is_told_what_changes_and_that_they_are_gone(
     assert opened["data"]["state"]["first"]["type"] == "bars"
     page = PageComm(kernel, opened["comm_id"])
     page.say_on(subshell, method="custom", content={"type": "sync", "view": "v"})
-    while (message := page.hear())["type"] != "bars" or message["bars"][0]["done"] < 2:
+    while not (bars := page.hear().get("bars")) or bars[0]["done"] < 2:
         pass
-    assert message["bars"][0]["late"] == "gpus=1,3"
+    assert bars[0]["late"] == "gpus=1,3"
     while _next(kernel, "comm_close")["comm_id"] != opened["comm_id"]:
         pass
     kernel.ok("pass")
