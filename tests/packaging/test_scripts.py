@@ -90,11 +90,12 @@ def test_every_test_is_run_once_and_what_fails_in_any_lane_is_told(
     script.parent.mkdir()
     shutil.copy(ROOT / "scripts" / "run_tests.py", script)
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
-    # In place of nbmake, whose import takes seconds.
+    # In place of nbmake, whose import takes seconds, and of pytest-timeout.
     (tmp_path / "conftest.py").write_text(
         "def pytest_addoption(parser):\n"
         "    parser.addoption('--nbmake', action='store_true')\n"
         "    parser.addoption('--nbmake-timeout')\n"
+        "    parser.addoption('--timeout', type=int)\n"
     )
     ran = tmp_path / "ran"
     for name, ends in {
@@ -110,7 +111,8 @@ def test_every_test_is_run_once_and_what_fails_in_any_lane_is_told(
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
-            "def test_it():\n"
+            "def test_it(pytestconfig):\n"
+            "    assert pytestconfig.getoption('--timeout') > 0, 'what hangs would not fail'\n"
             f"    with open({str(ran)!r}, 'a') as file:\n"
             f"        print({name!r}, file=file)\n"
             f"    {ends}\n"
