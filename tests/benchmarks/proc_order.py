@@ -13,7 +13,7 @@ import os
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -60,15 +60,13 @@ class Sample(Actor):
 
 
 def prepare() -> Callable[[Boot, int], int]:
-    """In place of the entry point of procs: notes what they run."""
+    """In place of the entry point of procs: has them note what they run, from the fork on."""
     main = proc_main.prepare()
-
-    def noting(boot: Boot, lifeline: int) -> int:
-        threading.setprofile(_note)
-        sys.setprofile(_note)
-        return main(boot, lifeline)
-
-    return noting
+    threading.setprofile(_note)
+    os.register_at_fork(
+        before=lambda: sys.setprofile(_note), after_in_parent=lambda: sys.setprofile(None)
+    )
+    return main
 
 
 def _note(frame: FrameType, event: str, _argument: object) -> None:
@@ -86,7 +84,17 @@ def executed() -> dict[str, tuple[list[str], list[str]]]:
         functions, names = found.setdefault(module, ([], []))
         functions.append(code.co_qualname)
         names += code.co_names
+        names += _words_in(code.co_consts)
     return found
+
+
+def _words_in(constants: Iterable[object]) -> Iterator[str]:
+    """What they hold of names: of keyword arguments, and what `getattr` is asked for."""
+    for one in constants:
+        if isinstance(one, tuple):
+            yield from _words_in(one)
+        elif isinstance(one, str) and one.isidentifier():
+            yield one
 
 
 def of_a_proc() -> dict[str, tuple[list[str], list[str]]]:
