@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from monarch._src.net.polling import READ
-from monarch._src.net.spinning import CONTENDED_S, COST_S, FIRST, Spin, turns_of_others
+from monarch._src.net.spinning import (
+    CONTENDED_S,
+    COST_S,
+    FIRST,
+    RAREST,
+    Spin,
+    turns_of_others,
+)
 
 LIMIT_S, LOOK_S, LONG_S = 100e-6, 2e-6, 1.0
 START = 1000.0
@@ -120,6 +127,49 @@ def test_the_longer_the_turn_of_others_took_the_more_waits_sleep_at_once(
             slept += 1
         assert slept == pytest.approx(turn_s / COST_S, abs=2)
         assert not machine.wait(spin, 50e-6), "and then it looks again"
+
+
+def slept_between_looks(machine: Machine, spin: Spin) -> int:
+    slept = 0
+    while machine.wait(spin, 50e-6) and not machine.looks:
+        slept += 1
+    return slept
+
+
+@pytest.fixture
+def idle(machine: Machine) -> Spin:
+    made = Spin(machine.clock, machine.let_others_run, machine.turns_of_others, gives_up=True)
+    made.limit_s = LIMIT_S
+    assert slept_between_looks(machine, made) == FIRST + 1
+    return made
+
+
+def test_who_gives_up_looks_half_as_often_each_time_that_others_want_to_run(
+    machine: Machine, idle: Spin
+) -> None:
+    machine.look_s = 1.5 * CONTENDED_S
+    machine.wait(idle, 50e-6)
+    assert [slept_between_looks(machine, idle) for _ in range(7)] == [1, 3, 7, 15, 31, 63, 63]
+    assert RAREST == 64
+
+
+def test_and_as_often_as_before_once_nobody_wanted_to(machine: Machine, idle: Spin) -> None:
+    machine.look_s = 1.5 * CONTENDED_S
+    machine.wait(idle, 50e-6)
+    for _ in range(4):
+        slept_between_looks(machine, idle)
+    machine.look_s = LOOK_S
+    assert slept_between_looks(machine, idle) == 31
+    assert slept_between_looks(machine, idle) == 0, "and that look found something"
+    machine.look_s = 1.5 * CONTENDED_S
+    machine.wait(idle, 50e-6)
+    assert slept_between_looks(machine, idle) == 1
+
+
+def test_who_does_not_give_up_goes_on_looking(machine: Machine, spin: Spin) -> None:
+    machine.look_s = 1.5 * CONTENDED_S
+    machine.wait(spin, 50e-6)
+    assert [slept_between_looks(machine, spin) for _ in range(5)] == [0] * 5
 
 
 def test_what_a_host_takes_is_no_reason_to_sleep_and_no_part_of_the_limit(

@@ -96,7 +96,7 @@ class Baton:
         self.look_often_s: float | None = None
         self._thread: threading.Thread | None = None
         # How who waits for something looks before it sleeps, and how an idle actor does.
-        self._spin, self._idle_spin = Spin(), Spin()
+        self._spin, self._idle_spin = Spin(), Spin(gives_up=True)
 
     def start(self, name: str, first_look_s: float | None = None) -> None:
         """Start the IO thread, that of the node of that name.

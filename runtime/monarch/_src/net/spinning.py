@@ -13,6 +13,10 @@ So a wait *spins*: it looks, lets others run, and looks again. Only as long as t
   waits sleep at once as make it no more than `COST_S` for each. What the host of a virtual machine
   takes is nobody's turn: who sleeps then would only wait for the host once more.
 
+Actors of a mesh that is called again and again wait for each other's turns. Each of their looks is
+in vain, and takes a switch or two from those that work, so an idle actor looks ever more rarely
+then (`gives_up`). Who calls does not: others' turns are what it waits for.
+
 Runs in: every process, on the thread that holds the baton. Prior art: adaptive mutexes, which spin
 while their owner runs; the halt polling of hypervisors.
 """
@@ -31,6 +35,7 @@ from monarch._src.net.polling import Poll
 CONTENDED_S = 10e-6  # one look takes 2 us if nobody else wants to run
 COST_S = 20e-6
 FIRST = 32
+RAREST = 64  # one wait of so many looks, at least
 _let_others_run: Callable[[], None] | None = getattr(os, "sched_yield", None)
 
 
@@ -52,15 +57,21 @@ class Spin:
     `limit_s`: for how long to look at most; 0: sleep at once.
     """
 
-    __slots__ = ("_clock", "_lately_s", "_to_skip", "_turns", "_yield", "limit_s")
+    __slots__ = ("_clock", "_gives_up", "_in_vain", "_lately_s", "_to_skip", "_turns", "_yield",
+                 "limit_s")  # fmt: skip
 
     def __init__(
         self,
         clock: Callable[[], float] = perf_counter,
         let_others_run: Callable[[], None] | None = _let_others_run,
         turns: Callable[[], int] = turns_of_others,
+        *,
+        gives_up: bool = False,
     ) -> None:
+        """`gives_up`: look half as often each time that others wanted to run."""
         self.limit_s = 0.0
+        self._gives_up = gives_up
+        self._in_vain = 1  # doubled each time in a row
         self._lately_s = inf  # how long the last wait took
         # How many waits sleep at once, since others wanted to run. They do where a process begins:
         # the rest of its mesh does so too.
@@ -88,6 +99,7 @@ class Spin:
                 found = poll.poll(0)
                 if found:
                     self._lately_s = limit - (until - now)
+                    self._in_vain = 1
                     return found
                 if turns < 0:
                     turns = self._turns()
@@ -96,6 +108,9 @@ class Spin:
                 if now - before > CONTENDED_S:
                     if self._turns() != turns:
                         self._to_skip = int((now - before) / COST_S)
+                        if self._gives_up:
+                            self._in_vain = min(2 * self._in_vain, RAREST)
+                            self._to_skip = max(self._to_skip, self._in_vain - 1)
                         break
                     until += now - before - CONTENDED_S
         found = poll.poll(timeout_s)
