@@ -64,6 +64,7 @@ class Program:
         self._ending = False
         self._gave_up = False
         self._giving_up = threading.Lock()
+        self._noted = NotedSignals(runtime.node.baton.nudge)
 
     def begin(self, boot: Boot, lifeline: int) -> None:
         """Be that proc."""
@@ -94,7 +95,8 @@ class Program:
         # The agent of a worker host passes on what goes to other hosts, at its own a client does.
         node.gateway = AGENT if spec.site else ties.client
         node.gateway_pipe = address_of(spec.directory, node.gateway)
-        noted = NotedSignals(node.baton.nudge)
+        noted = self._noted
+        noted.begin()
         node.baton.watch(noted.fd, noted.look)
         node.start(MAIN_COMES_S)
         if lifeline != NO_LIFELINE:

@@ -30,12 +30,15 @@ POKES_S = (0.01, 0.1, 1.0)
 
 
 class NotedSignals:
-    """Of this process, from now on. Made on the main thread, once."""
+    """Of one process, from `begin` on."""
 
     def __init__(self, nudge: Callable[[], None]) -> None:
         """`nudge` has threads that wait in the runtime look around."""
         self._nudge = nudge
         self._handled = threading.Event()
+
+    def begin(self) -> None:
+        """Be told; `look` is to be called when `fd` can be read. On the main thread, once."""
         self.fd, self._note = os.pipe()  # for good, as the handler
         for fd in (self.fd, self._note):
             os.set_blocking(fd, False)
