@@ -23,6 +23,11 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   have_machine || packages+=(qemu-system-x86 ibverbs-providers librdmacm1)
   echo "== Debian packages for tests: ${packages[*]}"
   export DEBIAN_FRONTEND=noninteractive
+  # apt checks signatures as a user of its own, who may not be let into this one's directory.
+  TMPDIR=$(mktemp -d /var/tmp/monarch-apt-XXXXXX)
+  export TMPDIR
+  trap 'rm -rf "$TMPDIR"' EXIT
+  chmod 1777 "$TMPDIR"
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 else
