@@ -7,7 +7,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -138,19 +138,30 @@ def test_code_lies_on_fewer_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [getattr(many, name)(1) for name in needed] == [n + 1 for n in range(1000)[::11]]
 
 
-@pools
-@pytest.mark.parametrize("size", [48, 64, 160, 400, 512])
-def test_hardly_anything_that_is_allocated_then_lies_in_a_gap(size: int) -> None:
-    def make(count: int) -> list[bytes]:
+# In a process of its own: that of the tests has more gaps by now than are worth filling.
+ALLOCATES = """
+from monarch._src.proc import layout
+
+for size in 48, 64, 160, 400, 512:
+    def make(count):
         return [bytes(size - layout.BYTES_HEAD) for _ in range(count)]
 
     of_all = make(3 * layout.POOL // size)
     used = {id(one) // layout.POOL for one in of_all}
     del of_all[::2]  # as imports leave it
     layout.settle()
-    # What this itself gives back, and pytest meanwhile, are gaps again: a few.
-    assert sum(id(one) // layout.POOL in used for one in make(40)) < 10
-    assert of_all
+    print(sum(id(one) // layout.POOL in used for one in make(40)))
+"""
+
+
+@pools
+def test_hardly_anything_that_is_allocated_then_lies_in_a_gap(
+    run_python: Callable[..., str],
+) -> None:
+    in_gaps = list(map(int, run_python(ALLOCATES).split()))
+    assert len(in_gaps) == 5
+    # Gaps again, but few, are what this itself gives back.
+    assert max(in_gaps) < 10
 
 
 @pytest.mark.skipif(not layout.COUNTS_NAMES, reason="names count no references here")
