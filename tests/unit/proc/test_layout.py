@@ -16,7 +16,6 @@ import pytest
 from monarch._src.proc import layout
 from monarch._src.proc.order import FUNCTIONS, NAMES
 
-PAGE = 4096
 SOURCE = """
 from contextlib import contextmanager
 
@@ -110,10 +109,6 @@ def test_what_is_not_there_is_passed_over(things: ModuleType) -> None:
     assert list(map(id, codes(things))) == list(map(id, before))
 
 
-def pages(codes: list[CodeType]) -> int:
-    return len({id(code) // PAGE for code in codes})
-
-
 # Python's own allocator, which a debug build or an environment may replace.
 pools = pytest.mark.skipif(
     bool(sysconfig.get_config_var("Py_GIL_DISABLED") or "PYTHONMALLOC" in os.environ),
@@ -121,24 +116,32 @@ pools = pytest.mark.skipif(
 )
 
 
+# In processes of their own: that of the tests has more gaps by now than are worth filling.
+NEEDS_A_FEW = """
+import sys, types
+from monarch._src.proc import layout
+
+names = [f"f{n}" for n in range(1000)]
+many = sys.modules["many"] = types.ModuleType("many")
+exec("".join(f"def {name}(a):\\n    return a + {n}\\n" for n, name in enumerate(names)), vars(many))
+needed = names[::11]  # ten that nobody needs between two that are
+
+def pages():
+    return len({id(getattr(many, name).__code__) // 4096 for name in needed})
+
+before = pages()
+layout.settle(f"many {' '.join(needed)}")
+print(before, pages())
+assert [getattr(many, name)(1) for name in needed] == [n + 1 for n in range(1000)[::11]]
+"""
+
+
 @pools
-def test_code_lies_on_fewer_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Ten functions that nobody needs between two that are.
-    names = [f"f{n}" for n in range(1000)]
-    source = "".join(f"def {name}(a):\n    return a + {n}\n" for n, name in enumerate(names))
-    (tmp_path / "many_functions.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    many = importlib.import_module("many_functions")
-    needed = names[::11]
-    before = pages([getattr(many, name).__code__ for name in needed])
-    layout.settle(f"many_functions {' '.join(needed)}")
-    after = pages([getattr(many, name).__code__ for name in needed])
-    del sys.modules["many_functions"]
+def test_code_lies_on_fewer_pages(run_python: Callable[..., str]) -> None:
+    before, after = map(int, run_python(NEEDS_A_FEW).split())
     assert after * 4 < before
-    assert [getattr(many, name)(1) for name in needed] == [n + 1 for n in range(1000)[::11]]
 
 
-# In a process of its own: that of the tests has more gaps by now than are worth filling.
 ALLOCATES = """
 from monarch._src.proc import layout
 
@@ -147,8 +150,8 @@ for size in 48, 64, 160, 400, 512:
         return [bytes(size - layout.BYTES_HEAD) for _ in range(count)]
 
     of_all = make(3 * layout.POOL // size)
-    used = {id(one) // layout.POOL for one in of_all}
     del of_all[::2]  # as imports leave it
+    used = {id(one) // layout.POOL for one in of_all}
     layout.settle()
     print(sum(id(one) // layout.POOL in used for one in make(40)))
 """
