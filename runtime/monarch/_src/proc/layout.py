@@ -102,13 +102,16 @@ def _fill_gaps() -> None:
 
 def _filled(size: int) -> bool:
     """Whether all gaps for objects of that size are filled."""
-    place, in_row = 0, 0
+    at, in_row = 0, 0
     for _ in range(MOST_FILLED // size):
         one: Any = bytes(size - BYTES_HEAD)
         _kept.append(one)
-        before, place = place, id(one) % POOL
-        in_row = 1 if place == POOL_HEAD else in_row + 1 if place == before + size else 0
-        if in_row == AS_NEW and place == POOL_HEAD + (AS_NEW - 1) * size:
+        before, at = at, id(one)
+        if at % POOL == POOL_HEAD:
+            in_row = 1
+        elif in_row:
+            in_row = in_row + 1 if at == before + size else 0
+        if in_row == AS_NEW:
             del one  # a pool was begun, since there are no gaps left: give it back
             for _ in range(AS_NEW):
                 _kept.pop()
