@@ -227,6 +227,29 @@ print(heard)
 """
 
 
+CLOSES = """
+import os, sys
+from monarch._src.net.node import Node
+
+late = None if sys.argv[2] == "soon" else 60.0
+node = Node("a", "proc", f"ipc://{sys.argv[1]}/a", lambda *_: None)
+node.start(late)
+child = os.fork()
+if child == 0:
+    node.close()
+    os._exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+node.close()
+"""
+
+
+@pytest.mark.parametrize("first_look", ["soon", "late"])
+def test_a_fork_can_close_a_node_whose_io_thread_it_has_not_got(
+    sockets: Path, run_python: Callable[..., str], first_look: str
+) -> None:
+    assert run_python(CLOSES, str(sockets), first_look) == "3\n"
+
+
 def test_a_fork_has_none_of_the_pipes_and_its_parent_keeps_all_of_them(
     sockets: Path, run_python: Callable[..., str]
 ) -> None:

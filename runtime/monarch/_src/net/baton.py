@@ -240,6 +240,7 @@ class Baton:
     def forked(self) -> None:
         """This is a fork, in which nothing can be received: every wait returns False."""
         self._closed, self.ended = True, FORKED
+        self._thread = None  # it is its parent's
 
     # --- leading ------------------------------------------------------------------------------
 
