@@ -94,6 +94,74 @@ def test_where_no_directory_can_be_used_the_remedy_is_named(
         sessions.base_directory()
 
 
+# --- in memory ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def memory(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What stands for the file system in memory, on Linux without logind and a runtime directory.
+
+    `base` is no runtime directory then, but the temporary one.
+    """
+    place = base / "memory"
+    place.mkdir(mode=0o700)
+    monkeypatch.setattr(sessions, "_IN_MEMORY", str(place))
+    monkeypatch.setattr(sessions, "_LOGIND", str(tmp_path / "no systemd"))
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(base))
+    return place
+
+
+def test_without_a_runtime_directory_sessions_are_in_memory(memory: Path) -> None:
+    assert sessions.make().parent == memory
+
+
+def test_what_may_become_large_is_not(memory: Path, base: Path) -> None:
+    assert sessions.base_directory(logs=True) == base
+
+
+def test_a_runtime_directory_comes_before_memory(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/tmp")
+    assert sessions.base_directory() == Path("/tmp")
+
+
+def test_where_logind_may_remove_what_is_in_memory_sessions_are_elsewhere(
+    memory: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_LOGIND", str(tmp_path))
+    assert sessions.base_directory() == base
+
+
+def test_on_other_systems_too(memory: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert sessions.base_directory() == base
+
+
+def test_where_memory_is_full_too(
+    memory: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = os.statvfs(memory)
+    nearly_full = os.statvfs_result((*found[:4], sessions._ROOM // found.f_frsize - 1, *found[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda path: nearly_full)
+    assert sessions.base_directory() == base
+
+
+def test_where_there_is_none_too(memory: Path, base: Path) -> None:
+    memory.rmdir()
+    assert sessions.base_directory() == base
+
+
+def test_sessions_in_memory_are_found_where_logind_runs_and_where_not(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert memory in sessions.search_path()
+    monkeypatch.setattr(sessions, "_LOGIND", str(tmp_path))
+    assert memory in sessions.search_path()
+
+
 # --- who may hold it ------------------------------------------------------------------------------
 
 

@@ -80,7 +80,9 @@ class ProcessJob(JobTrait):
     def _create(self, client_script: str | None) -> None:
         if client_script is not None:
             raise JobError("a ProcessJob runs no script as its client; run it yourself")
-        self._directory = tempfile.mkdtemp(prefix=workers.PREFIX, dir=sessions.base_directory())
+        self._directory = tempfile.mkdtemp(
+            prefix=workers.PREFIX, dir=sessions.base_directory(logs=True)
+        )
         try:
             with contextlib.ExitStack() as opened:
                 begun = [

@@ -86,7 +86,9 @@ def main(call: str) -> int:
 
 def _start(said: bytes) -> None:
     asked = msgspec.json.decode(said, type=Start)
-    directory = Path(tempfile.mkdtemp(prefix=workers.PREFIX, dir=sessions.base_directory()))
+    directory = Path(
+        tempfile.mkdtemp(prefix=workers.PREFIX, dir=sessions.base_directory(logs=True))
+    )
     starting: Starting | None = None
     kept = False
     try:

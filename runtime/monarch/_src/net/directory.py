@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,11 +19,17 @@ PREFIX = "monarch-"
 LOCK = "lock"
 AWAY = "away"  # what of it other hosts keep, which is to be ended before this is removed
 _LONGEST = 103 - len("/client-0123456789abcdef.sock")  # macOS: sun_path has 104 bytes
+_IN_MEMORY = "/dev/shm"
+_LOGIND = "/run/systemd/system"  # where systemd runs, and so may logind
+_ROOM = 4 << 20  # bytes; a session takes some KiB, and the log of its agent may grow
 
 
-def base_directory() -> Path:
-    """Where session directories go: the user's runtime directory if usable, else the temp one."""
-    for candidate in _candidates():
+def base_directory(*, logs: bool = False) -> Path:
+    """Where session directories go: the user's runtime directory if usable, else memory or temp.
+
+    `logs`: it is for something that may become large.
+    """
+    for candidate in _candidates(logs):
         if len(candidate) + len(PREFIX) + 9 > _LONGEST:
             continue
         if os.path.isdir(candidate) and os.access(candidate, os.W_OK | os.X_OK):
@@ -32,16 +39,34 @@ def base_directory() -> Path:
     )
 
 
-def _candidates() -> list[str]:
+def _candidates(logs: bool) -> list[str]:
     import tempfile  # with shutil, 4 ms to load; an agent and its procs need neither
 
-    named = (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp")
+    named = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]
+    if not logs and _memory_lasts():
+        named.insert(1, _IN_MEMORY)
     return [candidate for candidate in named if candidate]
+
+
+def _memory_lasts() -> bool:
+    """Whether there is a file system in memory for all users, with room, and what is there stays.
+
+    To make a socket on a disk takes a process as long as a twentieth of its start. But logind
+    removes what a user has in memory when he has logged out (RemoveIPC). Where that runs there
+    mostly is a runtime directory, which is in memory too.
+    """
+    if sys.platform != "linux" or os.path.isdir(_LOGIND):
+        return False
+    try:
+        found = os.statvfs(_IN_MEMORY)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize >= _ROOM
 
 
 def search_path() -> list[Path]:
     """Where programs of this user may have sessions, whatever their environment."""
-    found = [*_candidates(), f"/run/user/{os.getuid()}"]
+    found = [*_candidates(logs=True), f"/run/user/{os.getuid()}", _IN_MEMORY]
     return [Path(p) for p in dict.fromkeys(map(os.path.realpath, found)) if os.path.isdir(p)]
 
 
