@@ -47,7 +47,7 @@ from monarch._src.proc.casting import Casting
 from monarch._src.proc.memory import KillsForMemory
 from monarch._src.proc.outputs import Outputs
 from monarch._src.proc.spec import ENTRY, DropMesh, Ended, MeshSpec, NotStarted, Started
-from monarch._src.proc.starting import Starts, kill_group, unlink
+from monarch._src.proc.starting import Starts, is_forked, kill_group, unlink
 from monarch._src.proc.system import TERMINATED
 from monarch._src.proc.tenure import Driver, Tenure
 from monarch._src.wire.frames import Payload
@@ -427,7 +427,8 @@ class Agent:
         if parse_proc_node(peer) is not None:
             proc = self._host.proc(peer)
             if proc is not None and proc.state is not ProcState.ENDED:
-                self._memory.met(peer, message.pid)
+                spec = self._host.meshes[proc.mesh].spec
+                self._memory.met(peer, message.pid, forked=is_forked(spec, proc.rank))
             self._do(self._host.hello(peer, time.monotonic()))
             self._asked.hello(peer)
 

@@ -59,10 +59,9 @@ class KillsForMemory:
         self._of: dict[str, Group] = {}  # by node
         self._looked_at = -LOOK_EVERY_S
 
-    def met(self, node: str, pid: int) -> None:
-        """A proc has begun."""
-        text = _membership(pid)
-        group = self._own if text == self._own_text else group_of(text, self._root)
+    def met(self, node: str, pid: int, *, forked: bool) -> None:
+        """A proc has begun. `forked`: it was not executed, and so is in the group of the agent."""
+        group = self._own if forked else self._group(_membership(pid))
         if group is not None:
             self._of[node] = group
             if group.path not in self._seen:
@@ -94,6 +93,9 @@ class KillsForMemory:
         others = sum(g.path == group.path for g in self._of.values()) > 1
         shared = others or (self._own is not None and group.path == self._own.path)
         return OutOfMemory("cgroup", group.limit(), held, group.path, risen, shared)
+
+    def _group(self, text: str) -> Group | None:
+        return self._own if text == self._own_text else group_of(text, self._root)
 
     def _look(self, path: str, kills: int | None) -> None:
         if kills is not None:

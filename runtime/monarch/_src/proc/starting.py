@@ -37,6 +37,7 @@ from monarch._src.proc.spec import (
 )
 from monarch._src.proc.system import free_descriptors
 from monarch._src.proc.zygote import LARGEST
+from monarch._src.wire.messages import SpawnProcs
 
 T = TypeVar("T")
 log = logging.getLogger("monarch.agent")
@@ -170,6 +171,11 @@ def start_rank(start: StartProc, client: str, number: int) -> StartRank:
         spec.mesh, start.rank, env, _of_rank(spec.affinity, here) or [], command,
         Ties(client, number, spec.owner, spec.owner_address), life_of(start.node),
     )  # fmt: skip
+
+
+def is_forked(spec: SpawnProcs, rank: int) -> bool:
+    """Whether the process of that rank is a fork of the zygote, and no program is executed."""
+    return _of_rank(spec.commands, rank - spec.first) is None
 
 
 def _of_rank(options: list[T], here: int) -> T | None:

@@ -3,7 +3,7 @@
 Runs in: a process of its own, forked by the host agent before the agent has a thread or a socket,
 so it is as clean as one that was executed, and costs no second start of Python.
 Owns: the procs, as their parent: it alone can reap them, and tells the agent how each ended.
-Invariants: never a second thread of ours; no socket of a node. Procs die with it (the kernel sees
+Invariants: no second thread when it forks; no socket of a node. Procs die with it (the kernel sees
 to it on Linux; elsewhere end-of-file on `lifeline` does), and it dies with the agent.
 
 A proc that needs another interpreter, or a command in front of it, is forked too and then executes
@@ -21,6 +21,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from types import FrameType
@@ -95,6 +96,7 @@ class Zygote:
             self._tell(CannotBegin(f"{type(error).__name__}: {error}"))
             self._await_end()
         self._streams = sys.stdout, sys.stderr
+        _leave_a_stack()
         self._settle(FUNCTIONS)  # without a collection, as in the agent
         gc.enable()
         poller = select.poll()
@@ -293,6 +295,17 @@ class Zygote:
             self._agent.sendall(wire.encode(message))
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
+
+
+def _leave_a_stack() -> None:
+    """Have a thread, and its end, before there are forks.
+
+    The C library keeps its stack and its heap, and the first thread of each fork takes them,
+    instead of six system calls for its own.
+    """
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
 
 
 def _nothing(_signum: int, _frame: FrameType | None) -> None:
