@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.config import LADDER, Settings, check, for_new_procs, settings
+from monarch._src.config import (
+    LADDER,
+    Settings,
+    check,
+    for_new_procs,
+    raw_environment,
+    settings,
+)
 from monarch.config import (
     clear_runtime_config,
     configure,
@@ -413,3 +420,12 @@ def test_settings_are_values() -> None:
     assert Settings() == Settings()
     with pytest.raises(AttributeError):
         Settings().liveness = 1.0  # type: ignore[misc]
+
+
+def test_the_raw_environment_is_that_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MT_TEXT", "größe")
+    found = raw_environment()
+    assert found == dict(os.environb)
+    assert found[b"MT_TEXT"].decode() == "größe"
+    found[b"MT_TEXT"] = b"changed"
+    assert os.environ["MT_TEXT"] == "größe"

@@ -34,9 +34,17 @@ class AgentProcess:
 
     def has_ended(self) -> bool:
         """Whether it has. Waits for nothing."""
-        # A child that another thread waits for at this moment is not polled: "still running".
-        polled = self._child is not None and self._child.poll() is not None
-        return polled or not table.lives(self._entry)
+        if self._child is None or not hasattr(os, "waitid"):  # as on macOS before Python 3.13
+            # A child that another thread waits for at this moment is not polled: "still running".
+            polled = self._child is not None and self._child.poll() is not None
+            return polled or not table.lives(self._entry)
+        if self._child.returncode is not None:
+            return True
+        try:
+            how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self.pid, how) is not None
+        except ChildProcessError:
+            return True
 
     def end_text(self) -> str:
         """How it has ended; waits until it has."""

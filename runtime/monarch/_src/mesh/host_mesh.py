@@ -10,7 +10,7 @@ import os
 import site
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -480,8 +480,7 @@ def _cwd() -> str:
 
 def _import_path(same_python: bool) -> list[str]:
     """Where this process imports from, so that procs find the same modules."""
-    here = _cwd()
-    path = [os.path.abspath(os.path.join(here, p)) for p in sys.path]
+    path = _absolute(_cwd(), tuple(sys.path))
     if not same_python:
         # Another interpreter has a library of its own; a command may end in another.
         owned = {os.path.dirname(os.__file__), *site.getsitepackages()}
@@ -493,6 +492,11 @@ def _import_path(same_python: bool) -> list[str]:
             and not any(p == o or p.startswith(o + os.sep) for o in owned)
         ]
     return list(dict.fromkeys(path))
+
+
+@lru_cache(maxsize=1)
+def _absolute(here: str, path: tuple[str, ...]) -> list[str]:
+    return [os.path.abspath(os.path.join(here, p)) for p in path]
 
 
 set_proc_maker(lambda ref, node: this_proc() if ref is None else _one_proc(ref, node))

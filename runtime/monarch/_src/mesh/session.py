@@ -33,7 +33,7 @@ from monarch._src.actor.runtime import (
     set_runtime,
     set_starter,
 )
-from monarch._src.config import settings
+from monarch._src.config import raw_environment, settings
 from monarch._src.core.ids import AGENT
 from monarch._src.events import Output, bus
 from monarch._src.failures import RankFailure
@@ -177,7 +177,7 @@ class Session:
 
     def changed_environment(self) -> dict[str, str | None]:
         """What this process has set, or removed (None), in its environment since it has this."""
-        raw = dict(os.environb)  # takes half as long as to decode it
+        raw = raw_environment()
         if raw != self._looked_at:
             before, now = self._environment, _environment()
             changed: dict[str, str | None] = dict.fromkeys(before.keys() - now.keys())

@@ -65,9 +65,14 @@ def raise_fd_limit() -> int:
 
 
 def free_descriptors() -> int:
-    """How many descriptors this process may still open; it takes 1 ms a thousand open ones."""
+    """How many descriptors this process may still open.
+
+    From Linux 6.2 on the kernel tells at once; else it takes 1 ms a thousand open ones.
+    """
     listing = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir(listing)) + 1
+    told = os.stat(listing).st_size if sys.platform == "linux" else 0
+    used = told or len(os.listdir(listing)) - 1  # the listing has a descriptor itself
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - used
 
 
 def read_entry(path: str) -> str:
