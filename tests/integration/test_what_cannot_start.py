@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
+from monarch._src.mesh.session import session
 from monarch.actor import ProcMesh, SupervisionError, this_host
 from monarch.config import configured
 from tests.integration.actors import Echo
@@ -120,3 +122,23 @@ def test_out_of_descriptors_is_an_error_with_the_remedy_and_the_next_mesh_works(
     assert f"limit is {limit}" in first
     assert "ulimit" in first
     assert last == "[1, 1]"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are Linux's")
+def test_a_mesh_whose_status_board_finds_no_room_says_so_and_the_next_one_works(
+    spawn_procs: Spawn, faults: object
+) -> None:
+    spawn_procs({"gpus": 1}).initialized.get(timeout=60)
+    agent = psutil.Process(session().agent_pid)
+    before = agent.rlimit(psutil.RLIMIT_FSIZE)
+    agent.rlimit(psutil.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        procs = this_host().spawn_procs({"gpus": 2}, name="roomless", restart="on-failure")
+        said = r"never started: its status board .*\.board cannot be made \(File too large\); make"
+        with pytest.raises(SupervisionError, match=said) as caught:
+            procs.spawn("echo", Echo).rank.call().get(timeout=60)
+    finally:
+        agent.rlimit(psutil.RLIMIT_FSIZE, before)
+    assert {failure.kind for failure in caught.value.failures} == {"never started"}
+    procs.stop().get(timeout=60)
+    assert spawn_procs({"gpus": 2}).spawn("echo", Echo).rank.call().get(timeout=60).values()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
@@ -235,3 +237,22 @@ def test_what_is_read_was_written_at_once_while_a_rank_writes_on_and_on(
         looks += 1
     a, b = ("a" * 32, "a" * 48), ("b" * 32, "b" * 48)
     assert seen == {(BUSY, 1, *a), (BUSY, 2, *a), (BUSY, 2, *b)}
+
+
+def test_where_there_is_no_room_for_it_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(OSError, match="No space left"):
+        Board(tmp_path / "5.board", RANKS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_without_a_file_is_that_of_a_mesh_without_processes() -> None:
+    board = Board(None, RANKS)
+    assert [board.read(rank).state for rank in range(RANKS)] == [NONE] * RANKS
+    board.clear(1)
+    board.close()

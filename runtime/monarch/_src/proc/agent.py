@@ -46,8 +46,8 @@ from monarch._src.proc.board import LEFT, NONE, Board
 from monarch._src.proc.casting import Casting
 from monarch._src.proc.memory import KillsForMemory
 from monarch._src.proc.outputs import Outputs
-from monarch._src.proc.spec import ENTRY, DropMesh, Ended, MeshSpec, NotStarted, Started
-from monarch._src.proc.starting import Starts, is_forked, kill_group, unlink
+from monarch._src.proc.spec import ENTRY, Ended, MeshSpec, NotStarted, Started
+from monarch._src.proc.starting import Starts, is_forked, kill_group, no_board, unlink
 from monarch._src.proc.system import TERMINATED
 from monarch._src.proc.tenure import Driver, Tenure
 from monarch._src.wire.frames import Payload
@@ -284,13 +284,18 @@ class Agent:
         actions = self._host.spawn_requested(message, now)
         if message.owner != self._tenure.client:
             self._node.reach(message.owner, message.owner_address)
-        board = Board(self._directory / f"{message.mesh:x}.board", message.ranks)
+        path = self._directory / f"{message.mesh:x}.board"
+        try:
+            board = Board(path, message.ranks)
+        except OSError as error:
+            board = Board(None, message.ranks)
+            self._starts.cannot(message.mesh, no_board(path, error))
         self._starts.took(2)  # the board's, and a new owner's
         self._boards[message.mesh] = board
         self._starts.tell(
             MeshSpec(
                 message.mesh, message.name, message.labels, message.sizes, str(self._directory),
-                self._cwd or message.cwd, message.path, message.preload, ENTRY, str(board.path),
+                self._cwd or message.cwd, message.path, message.preload, ENTRY, str(path),
                 message.bootstrap,
                 not message.commands or None in message.commands, message.while_restarting,
                 self._node.site, message.sites, self._tenure.serves_at,
@@ -396,7 +401,7 @@ class Agent:
                 self._outputs.drop(node)
                 self._node.drop(node)
                 unlink(self._directory / node)
-        self._starts.tell(DropMesh(mesh))
+        self._starts.drop(mesh)
         self._tenure.mesh_freed(mesh)
 
     # --- output -------------------------------------------------------------------------------

@@ -55,15 +55,15 @@ class Status(msgspec.Struct, frozen=True):
 class Board:
     """The agent's side: makes the file of one mesh and reads it."""
 
-    def __init__(self, path: Path, ranks: int) -> None:
+    def __init__(self, path: Path | None, ranks: int) -> None:
+        """`path`: None for a mesh none of whose processes will be.
+
+        Raises:
+            OSError: there is no room for the file, or it is there already.
+        """
         self.path = path
         self.ranks = ranks
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, SLOT * ranks)
-            self._map = mmap.mmap(fd, SLOT * ranks)
-        finally:
-            os.close(fd)
+        self._map = mmap.mmap(-1, SLOT * ranks) if path is None else _made(path, SLOT * ranks)
 
     def read(self, rank: int) -> Status:
         """What that rank does now."""
@@ -94,7 +94,8 @@ class Board:
     def close(self) -> None:
         """Unmap and remove the file."""
         self._map.close()
-        self.path.unlink(missing_ok=True)
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
 
 class Slot:
@@ -178,6 +179,21 @@ class Slot:
                 self._errors, self._busy, since, actor, endpoint,
             )  # fmt: skip
             shown[self._at] = number
+
+
+def _made(path: Path, size: int) -> mmap.mmap:
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(fd, size)
+        # Without room for it a rank that writes there would be killed (SIGBUS).
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+        return mmap.mmap(fd, size)
+    except BaseException:
+        path.unlink()
+        raise
+    finally:
+        os.close(fd)
 
 
 def _place(rank: int, number: int) -> int:

@@ -26,6 +26,7 @@ from monarch._src.proc.hardware import CUDA, nvidia_devices
 from monarch._src.proc.outputs import Outputs
 from monarch._src.proc.spec import (
     CannotBegin,
+    DropMesh,
     Ended,
     NotStarted,
     Started,
@@ -68,12 +69,22 @@ class Starts:
         self._ties = ties
         self._failed = failed
         self._waiting: deque[StartProc] = deque()
+        self._hindered: dict[int, str] = {}  # meshes none of whose procs can start, and why
         self._in_flight = 0
         self._room = 0  # descriptors known to be free, at least; counted again when used up
 
     def add(self, start: StartProc) -> None:
         """That one is to start."""
         self._waiting.append(start)
+
+    def cannot(self, mesh: int, why: str) -> None:
+        """None of that mesh can start."""
+        self._hindered[mesh] = why
+
+    def drop(self, mesh: int) -> None:
+        """That mesh is gone."""
+        self._hindered.pop(mesh, None)
+        self.tell(DropMesh(mesh))
 
     def took(self, descriptors: int) -> None:
         """So many are used for something else."""
@@ -91,8 +102,11 @@ class Starts:
             if proc.killed_for is not None:
                 self._failed(start.node, "its mesh was stopped before it began")
                 continue
-            if not self._fits():
-                self._failed(start.node, no_descriptors())
+            hindered = self._hindered.get(start.spec.mesh)
+            if hindered is None and not self._fits():
+                hindered = no_descriptors()
+            if hindered is not None:
+                self._failed(start.node, hindered)
                 continue
             try:
                 out_w, err_w = self._outputs.open(start.node)
@@ -205,6 +219,14 @@ def no_descriptors() -> str:
     return (
         f"the host agent is out of file descriptors (its limit is {limit}, each proc takes "
         f"{FDS_A_PROC}); raise the hard limit (`ulimit -Hn`) or spawn fewer procs"
+    )
+
+
+def no_board(path: Path, error: OSError) -> str:
+    """Why processes cannot be made, where their status board could not be."""
+    return (
+        f"its status board {path} cannot be made ({error.strerror}); make room in that file "
+        "system, or set XDG_RUNTIME_DIR to a directory with room before the session starts"
     )
 
 

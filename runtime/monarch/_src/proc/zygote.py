@@ -16,6 +16,7 @@ import contextlib
 import gc
 import importlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -276,15 +277,12 @@ class Zygote:
     def _reap(self) -> None:
         while True:
             try:
-                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                ended = _ended_child()
             except ChildProcessError:
                 return
-            if found is None:
+            if ended is None:
                 return
-            # While it is a zombie its pid, and so its group, is its own: end what it started.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(found.si_pid, signal.SIGKILL)
-            pid, status, usage = os.wait4(found.si_pid, 0)
+            pid, status, usage = ended
             place = self._ranks.pop(pid, None)
             if place is not None:
                 mesh, rank, life = place
@@ -295,6 +293,29 @@ class Zygote:
             self._agent.sendall(wire.encode(message))
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
+
+
+def _ended_child() -> tuple[int, int, resource.struct_rusage] | None:
+    """A child that has ended, as `os.wait4` tells of it, and with it what it had started.
+
+    Raises:
+        ChildProcessError: there are no children.
+    """
+    if not hasattr(os, "waitid"):  # as on macOS before Python 3.13
+        ended = os.wait4(-1, os.WNOHANG)
+        if ended[0]:
+            _end_group(ended[0])
+        return ended if ended[0] else None
+    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return None
+    _end_group(found.si_pid)  # while it is a zombie its pid, and so its group, is its own
+    return os.wait4(found.si_pid, 0)
+
+
+def _end_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _leave_a_stack() -> None:
