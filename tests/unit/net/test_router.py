@@ -274,6 +274,16 @@ def test_a_process_of_another_user_is_refused_though_it_came_as_far_as_the_socke
     assert not b._by_fd
 
 
+def test_who_connects_and_says_something_is_heard_by_one_look(
+    make_router: MakeRouter, sockets: Path, stranger: MakeStranger
+) -> None:
+    b = make_router("b")
+    stranger(address(sockets, "b"), "a").say([b"hello"])
+    b.wait(PATIENCE_S)
+    b.nothing_came()  # so that to receive is not to look
+    assert b.receive() == [b"a", b"hello"]
+
+
 # --- ends of pipes --------------------------------------------------------------------------------
 
 
@@ -290,8 +300,8 @@ def test_the_end_of_a_pipe_comes_behind_what_came_through_it(
     dies.socket.close()
     assert [received(b)[1] for _ in range(6)] == [b"%d" % number for number in range(5, 11)]
     while b.reachable(b"a"):
-        assert b.receive() is None
         b.wait(PATIENCE_S)
+        assert b.receive() is None
     assert b.receive() is None
     assert not b.send(b"a", [b"to whom?"])
 

@@ -478,7 +478,9 @@ class Router:
                 made.close()
                 continue
             made.setblocking(False)
-            self._pipe(made).accepted()
+            pipe = self._pipe(made)
+            pipe.accepted()
+            self._read(pipe)  # who connects says something at once
 
     def _try_again(self) -> None:
         """Connect to those who did not listen the last time, and accept again."""
