@@ -98,12 +98,13 @@ class Program:
         noted = self._noted
         noted.begin()
         node.baton.watch(noted.fd, noted.look)
-        node.start(MAIN_COMES_S)
         if lifeline != NO_LIFELINE:
             node.baton.watch(lifeline, _host_is_gone)
         runtime.slot.idle()  # before anybody can know of us and send something
         node.link(AGENT, address_of(spec.directory, AGENT))
         node.reach(ties.owner, ties.owner_address)
+        # After what is said first, for which it would take turns with this thread.
+        node.start(MAIN_COMES_S)
 
     def run(self) -> int:
         """Run actors until told to end; the exit status."""
