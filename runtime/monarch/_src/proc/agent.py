@@ -285,13 +285,7 @@ class Agent:
         if message.owner != self._tenure.client:
             self._node.reach(message.owner, message.owner_address)
         path = self._directory / f"{message.mesh:x}.board"
-        try:
-            board = Board(path, message.ranks)
-        except OSError as error:
-            board = Board(None, message.ranks)
-            self._starts.cannot(message.mesh, no_board(path, error))
-        self._starts.took(2)  # the board's, and a new owner's
-        self._boards[message.mesh] = board
+        # First, so that the zygote is awake and knows of it when it is to fork.
         self._starts.tell(
             MeshSpec(
                 message.mesh, message.name, message.labels, message.sizes, str(self._directory),
@@ -301,6 +295,13 @@ class Agent:
                 self._node.site, message.sites, self._tenure.serves_at,
             )
         )  # fmt: skip
+        try:
+            board = Board(path, message.ranks)
+        except OSError as error:
+            board = Board(None, message.ranks)
+            self._starts.cannot(message.mesh, no_board(path, error))
+        self._starts.took(2)  # the board's, and a new owner's
+        self._boards[message.mesh] = board
         for proc in self._host.meshes[message.mesh].procs:
             self._node.expect(proc.node)  # a cast may come before it
         self._tenure.spawned(message)
