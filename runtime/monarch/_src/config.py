@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -248,14 +248,13 @@ _lock = threading.Lock()
 _layers: list[dict[str, Any]] = [{}]
 
 
-def raw_environment() -> dict[bytes, bytes]:
-    """The environment as the system has it now.
+# The mapping behind `os.environ`, where it can be had: to ask that itself takes 20 times as long.
+_behind: Mapping[bytes, bytes] = getattr(os.environ, "_data", None) or os.environb
 
-    Of the mapping behind `os.environ`, where it can be had: to go through that itself takes 20
-    times as long.
-    """
-    behind: dict[bytes, bytes] | None = getattr(os.environ, "_data", None)
-    return dict(os.environb if behind is None else behind)
+
+def raw_environment() -> dict[bytes, bytes]:
+    """The environment as the system has it now."""
+    return dict(_behind)
 
 
 def _configured() -> dict[str, Any]:
@@ -310,7 +309,7 @@ def settings() -> Settings:
 
 def spin_s() -> float:
     """`settings().spin`, for as good as nothing where nothing sets it: each proc asks."""
-    return settings().spin if "MONARCH_SPIN" in os.environ or any(_layers) else SPIN_S
+    return settings().spin if b"MONARCH_SPIN" in _behind or any(_layers) else SPIN_S
 
 
 def for_new_procs() -> dict[str, str]:

@@ -90,21 +90,26 @@ def prepared(entry: str) -> Main:
 def begin(boot: Boot, lifeline: int, main: Main | None = None) -> int:
     """In any proc: go where the client works, then run it. Returns the exit status.
 
-    `main`: what the zygote has `prepared` for its forks.
+    `main`: what the zygote has `prepared` for its forks, which have its environment and path too.
     """
     spec = boot.spec
-    os.environ[CHILD_VARIABLE] = spec.directory
+    if main is None:
+        os.environ[CHILD_VARIABLE] = spec.directory
+        sys.path[:] = import_path(boot.path or spec.path, sys.path)
     if spec.cwd:
         try:
             os.chdir(spec.cwd)
         except OSError as error:
             sys.stderr.write(f"monarch: could not enter {spec.cwd}: {error.strerror}\n")
-    path = boot.path or spec.path
-    sys.path[:] = path + [p for p in sys.path if p not in path]
     if boot.affinity:
         _bind(boot.affinity)
     _reseed()
     return (main or prepared(spec.entry))(boot, lifeline)
+
+
+def import_path(client: list[str], own: list[str]) -> list[str]:
+    """Where a proc imports from: where its client does, and then where its Python does."""
+    return client + [p for p in own if p not in client]
 
 
 def _reseed() -> None:

@@ -16,6 +16,7 @@ _PR_SET_PTRACER = 0x59616D61  # "Yama"
 # In the environment of an agent, of procs, and of what these start: the directory of the session.
 CHILD_VARIABLE = "MONARCH_CHILD"
 TERMINATED = 128 + signal.SIGTERM  # the status of an agent that was told to end by that signal
+_HAS_YAMA = os.path.exists("/proc/sys/kernel/yama")
 _libc: ctypes.CDLL | None = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
@@ -36,8 +37,8 @@ def may_be_looked_into_by(process: int) -> None:
 
     Yama lets only parents look; py-spy is started by the host agent, two steps above us.
     """
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PTRACER, process, 0, 0, 0)  # an error where there is no Yama
+    if _libc is not None and _HAS_YAMA:
+        _libc.prctl(_PR_SET_PTRACER, process, 0, 0, 0)
 
 
 def pidfd(pid: int) -> int | None:

@@ -31,7 +31,7 @@ from typing import NoReturn, TypeAlias
 from monarch._src.net.interrupt import plain_signal
 from monarch._src.proc import layout
 from monarch._src.proc import spec as wire
-from monarch._src.proc.execute import begin, execute, prepared
+from monarch._src.proc.execute import begin, execute, import_path, prepared
 from monarch._src.proc.order import FUNCTIONS
 from monarch._src.proc.spec import (
     Begun,
@@ -44,7 +44,12 @@ from monarch._src.proc.spec import (
     Started,
     StartRank,
 )
-from monarch._src.proc.system import die_with_parent, may_be_looked_into_by, peak_bytes
+from monarch._src.proc.system import (
+    CHILD_VARIABLE,
+    die_with_parent,
+    may_be_looked_into_by,
+    peak_bytes,
+)
 
 LARGEST = 1 << 20
 IDLE_MS = 100
@@ -77,6 +82,7 @@ class Zygote:
         self._agent_pid = os.getppid()
         self._lifeline = lifeline
         self._meshes: dict[int, MeshSpec] = {}
+        self._paths: dict[int, list[str]] = {}  # where procs of these meshes import from
         self._broken: dict[int, str] = {}  # meshes none of whose procs can start, and why
         self._ranks: dict[int, tuple[int, int, int]] = {}  # pid -> (mesh, rank, life)
         self._inbox = memoryview(bytearray(LARGEST))  # takes the memory of the largest so far
@@ -140,6 +146,7 @@ class Zygote:
                     self._prepare(message)
                 case DropMesh():
                     self._meshes.pop(message.mesh, None)
+                    self._paths.pop(message.mesh, None)
                     self._broken.pop(message.mesh, None)
         self._start(starts)
 
@@ -165,9 +172,10 @@ class Zygote:
     def _prepare(self, spec: MeshSpec) -> None:
         if not spec.forks:
             return
-        added = [p for p in spec.path if p not in sys.path]
-        sys.path += added
+        own = sys.path[:]
+        path = self._paths[spec.mesh] = import_path(spec.path, own)
         try:
+            sys.path[:] = path
             for name in spec.preload:
                 importlib.import_module(name)
         except BaseException as error:
@@ -175,7 +183,7 @@ class Zygote:
                 f"preloading {name!r} failed with {type(error).__name__}: {error}"  # pyright: ignore[reportPossiblyUnboundVariable]
             )
         finally:
-            sys.path[:] = [p for p in sys.path if p not in added]
+            sys.path[:] = own
         if spec.preload:
             for stream in self._streams:  # or each fork would write what is held
                 stream.flush()
@@ -191,7 +199,11 @@ class Zygote:
         # One after the other with as little in between as can be: after a fork no page is ours
         # alone, and each that we write to is copied (docs/performance.md).
         pids: list[tuple[StartRank, int]] = []
+        own = path = sys.path[:]
         for message, fds in starts:
+            wanted = self._paths.get(message.mesh, own)
+            if wanted is not path:  # once for all of a mesh: each of them would pay more for it
+                sys.path[:] = path = wanted
             reason = self._hindered(message, fds)
             if reason is None:
                 # No reaping between fork and the note of who it is: SIGCHLD only sets a flag.
@@ -205,6 +217,7 @@ class Zygote:
                     pids.append((message, pid))
                     continue
             self._tell(NotStarted(message.mesh, message.rank, reason, message.life))
+        sys.path[:] = own
         begun: list[Begun] = []
         for message, pid in pids:
             self._ranks[pid] = (message.mesh, message.rank, message.life)
@@ -256,7 +269,9 @@ class Zygote:
             if start.command is not None:
                 execute(start.command, start.env, boot, self._lifeline)
             for name, value in start.env.items():
-                if value is not None:
+                if name == CHILD_VARIABLE:
+                    pass  # it names this session
+                elif value is not None:
                     os.environ[name] = value
                 else:
                     os.environ.pop(name, None)
