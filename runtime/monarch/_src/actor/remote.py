@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
 from monarch._src import errors
+from monarch._src.actor.source_lines import SourceLines
 from monarch._src.errors import ActorError, SupervisionError
 from monarch._src.failures import FailureKind, OutOfMemory, RankFailure
 from monarch._src.proc.system import memory_limit, rss_bytes
@@ -52,9 +53,10 @@ def source_of(filename: str) -> str | None:
 
 def keep_sources(sources: Mapping[str, str]) -> None:
     """Let tracebacks and debuggers here show code that came from elsewhere."""
+    entries = cast("dict[str, Any]", linecache.cache)
     for filename, text in sources.items():
         # Without an mtime, linecache.checkcache leaves the entry alone.
-        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+        entries[filename] = (len(text), None, SourceLines(text), filename)
 
 
 def ship(value: object, own: int = 0, *, loose: bool = False) -> Payload:
