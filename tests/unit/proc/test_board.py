@@ -251,6 +251,19 @@ def test_where_there_is_no_room_for_it_nothing_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_system_that_reserves_nothing_is_no_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "posix_fallocate", unknown, raising=False)
+    board = Board(tmp_path / "5.board", RANKS)
+    slot(board).idle()
+    assert board.read(1).state == IDLE
+    board.close()
+
+
 def test_one_without_a_file_is_that_of_a_mesh_without_processes() -> None:
     board = Board(None, RANKS)
     assert [board.read(rank).state for rank in range(RANKS)] == [NONE] * RANKS

@@ -19,6 +19,7 @@ began: whoever reads adds the time it is, so that nobody has to write in between
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
@@ -32,6 +33,8 @@ import msgspec
 SLOT = 256
 _FORMAT = struct.Struct("<IIQQqq32s48s")
 _LOOKS = 100
+# What a file system says that has no such call, where the C library has no way around that (musl).
+_CANNOT_RESERVE = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 NONE, IDLE, BUSY, LEFT = 0, 1, 2, 3
 Running: TypeAlias = "tuple[int, bytes, bytes]"  # since when (ns), actor, endpoint
 
@@ -185,15 +188,24 @@ def _made(path: Path, size: int) -> mmap.mmap:
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         os.ftruncate(fd, size)
-        # Without room for it a rank that writes there would be killed (SIGBUS).
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, size)
+        _reserve(fd, size)
         return mmap.mmap(fd, size)
     except BaseException:
         path.unlink()
         raise
     finally:
         os.close(fd)
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Have room for that file, where the system can tell: a rank that finds none gets a SIGBUS."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno not in _CANNOT_RESERVE:
+            raise
 
 
 def _place(rank: int, number: int) -> int:
