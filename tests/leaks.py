@@ -56,7 +56,7 @@ class Holdings:
             frozenset(processes()),
             frozenset(t for t in threading.enumerate() if _counts(t)),
             descriptors(),
-            frozenset(_SEGMENTS.iterdir()) if _SEGMENTS.is_dir() else frozenset(),
+            frozenset(segments()),
             frozenset(sessions.base_directory().glob(sessions.PREFIX + "*")),
         )
 
@@ -81,6 +81,13 @@ def processes() -> Iterator[psutil.Process]:
         with suppress(psutil.Error, OSError):
             if process.environ().get(TOKEN_VARIABLE) == token and process.pid != os.getpid():
                 yield process
+
+
+def segments() -> Iterator[Path]:
+    """What lies in shared memory, but for sessions of programs with another environment."""
+    with suppress(FileNotFoundError), os.scandir(_SEGMENTS) as entries:
+        # By what the listing says, for what goes meanwhile cannot be asked.
+        yield from (Path(entry) for entry in entries if not entry.is_dir(follow_symlinks=False))
 
 
 def descriptors() -> dict[str, str]:

@@ -220,6 +220,12 @@ def test_a_segment_that_a_stranger_has_mapped_is_the_strangers() -> None:
     assert lines == [f"1 open descriptor of pipe (number {lifeline})"]
 
 
+def test_a_session_of_a_program_with_another_environment_is_no_segment() -> None:
+    before = Holdings.now()
+    with tempfile.TemporaryDirectory(prefix=sessions.PREFIX, dir="/dev/shm"):
+        assert leaks(before) == []
+
+
 def test_a_session_directory_is_found_with_the_sockets_in_it() -> None:
     before = Holdings.now()
     directory = sessions.make()
