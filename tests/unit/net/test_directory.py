@@ -97,9 +97,14 @@ def test_where_no_directory_can_be_used_the_remedy_is_named(
 # --- in memory ------------------------------------------------------------------------------------
 
 
+def namespaces(monkeypatch: pytest.MonkeyPatch, **inodes: int) -> None:
+    """Be in these, which are those of the host unless said."""
+    monkeypatch.setattr(sessions, "_namespace", (sessions._INITIAL | inodes).__getitem__)
+
+
 @pytest.fixture
 def memory(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What stands for the file system in memory, on Linux without logind and a runtime directory.
+    """What stands for the file system in memory, in a container that has its own and no logind.
 
     `base` is no runtime directory then, but the temporary one.
     """
@@ -107,7 +112,7 @@ def memory(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place.mkdir(mode=0o700)
     monkeypatch.setattr(sessions, "_IN_MEMORY", str(place))
     monkeypatch.setattr(sessions, "_LOGIND", str(tmp_path / "no systemd"))
-    monkeypatch.setattr("sys.platform", "linux")
+    namespaces(monkeypatch, ipc=1, pid=2)
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(base))
     return place
@@ -135,9 +140,38 @@ def test_where_logind_may_remove_what_is_in_memory_sessions_are_elsewhere(
     assert sessions.base_directory() == base
 
 
-def test_on_other_systems_too(memory: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "darwin")
+def test_on_systems_without_namespaces_too(
+    memory: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(kind: str) -> int:
+        raise FileNotFoundError(kind)
+
+    monkeypatch.setattr(sessions, "_namespace", unknown)
     assert sessions.base_directory() == base
+    assert memory not in sessions.search_path()
+
+
+def test_a_container_with_the_memory_of_its_host_has_none_of_its_own_there(
+    memory: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespaces(monkeypatch, pid=2)
+    assert sessions.base_directory() == base
+    assert memory not in sessions.search_path(), "those of other containers are not ours to end"
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_on_a_host_without_logind_only_root_has_sessions_in_memory(
+    user: int, memory: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespaces(monkeypatch)
+    monkeypatch.setattr(os, "getuid", lambda: user)
+    assert sessions.base_directory() == (base if user else memory)
+
+
+def test_the_namespaces_of_this_process_are_told() -> None:
+    if not Path("/proc/self/ns").exists():
+        pytest.skip("a system without namespaces")
+    assert os.readlink("/proc/self/ns/ipc") == f"ipc:[{sessions._namespace('ipc')}]"
 
 
 def test_where_memory_is_full_too(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ AWAY = "away"  # what of it other hosts keep, which is to be ended before this i
 _LONGEST = 103 - len("/client-0123456789abcdef.sock")  # macOS: sun_path has 104 bytes
 _IN_MEMORY = "/dev/shm"
 _LOGIND = "/run/systemd/system"  # where systemd runs, and so may logind
+_INITIAL = {"ipc": 0xEFFFFFFF, "pid": 0xEFFFFFFC}  # the namespaces of Linux itself, by inode
 _ROOM = 4 << 20  # bytes; a session takes some KiB, and the log of its agent may grow
 
 
@@ -49,13 +49,13 @@ def _candidates(logs: bool) -> list[str]:
 
 
 def _memory_lasts() -> bool:
-    """Whether there is a file system in memory for all users, with room, and what is there stays.
+    """Whether there is a file system in memory, with room, in which sessions stay.
 
     To make a socket on a disk takes a process as long as a twentieth of its start. But logind
     removes what a user has in memory when he has logged out (RemoveIPC). Where that runs there
     mostly is a runtime directory, which is in memory too.
     """
-    if sys.platform != "linux" or os.path.isdir(_LOGIND):
+    if os.path.isdir(_LOGIND) or not _memory_is_ours():
         return False
     try:
         found = os.statvfs(_IN_MEMORY)
@@ -64,9 +64,28 @@ def _memory_lasts() -> bool:
     return found.f_bavail * found.f_frsize >= _ROOM
 
 
+def _memory_is_ours() -> bool:
+    """Whether who shares that memory also sees our processes, and no logind knows of us.
+
+    A container may be given that of its host (`--ipc=host`), where others have theirs too.
+    """
+    try:
+        if _namespace("ipc") != _INITIAL["ipc"]:
+            return True
+        return os.getuid() == 0 and _namespace("pid") == _INITIAL["pid"]
+    except OSError:  # no Linux, or none that tells
+        return False
+
+
+def _namespace(kind: str) -> int:
+    return os.stat(f"/proc/self/ns/{kind}").st_ino
+
+
 def search_path() -> list[Path]:
     """Where programs of this user may have sessions, whatever their environment."""
-    found = [*_candidates(logs=True), f"/run/user/{os.getuid()}", _IN_MEMORY]
+    found = [*_candidates(logs=True), f"/run/user/{os.getuid()}"]
+    if _memory_is_ours():
+        found.append(_IN_MEMORY)
     return [Path(p) for p in dict.fromkeys(map(os.path.realpath, found)) if os.path.isdir(p)]
 
 
