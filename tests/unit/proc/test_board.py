@@ -239,25 +239,28 @@ def test_what_is_read_was_written_at_once_while_a_rank_writes_on_and_on(
     assert seen == {(BUSY, 1, *a), (BUSY, 2, *a), (BUSY, 2, *b)}
 
 
+def reserves_nothing(monkeypatch: pytest.MonkeyPatch, why: int) -> None:
+    """To reserve room in a file fails, with that errno."""
+
+    def fails(fd: int, offset: int, size: int) -> None:
+        raise OSError(why, os.strerror(why))
+
+    monkeypatch.setattr(os, "posix_fallocate", fails, raising=False)
+
+
 def test_where_there_is_no_room_for_it_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(fd: int, offset: int, size: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    reserves_nothing(monkeypatch, errno.ENOSPC)
     with pytest.raises(OSError, match="No space left"):
         Board(tmp_path / "5.board", RANKS)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_system_that_reserves_nothing_is_no_reason(
+def test_a_file_system_that_cannot_reserve_room_is_no_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unknown(fd: int, offset: int, size: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-
-    monkeypatch.setattr(os, "posix_fallocate", unknown, raising=False)
+    reserves_nothing(monkeypatch, errno.EOPNOTSUPP)
     board = Board(tmp_path / "5.board", RANKS)
     slot(board).idle()
     assert board.read(1).state == IDLE

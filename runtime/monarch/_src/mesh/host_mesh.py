@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
-import site
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -24,6 +22,7 @@ from monarch._src.config import for_new_procs, module_names, settings
 from monarch._src.core.ids import host_of_site, parse_proc_node
 from monarch._src.errors import MeshStoppedError, SupervisionError
 from monarch._src.failures import RankFailure
+from monarch._src.mesh.clients_place import clients_path, working_directory
 from monarch._src.mesh.proc_mesh import (
     OwnedProcs,
     ProcMesh,
@@ -211,8 +210,8 @@ class HostMesh(MeshTrait):
             owner=run.name,
             owner_address=run.node.address,
             env=environments,
-            cwd=_cwd(),
-            path=_import_path(all(c is None or is_this_python(c.program) for c in commands)),
+            cwd=working_directory(),
+            path=clients_path(all(c is None or is_this_python(c.program) for c in commands)),
             preload=list(modules),
             startup_s=current_settings.startup_s,
             cleanup_s=current_settings.cleanup_s,
@@ -469,34 +468,6 @@ def _checked_dims(per_host: Mapping[str, int]) -> Extent:
     if count > MOST_PROCS:
         raise ValueError(f"{count} processes on one host; the most is {MOST_PROCS}")
     return Extent(tuple(per_host), tuple(per_host.values()))
-
-
-def _cwd() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return "/"  # the client's own directory is gone
-
-
-def _import_path(same_python: bool) -> list[str]:
-    """Where this process imports from, so that procs find the same modules."""
-    path = _absolute(_cwd(), tuple(sys.path))
-    if not same_python:
-        # Another interpreter has a library of its own; a command may end in another.
-        owned = {os.path.dirname(os.__file__), *site.getsitepackages()}
-        zipped = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
-        path = [
-            p
-            for p in path
-            if os.path.basename(p) != zipped
-            and not any(p == o or p.startswith(o + os.sep) for o in owned)
-        ]
-    return list(dict.fromkeys(path))
-
-
-@lru_cache(maxsize=1)
-def _absolute(here: str, path: tuple[str, ...]) -> list[str]:
-    return [os.path.abspath(os.path.join(here, p)) for p in path]
 
 
 set_proc_maker(lambda ref, node: this_proc() if ref is None else _one_proc(ref, node))

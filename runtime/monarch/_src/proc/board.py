@@ -190,7 +190,7 @@ def _made(path: Path, size: int) -> mmap.mmap:
         os.ftruncate(fd, size)
         _reserve(fd, size)
         return mmap.mmap(fd, size)
-    except BaseException:
+    except BaseException:  # raised on; a file without a board would be in the way of the next one
         path.unlink()
         raise
     finally:
