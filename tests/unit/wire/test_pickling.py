@@ -7,9 +7,10 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -176,6 +177,33 @@ def test_what_a_cell_defines_brings_its_source(cell: dict[str, Any]) -> None:
     payload = dumps((cell["Disc"], (2,)), source_of)
     loads(over_the_wire(payload), kept.update)
     assert kept == {CELL: SOURCE}
+
+
+def test_code_keeps_its_file_line_and_nested_functions_under_any_release_of_cloudpickle(
+    cell: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_the_file(code: CodeType) -> Any:
+        raise AssertionError(f"the pickler asked cloudpickle to reduce {code}")
+
+    monkeypatch.setitem(cloudpickle.Pickler._dispatch_table, CodeType, without_the_file)
+
+    def nested(scale: float) -> Callable[[float], float]:
+        def scaled(value: float, *, bias: float = 1.0) -> float:
+            try:
+                return value * scale + bias
+            finally:
+                assert scale
+
+        return scaled
+
+    here = nested.__code__
+    there = travelled(nested).__code__
+    assert there == here  # names, constants, byte code, first line and exception table
+    assert there.co_filename == here.co_filename == __file__
+    assert list(there.co_lines()) == list(here.co_lines())
+    assert travelled(nested)(2.0)(3.0) == 7.0
+    assert travelled(nested(2.0))(3.0, bias=0.0) == 6.0
+    assert travelled(cell["Disc"]).area.__code__.co_filename == CELL
 
 
 class Fails:

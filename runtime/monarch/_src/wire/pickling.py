@@ -30,6 +30,7 @@ import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
 from monarch._src.wire.buffers import Buffer as WriteBuffer
 from monarch._src.wire.buffers import FrozenBuffer, whole
+from monarch._src.wire.code_objects import reduce_code
 from monarch._src.wire.frames import OUT_OF_BAND, Buffer, Payload, carried
 from monarch._src.wire.memory import copied
 from monarch._src.wire.storages import (
@@ -75,7 +76,7 @@ def _keeper(
 
 
 class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
-    """cloudpickle's, noting which files the code that travels by value came from."""
+    """cloudpickle's, which keeps the file name of code and notes the files that code came from."""
 
     def __init__(
         self, file: io.BytesIO, buffers: list[Buffer], loose: list[int] | None = None
@@ -107,11 +108,12 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
             return reduce_storage(obj, self._storages) or NotImplemented
         if kind is FunctionType and is_rebuild_of_untyped(obj):
             return rebuild_of_untyped, ()
+        if kind is CodeType:
+            self.files.add(obj.co_filename)
+            return reduce_code(obj)
         reduced = super().reducer_override(obj)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
         if kind is FunctionType and reduced is not NotImplemented:
             self.files.add(obj.__code__.co_filename)
-        elif kind is CodeType:
-            self.files.add(obj.co_filename)
         return cast(Any, reduced)
 
 
