@@ -77,17 +77,19 @@ class Kernel:
         self.manager = manager
         self.client = client
 
-    def run(self, code: str) -> Shown:
-        """Execute a cell and wait until it has ended."""
+    def run(self, code: str, *, numbered: bool = True) -> Shown:
+        """Execute a cell and wait until it has ended; it counts in `In[...]` if it is numbered."""
         shown = Shown("ok")
-        for message in self.watch(code, shown):
+        for message in self.watch(code, shown, numbered=numbered):
             del message
         return shown
 
-    def watch(self, code: str, shown: Shown | None = None) -> Iterator[dict[str, Any]]:
+    def watch(
+        self, code: str, shown: Shown | None = None, *, numbered: bool = True
+    ) -> Iterator[dict[str, Any]]:
         """Execute a cell; its messages as they come, until it has ended."""
         shown = Shown("ok") if shown is None else shown
-        request = self.client.execute(code)
+        request = self.client.execute(code, store_history=numbered)
         while True:
             message = self.client.get_iopub_msg(timeout=PATIENCE)
             if message["parent_header"].get("msg_id") != request:
@@ -175,8 +177,8 @@ class Kernel:
 
 
 @contextmanager
-def running_kernel(folder: Path) -> Iterator[Kernel]:
-    """A kernel with the extension loaded, over sockets in `folder`; ended on the way out."""
+def running_kernel(folder: Path, *, loaded: bool = True) -> Iterator[Kernel]:
+    """A kernel, with the extension `loaded`, over sockets in `folder`; ended on the way out."""
     manager = KernelManager(transport="ipc", ip=str(folder / "k"))
     manager.start_kernel(cwd=str(folder))
     client = manager.client()
@@ -184,6 +186,9 @@ def running_kernel(folder: Path) -> Iterator[Kernel]:
         client.start_channels()
         client.wait_for_ready(timeout=PATIENCE)
         kernel = Kernel(manager, client)
+        if not loaded:
+            yield kernel
+            return
         kernel.ok("%load_ext monarch_jupyter")
         # How much is folded must not depend on how busy this machine is.
         kernel.hold_output(PATIENCE)

