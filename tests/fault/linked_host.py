@@ -1,11 +1,10 @@
 """A program of a host that links to another, sends it numbers, and checks those that it gets.
 
-    linked_host.py KEYS NAME LIVENESS SIZE WAY listen ADDRESS
-    linked_host.py KEYS NAME LIVENESS SIZE WAY dial PEER ADDRESS
+    linked_host.py KEYS NAME LIVENESS SIZE listen ADDRESS
+    linked_host.py KEYS NAME LIVENESS SIZE dial PEER ADDRESS
 
-Each number has SIZE bytes with it. WAY: `trunk`, or `ZeroMQ` for that alone. Says what happens as
-lines of JSON. On its input: `stop`, send no more but how many there were; and `hold SECONDS`, let
-no other thread of Python run for so long.
+Each number has SIZE bytes with it. Says what happens as lines of JSON. On its input: `stop`, send
+no more but how many there were; and `hold SECONDS`, let no other thread of Python run for so long.
 """
 
 from __future__ import annotations
@@ -39,16 +38,12 @@ def say(**facts: Any) -> None:
 class Host:
     """One end. Sends from its main thread, receives there too."""
 
-    def __init__(
-        self, directory: str, name: str, liveness_s: float, size: int, way: str, role: Role
-    ) -> None:
+    def __init__(self, directory: str, name: str, liveness_s: float, size: int, role: Role) -> None:
         self.filling = b"x" * size
         own = keys.load(directory, None, role)
         self.links = Links(
-            name, own, Audit(None), bounds_of(liveness_s), liveness_s / 6, self.deliver, self.told,
-            trunks=way == "trunk",
-        )  # fmt: skip
-        self.no_trunk = "?"
+            name, own, Audit(None), bounds_of(liveness_s), liveness_s / 6, self.deliver, self.told
+        )
         self.peer = ""
         self.sent = self.got = 0
         self.in_order = True
@@ -88,9 +83,6 @@ class Host:
 
     def feed(self) -> None:
         link = self.links.link_to(self.peer)
-        if (why := self.links.why_no_trunk(self.peer)) != self.no_trunk:
-            self.no_trunk = why
-            say(no_trunk=why)
         while not self.stopping and link.unsaid < AHEAD:
             try:
                 self.links.send(self.peer, [b"%d " % (self.sent + 1), self.filling])
@@ -105,9 +97,9 @@ class Host:
 
 
 def main() -> None:
-    directory, name, liveness, size, way, what, *rest = sys.argv[1:]
+    directory, name, liveness, size, what, *rest = sys.argv[1:]
     role = Role.WORKER if what == "listen" else Role.OWNER
-    host = Host(directory, name, float(liveness), int(size), way, role)
+    host = Host(directory, name, float(liveness), int(size), role)
     if what == "listen":
         say(listening=str(host.links.listen(parse_listening(rest[0]))))
     else:

@@ -32,18 +32,10 @@ def size() -> int:
     return 200
 
 
-@pytest.fixture(params=["trunk", "ZeroMQ"])
-def way(request: pytest.FixtureRequest) -> str:
-    """By what the numbers go."""
-    return request.param
-
-
 @pytest.fixture
-def pair(
-    hosts: Hosts, job: str, liveness_s: float, size: int, where: str, way: str
-) -> Iterator[Pair]:
+def pair(hosts: Hosts, job: str, liveness_s: float, size: int, where: str) -> Iterator[Pair]:
     """The listening and the dialling side, with numbers on their way in both directions."""
-    terms = (str(liveness_s), str(size), way)
+    terms = (str(liveness_s), str(size))
     listen = (PROGRAM, job, "worker", *terms, "listen", "tcp://*:26600")
     dial = (PROGRAM, job, "client", *terms, "dial", "worker", f"tcp://{where}:26600")
     with hosts.program(1, *listen) as worker:
@@ -51,8 +43,6 @@ def pair(
         with hosts.program(2, *dial) as client:
             for program in (worker, client):
                 wait_for_notice(program, "LinkUp")
-                if way == "trunk":
-                    program.wait_for(lambda line: line.get("no_trunk") == "")
                 program.wait_for(lambda line: "progress" in line)
             yield worker, client
 
@@ -124,35 +114,17 @@ def test_a_host_whose_interpreter_is_held_for_longer_is_busy_and_not_lost(pair: 
     everything_came_once_and_in_order(pair)
 
 
-@pytest.mark.parametrize("way", ["trunk"])
-def test_after_a_cut_there_is_a_trunk_again(hosts: Hosts, pair: Pair) -> None:
-    hosts.cut(1)
-    for program in pair:
-        wait_for_notice(program, "LinkDown")
-    hosts.mend(1)
-    for program in pair:
-        program.wait_for(lambda line: line.get("no_trunk") == "")
-    everything_came_once_and_in_order(pair)
-
-
-@pytest.mark.parametrize("way", ["trunk"])
 @pytest.mark.parametrize("says_no", [True, False], ids=["refused", "dropped"])
-def test_where_one_port_is_open_the_link_stays_with_zeromq(
-    hosts: Hosts, job: str, says_no: bool, way: str
+def test_a_link_needs_no_port_but_the_one_that_was_dialled(
+    hosts: Hosts, job: str, says_no: bool
 ) -> None:
     hosts.open_only(1, 26600, says_no=says_no)
-    terms = ("20", "200", way)
+    terms = ("20", "200")
     listen = (PROGRAM, job, "worker", *terms, "listen", "tcp://*:26600")
     dial = (PROGRAM, job, "client", *terms, "dial", "worker", f"tcp://{v4(1)}:26600")
     with hosts.program(1, *listen) as worker:
         worker.wait_for(lambda line: "listening" in line)
         with hosts.program(2, *dial) as client:
-            if says_no:  # before there is any progress, perhaps
-                why = client.wait_for(lambda line: "cannot" in line.get("no_trunk", ""))["no_trunk"]
-                assert f"cannot connect to {v4(1)}:" in why
-                assert "Connection refused" in why
             for program in (worker, client):
                 program.wait_for(lambda line: "progress" in line)
             everything_came_once_and_in_order((worker, client))
-            for program in (worker, client):
-                assert "" not in program.said("no_trunk")

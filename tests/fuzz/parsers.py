@@ -146,8 +146,6 @@ LINK_MESSAGES = [
     linking.Pong(12, 1, 0, 1 << 20),
     linking.Bye(12, True, "why"),
     linking.LinkRefused(12, "why"),
-    linking.TrunkOffer(12, 1, 40_000, bytes(64)),
-    linking.TrunkBegins(12, 1),
 ]
 
 
@@ -266,7 +264,7 @@ def texts(valid: Sequence[bytes]) -> Callable[[Source], bytes]:
 
 def _comes(pieces: Frames) -> None:
     """A stream hands on messages that have a first frame, which can't be written to."""
-    for told in ([], None):  # of a pipe, and of a trunk
+    for told in ([], None):  # where words may come, and where none may
         splitter = Splitter(b"from", words=told)
         for piece in pieces:
             for message in fed(splitter, piece):
@@ -277,8 +275,6 @@ def _comes(pieces: Frames) -> None:
 def _link_says(parts: Frames) -> None:
     """A link, as it is after its hello, takes whatever can be decoded, and stays sound."""
     message = linking.decode_link(parts)
-    if isinstance(message, (linking.TrunkOffer, linking.TrunkBegins)):
-        return  # these are not for it
     link = Link("worker-1", 9, link_versions(), "client-1", Bounds(20.0, 1.0), 0.0)
     link.connected(0.0)
     link.received(LINK_MESSAGES[0], [], 0.0)

@@ -19,7 +19,6 @@ import pytest
 
 from monarch._src.actor.runtime import runtime
 from monarch._src.core.room import QUEUE
-from monarch._src.data.lender import InOwnSegment
 from monarch.actor import (
     Actor,
     BootstrapCommand,
@@ -192,29 +191,6 @@ def test_bytes_for_other_hosts_alone_leave_from_where_they_are(readers: Reader) 
     assert after.served_bytes - before.served_bytes == 3 * SIZE
     assert after.placed == before.placed
     until(lambda: sys.getrefcount(data) == references, "what was sent is kept")
-
-
-def test_pieces_are_received_where_they_belong_once_there_is_memory_for_them(
-    readers: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copied: list[int] = []
-    put = InOwnSegment.put
-
-    def seen(self: InOwnSegment, part: int, at: int, data: Any) -> None:
-        copied.append(len(data))
-        put(self, part, at, data)
-
-    one = readers.slice(hosts=1, gpus=1)
-    monkeypatch.setattr(InOwnSegment, "put", seen)
-
-    def arrives_in_place() -> bool:
-        copied.clear()
-        made = one.make.call_one(SIZE).get(timeout=PATIENCE_S)
-        assert int(made.sum()) == sum_of(SIZE)
-        assert file_of(made)
-        return not copied
-
-    until(arrives_in_place, "each piece was copied to its place, though the segment was in use")
 
 
 def test_what_has_no_large_payload_does_not_wait_for_those_that_have(

@@ -70,20 +70,6 @@ def test_a_piece_that_was_not_asked_for_is_refused(piece: tuple[int, int, int]) 
     fetching.validate()
 
 
-def test_what_is_owed_is_what_was_asked_for_and_has_not_come() -> None:
-    fetching: Fetching[str] = Fetching()
-    size = CREDIT + 2 * PIECE
-    number, asks = fetching.wanted(LANE, "large", [size, 10])
-    assert all(fetching.is_owed(number, ask.part, ask.at, ask.size) for ask in asks)
-    assert not fetching.is_owed(number, 0, CREDIT, PIECE), "there was no credit for it yet"
-    fetching.piece_came(number, 0, 0, PIECE)
-    assert fetching.is_owed(number, 0, CREDIT, PIECE)
-    assert not fetching.is_owed(number, 0, 0, PIECE), "it is here"
-    assert not fetching.is_owed(number, 0, PIECE, size), "more than there is"
-    for part, at, length in ((0, PIECE, 0), (0, PIECE, -1), (0, -1, 5), (1, -1, 5), (2, 0, 1)):
-        assert not fetching.is_owed(number, part, at, length)
-
-
 def test_of_a_sender_that_has_ended_what_is_here_is_handed_on_and_the_rest_dropped() -> None:
     fetching: Fetching[str] = Fetching()
     lost, _ = fetching.wanted(LANE, "lost", [10])

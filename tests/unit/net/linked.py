@@ -25,18 +25,15 @@ class Party:
     """A process, as far as links go: what it got, and what it was told, in order."""
 
     def __init__(
-        self, name: str, keys: Keys | None, log: Path | None, bounds: Bounds, heartbeat_s: float,
-        *, trunks: bool = False,
-    ) -> None:  # fmt: skip
+        self, name: str, keys: Keys | None, log: Path | None, bounds: Bounds, heartbeat_s: float
+    ) -> None:
         self.name = name
         self.audit = Audit(log)
         self.messages: queue.SimpleQueue[tuple[str, list[bytes]]] = queue.SimpleQueue()
         self.notices: queue.SimpleQueue[tuple[str, Notice]] = queue.SimpleQueue()
         self.handles = True
         self.unhandled: list[tuple[str, int]] = []
-        self.links = Links(
-            name, keys, self.audit, bounds, heartbeat_s, self._deliver, self._told, trunks=trunks
-        )
+        self.links = Links(name, keys, self.audit, bounds, heartbeat_s, self._deliver, self._told)
         self._ending = False
         self._thread = threading.Thread(target=self._pump, name=f"pumps-{name}")
         self._thread.start()
@@ -79,13 +76,6 @@ class Party:
     def is_up(self) -> None:
         """Wait until its link is."""
         self.next_notice(LinkUp)
-
-    def by_trunk(self, peer: Party) -> None:
-        """Have what the two say go by a trunk, both ways: talk until it does."""
-        for one, other in ((self, peer), (peer, self)):
-            while one.links.why_no_trunk(other.name):
-                one.send(other, b"?")
-                other.next_message()
 
     def close(self) -> None:
         self._ending = True

@@ -16,17 +16,14 @@ from monarch._src.net import link_terms, links
 from tests.unit.net.linked import Load, Make, Party
 
 
-@pytest.fixture(params=["ZeroMQ", "trunk"])
-def pair(make_party: Make, job_keys: Load, request: pytest.FixtureRequest) -> tuple[Party, Party]:
-    """A worker that listens, and an owner that has dialled it; what they say goes either way."""
-    by_trunk = request.param == "trunk"
-    worker = make_party("worker-1", job_keys(Role.WORKER), trunks=by_trunk)
-    owner = make_party("client-1", job_keys(Role.OWNER), trunks=by_trunk)
+@pytest.fixture
+def pair(make_party: Make, job_keys: Load) -> tuple[Party, Party]:
+    """A worker that listens, and an owner that has dialled it."""
+    worker = make_party("worker-1", job_keys(Role.WORKER))
+    owner = make_party("client-1", job_keys(Role.OWNER))
     owner.dial(worker, worker.listen())
     owner.is_up()
     worker.is_up()
-    if by_trunk:
-        owner.by_trunk(worker)
     return worker, owner
 
 

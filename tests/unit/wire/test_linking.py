@@ -18,8 +18,6 @@ from monarch._src.wire.linking import (
     LinkRefused,
     Ping,
     Pong,
-    TrunkBegins,
-    TrunkOffer,
     decode_link,
     encode_link,
 )
@@ -28,7 +26,6 @@ HELLO = LinkHello("agent-1", 1 << 62, {"monarch": "0.1.0"}, 0, 0, 8 << 20, True)
 MESSAGES = [
     HELLO, Data(1, 2, 3, 4), Ack(1, 2, 3), Ping(1, 2, 3, 4), Pong(1, 2, 3, 4),
     Bye(1, True, "gone"), LinkRefused(1, "table"),
-    TrunkOffer(1, 2, 3, b"keys"), TrunkBegins(1, 2),
 ]  # fmt: skip
 
 

@@ -41,7 +41,6 @@ from monarch._src.net.links import Links
 LISTENER = "reach"
 PROBES = 50
 PIECE = 1 << 20
-TRUNK_S = 2.0
 
 
 class Missing(Exception):
@@ -93,9 +92,7 @@ def _listen(where: str, own: str | None, audit_file: str | None, once: bool) -> 
         links.handled(peer, size)
 
     audit = Audit(audit_file)
-    links = Links(
-        LISTENER, found, audit, bounds_of(30.0), 5.0, taken, told, trunks=True,
-    )  # fmt: skip
+    links = Links(LISTENER, found, audit, bounds_of(30.0), 5.0, taken, told)
     try:
         got = _listened(links, listening, trusts_all)
         print(f"listening at {got}", flush=True)
@@ -161,7 +158,7 @@ def _dial(
     name = OBSERVER if found is not None and found.role is Role.OBSERVER else f"{LISTENER}-"
     links = Links(
         f"{name}{os.urandom(4).hex()}", found, Audit(None), bounds_of(timeout_s), timeout_s / 6,
-        taken, told, trunks=True,
+        taken, told,
     )  # fmt: skip
     try:
         links.dial(LISTENER, at)
@@ -169,7 +166,6 @@ def _dial(
         _until(links, lambda: link.state is LinkState.UP, problems)
         job = "" if found is None else f" of job {found.allowed.job}"
         rows = [("  keys", f"accepted, as {role}{job}"), ("  versions", "equal")]
-        rows.append(("  trunk", _trunk(links, problems)))
         rows.append(("  answers", _answers(links, problems)))
         if found is not None and found.role is Role.OBSERVER:
             rows.append(("  carries", "not measured: an observer sends nothing"))
@@ -195,17 +191,6 @@ def _until(links: Links, done: Callable[[], Any], problems: list[str]) -> None:
         if problems:
             raise Missing(problems[0])
         links.wait(1.0)
-
-
-def _trunk(links: Links, problems: list[str]) -> str:
-    until = time.monotonic() + TRUNK_S
-    while (why := links.why_no_trunk(LISTENER)) and not why.startswith("cannot"):
-        if problems:
-            raise Missing(problems[0])
-        if time.monotonic() >= until:
-            break
-        links.wait(0.1)
-    return "yes" if not why else f"none: {why}. Slower, and nothing else: all goes by ZeroMQ"
 
 
 def _answers(links: Links, problems: list[str]) -> str:

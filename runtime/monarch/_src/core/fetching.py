@@ -95,13 +95,6 @@ class Fetching(Generic[Item]):
         self._lanes.setdefault(lane, deque()).append(_Waiting(item, self._number))
         return self._number, self._asks(lane[0])
 
-    def is_owed(self, number: int, part: int, at: int, size: int) -> bool:
-        """Whether that piece was asked for and has not come."""
-        fetch = self._fetches[number]
-        if at < 0 or not fetch.came <= (part, at) < fetch.asked:
-            return False
-        return 0 < size <= min(fetch.owed, fetch.parts[part] - at)
-
     def piece_came(self, number: int, part: int, at: int, size: int) -> tuple[list[Ask], bool]:
         """That piece is here: what to ask for next, and whether all of the payload is.
 

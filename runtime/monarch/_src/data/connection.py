@@ -26,8 +26,8 @@ from monarch._src.wire.sealed import (
     SealError,
     Unsealer,
     give_back,
-    head_at,
     room_for_one,
+    sealed_size,
 )
 
 CHUNK = 1 << 21
@@ -154,12 +154,9 @@ class SealedConnection(Connection):
         if have < HEAD:
             return HEAD
         try:
-            size, other = head_at(room, 0)
+            return HEAD + sealed_size(room) + TAG
         except SealError as error:
             raise ConnectionError(str(error)) from None
-        if other:
-            raise ConnectionError("a record that does not belong there")
-        return HEAD + size + TAG
 
     def again(self) -> Connection:
         made = SealedConnection(self._socket.dup(), self._sealer, self._unsealer)

@@ -125,11 +125,8 @@ class Fetcher:
         self._numbers: dict[tuple[str, int, int], int] = {}  # by sender, its key and its number
         self._watched: set[tuple[str, str]] = set()
         self._unable: set[str] = set()  # nodes of this host that can map no segment of ours
-        # Where pieces are put as they come: by the payload, and by the part and the place in it.
-        self._placed: dict[int, dict[tuple[int, int], memoryview]] = {}
         self.fetched_bytes = 0
         gateway.passes = self._passes
-        gateway.places = self._places
 
     # --- what links bring -------------------------------------------------------------------------
 
@@ -180,20 +177,6 @@ class Fetcher:
         (site, sender, _), own = lane, self._node
         return self._gateway.pass_on(own.name, own.site, sender, site, encode(message))
 
-    def _places(self, sender: str, site: str, part: PayloadPart, size: int) -> memoryview | None:
-        """See `Gateway.places`."""
-        lane = site, sender, ""
-        number = self._numbers.get((_named(lane), part.key, part.word))
-        if number is None or not self._fetching.is_owed(number, part.part, part.at, size):
-            return None
-        here = self._coming[number].here
-        if not isinstance(here, InOwnSegment):
-            return None
-        room = here.room_at(part.part, part.at, size)
-        if room is not None:
-            self._placed.setdefault(number, {})[part.part, part.at] = room
-        return room
-
     def on_part(self, peer: str, message: PayloadPart, payload: Payload) -> None:
         """A piece of a payload came."""
         number = self._numbers.get((peer, message.key, message.word))
@@ -208,9 +191,7 @@ class Fetcher:
         (piece,) = cast("tuple[Buffer]", tuple(payload.buffers))
         try:
             asks, is_here = self._fetching.piece_came(number, message.part, message.at, len(piece))
-            placed = self._placed.get(number, {}).pop((message.part, message.at), None)
-            if piece is not placed:
-                coming.here.put(message.part, message.at, piece)
+            coming.here.put(message.part, message.at, piece)
         except (OSError, ValueError) as error:
             log.warning("a payload of %s is lost on its way: %s", peer, error)
             self._drop([number])
@@ -243,7 +224,6 @@ class Fetcher:
         if coming is None or coming.lent is None:
             return None
         lent = coming.lent
-        self._placed.pop(number, None)
         del self._numbers[_named(coming.lane), lent.key, lent.word]
         self._say(coming.lane, PayloadTaken(lent.number, lent.key, lent.word))
         return coming.lane

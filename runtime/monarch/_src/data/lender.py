@@ -155,14 +155,6 @@ class _File:
             kernel.write_at(self.fd, source + there, size - there, at + there)
             self.filled = max(self.filled, at + size)
 
-    def room_at(self, at: int, size: int, holder: object) -> memoryview | None:
-        """That stretch, to be written to, if there is memory; who has it has `holder` too."""
-        if self.mapped is None or at + size > self.filled:
-            return None
-        root = self.mapped.over()
-        cast(Any, root.obj).placed = holder
-        return root[at : at + size]
-
     def over(self) -> memoryview:
         """All of it, read-only; keeps the mapping."""
         if self.mapped is None:
@@ -226,14 +218,6 @@ class InOwnSegment(Placed):
             OSError: there is not enough memory.
         """
         self._file.put(self.spans[part][0] + at, data)
-
-    def room_at(self, part: int, at: int, size: int) -> memoryview | None:
-        """Where to write that piece of a part; None: there is no memory yet, but by `put`.
-
-        The view keeps the segment held.
-        """
-        begin = self.spans[part][0] + at
-        return self._file.room_at(begin, size, self)
 
     def unsent(self, lent: InSegment, node: str, message: Message) -> None:
         """See `Placed`."""

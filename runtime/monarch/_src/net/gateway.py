@@ -38,7 +38,6 @@ from monarch._src.wire.frames import Buffer, FrameError, Payload, decode, encode
 from monarch._src.wire.messages import (
     AnyMessage,
     Message,
-    PayloadPart,
     Relay,
     SiteRoom,
     Snapshot,
@@ -47,8 +46,6 @@ from monarch._src.wire.messages import (
 log = logging.getLogger("monarch.net")
 REPORT = 1 << 18  # bytes
 ENDS = (PeerLost, PeerLeft, PeerRefused)
-# Where a piece of so many bytes is to be put, of a payload of that node of that site.
-Places = Callable[[str, str, PayloadPart, int], "memoryview | None"]
 # Whether these frames of a node of a site, for a node of this one, may be handed in now.
 Passes = Callable[[str, str, str, Sequence[Buffer]], bool]
 
@@ -96,18 +93,15 @@ class Gateway:
         self.dialable: dict[str, list[Address]] = {}
         # Holds back what has a payload that is not here yet; hands it in itself, when it is.
         self.passes: Passes = lambda _sender, _origin, _to, _frames: True
-        # Where a payload that was asked for is put as it comes.
-        self.places: Places = lambda _sender, _origin, _message, _size: None
         self._came: deque[tuple[str, Sequence[Buffer] | Notice, int]] = deque()
         bounds = bounds_of(liveness_s)
         self.links = Links(
             name, keys, audit,
             Bounds(bounds.patience_s, bounds.ping_s, None, queue=QUEUE, refuses=False),
-            liveness_s / 6, self._deliver, self._notice, trunks=True,
+            liveness_s / 6, self._deliver, self._notice,
         )  # fmt: skip
         self.has_keys = keys is not None
         self.links.on_missed = node.router.wake
-        self.links.place = self._place
         self._allowances = Allowances()
         self._unreported: dict[str, int] = {}  # bytes of each link
         node.outside = self
@@ -247,21 +241,6 @@ class Gateway:
     def is_pending(self) -> bool:
         """Whether there is something to drain that no descriptor tells of."""
         return self.links.missed or bool(self._came)
-
-    def _place(self, peer: str, frames: Sequence[Buffer], size: int) -> memoryview | None:
-        """Where a large frame of a message that begins so is to be received; None: anywhere."""
-        if len(frames) != 1 or not self._admits(peer):
-            return None
-        try:
-            relay, payload = decode(frames)
-            if type(relay) is not Relay or relay.to != self._node.name:
-                return None
-            message, _ = decode([payload.body])
-        except FrameError:  # as is said when all of it is here
-            return None
-        if type(message) is not PayloadPart:
-            return None
-        return self.places(relay.sender, "" if peer == self.client else peer, message, size)
 
     def _take(self, peer: str, frames: Sequence[Buffer]) -> None:
         try:

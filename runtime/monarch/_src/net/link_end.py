@@ -12,10 +12,6 @@ import msgspec
 from monarch._src.core.access import Role
 from monarch._src.core.link_states import LinkDown, LinkUp, PeerLeft, PeerLost, PeerRefused, Room
 from monarch._src.core.links import Link
-from monarch._src.core.trunk_tries import TrunkTries
-from monarch._src.net.trunk import Trunk
-
-NO_OFFER = "none was offered yet"
 
 
 class PeerNamed(msgspec.Struct, frozen=True):
@@ -40,10 +36,6 @@ class End:
         self.address = ""
         self.failed_handshakes = 0
         self.is_anybody = False  # dialled without knowing who it is, and it has not said so yet
-        self.is_direct = True  # it was not dialled by way of somebody else
-        self.trunk: Trunk | None = None  # what is said goes by it
-        self.no_trunk = NO_OFFER  # why there is none; empty: there is one
-        self.trunk_tries = TrunkTries()
 
     def also_called(self, name: str, other: End) -> str:
         """Why it may not have that name, which the other side of another end has."""

@@ -71,21 +71,6 @@ class LinkPoll:
             self.remove(socket)
             socket.close(int(1000 * linger_s))
 
-    def add_fd(self, fd: int, ready: Callable[[], bool], mask: int = READ) -> None:
-        """Look after a descriptor that is no ZeroMQ socket's; `ready` as `receive` of `add`."""
-        self._receive[fd] = ready
-        self._poll.register(fd, mask)
-
-    def modify_fd(self, fd: int, mask: int) -> None:
-        """Look for something else there."""
-        self._poll.modify(fd, mask)
-
-    def remove_fd(self, fd: int) -> None:
-        """No more; before it is closed."""
-        del self._receive[fd]
-        self._missed.discard(fd)
-        self._poll.unregister(fd)
-
     @property
     def sockets(self) -> list[Any]:
         """All of ZeroMQ's that are looked after."""

@@ -9,8 +9,6 @@ in, and nothing is handed on before its hello. What is malformed, or not allowed
 dropped and audited; it never ends a link of somebody else.
 
 A process may dial a node that dials it: these are two links, and each sends by its own.
-
-What an end says goes by its trunk (`net.trunks`) while it has one, and otherwise by ZeroMQ.
 """
 
 from __future__ import annotations
@@ -52,17 +50,8 @@ from monarch._src.net.link_listener import LinkListener
 from monarch._src.net.link_poll import LinkPoll, is_readable
 from monarch._src.net.link_sockets import FAREWELL_S, sent_off
 from monarch._src.net.link_terms import link_versions
-from monarch._src.net.trunks import Trunks
 from monarch._src.wire.frames import Buffer, FrameError, decode
-from monarch._src.wire.linking import (
-    AnyTrunkMessage,
-    Data,
-    LinkHello,
-    TrunkBegins,
-    TrunkOffer,
-    decode_link,
-    encode_link,
-)
+from monarch._src.wire.linking import Data, LinkHello, decode_link, encode_link
 
 log = logging.getLogger("monarch.net")
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -81,15 +70,12 @@ class Links:
         heartbeat_s: float,
         deliver: Callable[[str, Sequence[Buffer], int], None],
         told: Callable[[str, Notice], None],
-        *,
-        trunks: bool = False,
     ) -> None:
         """Args:
         deliver: takes a message: from whom, its frames, their size, which is to be reported as
             `handled` when they need no room any more.
         told: hears of the link to that node.
         heartbeat_s: after how long of silence the transport gives a connection up.
-        trunks: whether to offer trunks, and to take those that are offered.
         """
         self.node = node
         self._keys = keys
@@ -107,16 +93,9 @@ class Links:
         )
         self._accepted = Accepted(self._new_link, has_gate=keys is not None)
         self._last_incarnation = 0
-        self._takes_trunks = trunks
-        self._trunks = Trunks(
-            self._poll, audit, heartbeat_s, trunks,
-            self._say, self._arrived, self._broke, self._place,
-        )  # fmt: skip
         self._look_at = 0.0  # the time of the next deadline, at the latest
         self._ended = False  # an end has become final
         self._waiting = False
-        # Where a large frame is to be received, from whom and behind which others; None: anywhere.
-        self.place: Callable[[str, Sequence[Buffer], int], memoryview | None] | None = None
         # Called when something is `missed`, for who waits on the descriptor; on any thread.
         self.on_missed: Callable[[], None] | None = None
         self.dropped = 0
@@ -138,10 +117,7 @@ class Links:
         # Where it listens is where the name leads here, whatever others take it for.
         plain = Address("tcp", resolved[0], bind.port) if resolved else bind
         with self._lock:
-            address = self._listener.listen(bind, plain, partial(self._receive_from, end=None))
-            if bind.transport != "ipc" and self._takes_trunks:
-                self._trunks.listen(plain.host)
-            return address
+            return self._listener.listen(bind, plain, partial(self._receive_from, end=None))
 
     def dial(
         self,
@@ -165,11 +141,10 @@ class Links:
             before = self._dialled.ends.get(peer)
             if before is not None and not before.link.is_final:
                 raise ValueError(f"there is a link to {peer} already")
-            self._leave_ended()
+            self._dialled.leave_ended()
             end = End(self._new_link(peer, bounds), "", None)
             end.address = shown or str(address)
             end.is_anybody = anybody
-            end.is_direct = not shown
             self._dialled.dial(end, address, self._receive_from)
             self._look_at = 0.0
         self._wake()
@@ -230,17 +205,12 @@ class Links:
         with self._lock:
             for end in self._ends_of(peer):
                 self._do(end, end.link.close(why, time.monotonic()))
-            self._leave_ended()
+            self._dialled.leave_ended()
 
     def link_to(self, peer: str) -> Link:
         """The link by which messages to that node go. ConnectionError if there is none."""
         with self._lock:
             return self._end_to(peer).link
-
-    def why_no_trunk(self, peer: str) -> str:
-        """Why what is said to that node goes by ZeroMQ; empty if it goes by a trunk."""
-        with self._lock:
-            return self._end_to(peer).no_trunk
 
     def role_of(self, peer: str) -> Role | None:
         """In which role that node has dialled this one; None if it has not."""
@@ -262,34 +232,16 @@ class Links:
         for action in actions:
             if isinstance(action, Transmit):
                 frames = [encode_link(action.message), *action.frames]
-                trunk = end.trunk
-                if trunk is None:
-                    sent &= self._send(end, frames)
-                else:
-                    sent &= self._trunks.send(end, trunk, frames)
+                sent &= self._send(end, frames)
             elif isinstance(action, Deliver):
                 self._deliver(end.link.peer, action.frames, action.size)
             else:
                 self._tell(end, action)
         if not sent:
-            self._broke(end)
-
-    def _broke(self, end: End) -> None:
-        """What was said last did not leave, or nothing comes any more."""
-        now = time.monotonic()
-        had_trunk = self._trunks.drop(end)
-        actions = end.link.disconnected(now)
-        if had_trunk:  # of ZeroMQ's connection nothing is known
-            actions += end.link.connected(now)
-        self._do(end, actions)
-
-    def _say(self, end: End, message: AnyTrunkMessage) -> None:
-        """Say something about trunks."""
-        if not self._send(end, [encode_link(message)]):
-            self._broke(end)
+            self._do(end, end.link.disconnected(time.monotonic()))
 
     def _send(self, end: End, frames: Sequence[Buffer]) -> bool:
-        """By ZeroMQ."""
+        """Give ZeroMQ these frames; False if there is no connection."""
         socket = self._listener.socket if end.socket is None else end.socket
         if end.socket is None and end.route is None:
             return False
@@ -331,12 +283,11 @@ class Links:
                     more = self._poll.missed
             if self._ended:
                 self._ended = False
-                self._leave_ended()
+                self._dialled.leave_ended()
 
     def _look(self, now: float) -> None:
         # What happens meanwhile sets no deadline that is nearer than half a ping.
         self._look_at = now + self._bounds.ping_s / 2
-        self._trunks.time_passed(now)
         for ends in (self._dialled.ends, self._accepted.ends):
             for end in list(ends.values()):
                 deadline = end.link.next_deadline()
@@ -381,11 +332,10 @@ class Links:
             if end is None:
                 self._accept(parts[0].bytes, parts[1:])
             else:
-                self._arrived(end, [part.buffer for part in parts], parts[0])
+                self._arrived(end, [part.buffer for part in parts])
         return True
 
-    def _arrived(self, end: End, frames: list[Buffer], part: Any = None) -> None:
-        """Handle a message; `part`: its first frame as ZeroMQ has it, if it came that way."""
+    def _arrived(self, end: End, frames: list[Buffer]) -> None:
         try:
             message = decode_link(frames)
             if isinstance(message, Data) and end.role is Role.OBSERVER:
@@ -393,31 +343,19 @@ class Links:
         except (FrameError, PermissionError) as error:
             self._drop(str(error), key=end.mark, node=end.link.peer)
             return
-        if isinstance(message, (TrunkOffer, TrunkBegins)):
-            if part is not None:
-                self._trunks.said(end, message, part)
-            return
         if isinstance(message, LinkHello):
             self._greeted(end, message)
             return
         self._do(end, end.link.received(message, frames[1:], time.monotonic()))
 
-    def _place(self, end: End, frames: Sequence[Buffer], size: int) -> memoryview | None:
-        # The first frame is the link's own.
-        return None if self.place is None else self.place(end.link.peer, frames[1:], size)
-
     def _greeted(self, end: End, hello: LinkHello) -> None:
         twin = self._name(end, hello.node) if end.is_anybody else ""
-        now = time.monotonic()
         if hello.node != end.link.peer:
             self._refused(
                 end, twin or f"{hello.node} answers at {end.address}, and not {end.link.peer}"
             )
             return
-        self._trunks.drop(end)  # the connection begins anew, and the other side has none any more
-        self._do(end, end.link.received(hello, (), now))
-        if end.socket is None and end.link.state is LinkState.UP:
-            self._trunks.offer(end)
+        self._do(end, end.link.received(hello, (), time.monotonic()))
 
     def _name(self, end: End, name: str) -> str:
         """Who was dialled as anybody calls itself so; why it may not (it is refused then)."""
@@ -446,12 +384,11 @@ class Links:
             if error.session:
                 self._listener.tell(route, error.refusal(self.node))
         else:
-            self._arrived(end, frames, parts[0])
+            self._arrived(end, frames)
 
     # --- what the transport tells -----------------------------------------------------------------
 
     def _connection(self, end: End, is_there: bool) -> None:
-        self._trunks.drop(end)
         now = time.monotonic()
         self._do(end, end.link.connected(now) if is_there else end.link.disconnected(now))
 
@@ -460,15 +397,10 @@ class Links:
 
     # --- life -------------------------------------------------------------------------------------
 
-    def _leave_ended(self) -> None:
-        self._dialled.leave_ended()
-        self._trunks.leave_ended()
-
     def forked(self) -> None:
         """This is a fork of the process whose links these are: it has none."""
         self._lock = threading.RLock()  # whoever held it is no thread of this process
         self._closed = True
-        self._trunks.forked()
 
     def close(self, why: str = "it was closed") -> None:
         """Say goodbye on every link, and give everything back. Idempotent."""
@@ -481,7 +413,6 @@ class Links:
             for end in ends:
                 self._do(end, end.link.close(why, time.monotonic()))
             self._hear_goodbyes(up)
-            self._trunks.close()
             self._listener.close()
             self._dialled.close()
             self._poll.leave(FAREWELL_S, *self._poll.sockets)

@@ -3,9 +3,6 @@
     frame 0    u8 0x4D | MessagePack array: tag, fields
     frame ..   after a Data: the frames of one message, as of `wire.frames`
 
-A TrunkOffer and a TrunkBegins are about the connection itself, and not about the session that it
-carries (`net.trunks`).
-
 The first byte and the fields of a LinkHello are the same in every version, so that two that
 differ can still tell each other how.
 """
@@ -20,7 +17,7 @@ import msgspec
 from monarch._src.wire.frames import Buffer, FrameError
 from monarch._src.wire.text import UNREADABLE
 
-LINK_PROTOCOL = 1
+LINK_PROTOCOL = 2
 MARK = 0x4D
 LONGEST_HEAD = 1 << 16
 
@@ -95,36 +92,10 @@ class LinkRefused(LinkMessage, tag=7):
     why: str
 
 
-class TrunkOffer(LinkMessage, tag=8):
-    """Who listens says where a trunk would be accepted, at the address that it was dialled at.
-
-    `keys`: for what who offers seals, and for what who takes it does, one behind the other. They
-    are new, and said once, over a link that is encrypted.
-    """
-
-    session: int
-    number: int
-    port: int
-    keys: bytes
-
-    def __repr__(self) -> str:
-        return f"TrunkOffer(session={self.session}, number={self.number}, port={self.port})"
-
-
-class TrunkBegins(LinkMessage, tag=9):
-    """All that this side says from now on goes by the trunk of that number."""
-
-    session: int
-    number: int
-
-
 AnyLinkMessage: TypeAlias = "LinkHello | Data | Ack | Ping | Pong | Bye | LinkRefused"
-AnyTrunkMessage: TypeAlias = "TrunkOffer | TrunkBegins"
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(
-    LinkHello | Data | Ack | Ping | Pong | Bye | LinkRefused | TrunkOffer | TrunkBegins
-).decode
+_decode = msgspec.msgpack.Decoder(LinkHello | Data | Ack | Ping | Pong | Bye | LinkRefused).decode
 _FIRST = bytes([MARK])
 
 
@@ -133,7 +104,7 @@ def encode_link(message: LinkMessage) -> bytes:
     return _FIRST + _encode(message)
 
 
-def decode_link(frames: Sequence[Buffer]) -> AnyLinkMessage | AnyTrunkMessage:
+def decode_link(frames: Sequence[Buffer]) -> AnyLinkMessage:
     """What frame 0 says.
 
     Raises:

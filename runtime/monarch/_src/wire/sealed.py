@@ -2,9 +2,6 @@
 
     u32 n, big endian, 1 to RECORD | n bytes, encrypted | tag, 16 bytes
 
-If the top bit of the first word is set, what is sealed is of the other of two kinds, whatever these
-mean to who uses them; it is sealed with the rest.
-
 AES-256 in Galois/counter mode (NIST SP 800-38D), as `cryptography` has it of OpenSSL. The nonce of
 a record is how many went before it under the same key, which is therefore used for one direction of
 one connection. So a record that was changed, left out, said again or moved opens nowhere.
@@ -21,11 +18,10 @@ KEY_BYTES = 32
 RECORD = 3 << 18  # bytes in one at most: fewer cost 256 MiB between hosts up to 1.7 times as long
 HEAD = 4
 TAG = 16
-_OTHER = 1 << 31
 ROOM = HEAD + RECORD + TAG
 _word = struct.Struct(">I")
 _NONCE = 12
-_KEPT = 8  # rooms that wait for who next seals or opens large records
+_KEPT = 8  # rooms that are kept for the next large records
 _rooms: list[bytearray] = []
 
 
@@ -36,35 +32,15 @@ class SealError(ValueError):
 class Sealer:
     """One direction of one connection, at who writes."""
 
-    __slots__ = ("_aead", "_count", "_into")
+    __slots__ = ("_aead", "_count")
 
     def __init__(self, key: bytes) -> None:
         """`key`: of KEY_BYTES bytes, never used before."""
         self._aead = _aead(key)
         self._count = 0
-        self._into: bytearray | None = None
-
-    def seal(self, data: Buffer, *, other: bool = False) -> bytes:
-        """A record of at least one byte; `other`: of the other kind."""
-        head = (len(data) | _OTHER if other else len(data)).to_bytes(HEAD, "big")
-        nonce = self._count.to_bytes(_NONCE, "big")
-        self._count += 1
-        return head + self._aead.encrypt(nonce, data, head)
-
-    def seal_large(self, data: Buffer) -> memoryview:
-        """The same in memory that is used again by the next one."""
-        if self._into is None:
-            self._into = room_for_one()
-        return self.seal_into(data, memoryview(self._into))
-
-    def rest(self) -> None:
-        """What `seal_large` has returned last is not needed any more."""
-        if self._into is not None:
-            give_back(self._into)
-            self._into = None
 
     def seal_into(self, data: Buffer, room: memoryview) -> memoryview:
-        """The same in that memory, which has HEAD + TAG bytes more than the data; what is used."""
+        """Seal at least one byte into memory with HEAD + TAG bytes more; returns the record."""
         size = len(data)
         nonce = self._count.to_bytes(_NONCE, "big")
         self._count += 1
@@ -122,17 +98,16 @@ def give_back(room: bytearray) -> None:
         _rooms.append(room)
 
 
-def head_at(room: Buffer, at: int) -> tuple[int, bool]:
-    """How many bytes are sealed in the record that begins there; whether it is of the other kind.
+def sealed_size(record: Buffer) -> int:
+    """How many bytes are sealed in the record that begins there.
 
     Raises:
         SealError: that is no head of a record.
     """
-    (word,) = _word.unpack_from(room, at)
-    size = word & ~_OTHER
+    (size,) = _word.unpack_from(record)
     if not 0 < size <= RECORD:
         raise SealError(f"no record has {size} bytes")
-    return size, word != size
+    return size
 
 
 def _aead(key: bytes) -> Any:

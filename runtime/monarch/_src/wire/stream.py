@@ -11,8 +11,8 @@ A small message, as most are, costs four bytes and no look at what is in it. Fra
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 from monarch._src.wire.frames import Buffer
 from monarch._src.wire.memory import room
@@ -24,10 +24,6 @@ _SEVERAL = 1 << 31
 _WORD = 1 << 30
 _HEAD = 4
 _word = struct.Struct(">I").unpack_from
-
-
-# Room for a frame of that size, behind those frames of a message; None: anywhere.
-Place: TypeAlias = "Callable[[Sequence[Buffer], int], memoryview | None]"
 
 
 class StreamError(ValueError):
@@ -74,17 +70,11 @@ class Splitter:
     comes next goes there (see `got`), and not to `feed`.
     """
 
-    __slots__ = ("_frame", "_frames", "_rest", "_sizes", "into", "mark", "place", "words")
+    __slots__ = ("_frame", "_frames", "_rest", "_sizes", "into", "mark", "words")
 
-    def __init__(
-        self, mark: bytes = b"", place: Place | None = None, words: list[int] | None = None
-    ) -> None:
-        """`place` may say where a large frame is to be put, by those that came before it.
-
-        `words`: where to put words that come; None: none may.
-        """
+    def __init__(self, mark: bytes = b"", words: list[int] | None = None) -> None:
+        """`words`: where to put words that come; None: none may."""
         self.mark = mark
-        self.place = place
         self.words = words
         self.into: memoryview | None = None
         self._rest = b""  # of a message whose beginning has come
@@ -159,7 +149,7 @@ class Splitter:
             size = self._sizes.pop()
             there = min(size, end - at)
             try:
-                self._frame = frame = self._room(size)
+                self._frame = frame = room(size)
             except (MemoryError, OverflowError, OSError) as error:
                 raise StreamError(f"there is no memory for a frame of {size} bytes") from error
             frame[:there] = data[at : at + there]
@@ -169,13 +159,6 @@ class Splitter:
                 return at
             self._keep()
         return at
-
-    def _room(self, size: int) -> memoryview:
-        if self.place is not None and size > APART:
-            found = self.place(self._frames[1:], size)
-            if found is not None:
-                return found
-        return room(size)
 
     def _keep(self) -> None:
         """The frame that was coming is there."""
