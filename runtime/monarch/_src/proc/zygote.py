@@ -29,10 +29,8 @@ from types import FrameType
 from typing import NoReturn, TypeAlias
 
 from monarch._src.net.interrupt import plain_signal
-from monarch._src.proc import layout
 from monarch._src.proc import spec as wire
 from monarch._src.proc.execute import begin, execute, import_path, prepared
-from monarch._src.proc.order import FUNCTIONS
 from monarch._src.proc.spec import (
     Begun,
     Boot,
@@ -104,7 +102,7 @@ class Zygote:
             self._await_end()
         self._streams = sys.stdout, sys.stderr
         _leave_a_stack()
-        self._settle(FUNCTIONS)  # without a collection, as in the agent
+        gc.freeze()  # without a collection, as in the agent
         gc.enable()
         poller = select.poll()
         poller.register(self._agent, select.POLLIN)
@@ -114,7 +112,7 @@ class Zygote:
             ready = poller.poll(IDLE_MS if self._spare_time else None)
             if not ready:
                 importlib.import_module(self._spare_time.pop(0))
-                self._settle()
+                gc.freeze()
             for fd, _ in ready:
                 if fd == self._wake_r:
                     _read_empty(fd)
@@ -188,12 +186,7 @@ class Zygote:
             for stream in self._streams:  # or each fork would write what is held
                 stream.flush()
             gc.collect()
-            self._settle()
-
-    def _settle(self, functions: str = "") -> None:
-        """Forks may follow: have them write to as few pages as can be."""
-        layout.settle(functions)
-        gc.freeze()
+            gc.freeze()
 
     def _start(self, starts: list[Asked]) -> None:
         # One after the other with as little in between as can be: after a fork no page is ours
