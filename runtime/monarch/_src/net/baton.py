@@ -33,13 +33,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
 
 from monarch._src.errors import BlockedLoopError
 from monarch._src.net.interrupt import Guard, guard_for_this_thread
-from monarch._src.net.late_thread import LateThread
 from monarch._src.net.spinning import Spin
 from monarch._src.net.waitable import LoopAsleep, Sleeper, Waitable, release
 
@@ -96,22 +94,20 @@ class Baton:
         self.look_again_s: float | None = None
         # As that, but for ever: something of this process looks at the time when it is called.
         self.look_often_s: float | None = None
-        self._thread: threading.Thread | LateThread | None = None
+        self._thread: threading.Thread | None = None
         # How who waits for something looks before it sleeps, and how an idle actor does.
         self._spin, self._idle_spin = Spin(), Spin(gives_up=True)
 
     def start(self, name: str, first_look_s: float | None = None) -> None:
         """Start the IO thread, that of the node of that name.
 
-        `first_look_s`: after how many seconds it looks for the first time whether anybody leads,
-        and is not waited for; None: after two ticks.
+        `first_look_s`: the seconds after which it first checks whether another thread leads; None:
+        two ticks.
         """
-        name = f"monarch-io-{name}"
-        if first_look_s is None:
-            run = partial(self._io, 2 * TICK)
-            self._thread = threading.Thread(target=run, name=name, daemon=True)
-        else:
-            self._thread = LateThread(partial(self._io, first_look_s), name)
+        wait_s = 2 * TICK if first_look_s is None else first_look_s
+        self._thread = threading.Thread(
+            target=self._io, args=(wait_s,), name=f"monarch-io-{name}", daemon=True
+        )
         self._thread.start()
 
     def spin(self, limit_s: float) -> None:
@@ -421,8 +417,6 @@ class Baton:
     def _io(self, first_look_s: float) -> None:
         seen, tick = self._turns, TICK
         self._io_lock.acquire(timeout=first_look_s)
-        if isinstance(self._thread, LateThread):
-            self._thread.introduce()
         while not self._closed:
             if (seen == self._turns or self._urged) and self._lead.acquire(False):
                 self._urged = False
