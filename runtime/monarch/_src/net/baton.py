@@ -49,7 +49,6 @@ TICK, SLOWEST_TICK = 0.005, 0.02
 LONGEST_S = 2e6
 FRAMES_NEEDED = 120
 LEAVE_S = 1.0  # how long a leader may take to leave; it handles one batch of messages at most
-_registering = threading.Lock()
 
 
 SHUT_DOWN = "the runtime was shut down before the answer came"
@@ -78,8 +77,6 @@ class Baton:
         self._asleep: set[Sleeper] = set()  # all who sleep
         self._served = 0  # how often somebody was woken by another's receiving
         self._watched: dict[int, Callable[[], None]] = {}
-        # The loop whose descriptor the router looks after, since it slept here last.
-        self._beside: LoopAsleep | None = None
         self._turns = 0
         self._io_leads = False
         self._io_sleeps = False
@@ -176,24 +173,17 @@ class Baton:
         with guard_for_this_thread() as guard:
             gave_up = not _room_on_the_stack()
             if not gave_up and not self._closed and self._lead.acquire(False):
-                self._look_after(loop)
-                self._watched[loop.fd] = loop.found
                 try:
+                    self.watch(loop.fd, loop.found)
                     gave_up = self._lead_until(turn, deadline, guard, patient, None)
                 finally:
-                    del self._watched[loop.fd]
+                    self.unwatch(loop.fd)
                     self._pass_on()
                 if not gave_up:
                     return
                 timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             queue = self._patients if patient else self._followers
             self._sleep_beside(loop, timeout_s, guard, None if gave_up else queue)
-
-    def loop_ends(self, loop: LoopAsleep) -> None:
-        """That loop sleeps here no more, and its descriptor is about to be closed."""
-        with _registering:
-            if self._beside is loop:
-                self._leave_alone(loop)
 
     def receive_now(self) -> None:
         """Let the IO thread lead at once if nobody does: somebody awaits without blocking."""
@@ -286,7 +276,6 @@ class Baton:
     def _fire(self, fd: int) -> None:
         readable = self._watched.get(fd)
         if readable is None:
-            self._fired_in_vain(fd)
             return
         self._leader_thread = get_ident()
         try:
@@ -296,29 +285,6 @@ class Baton:
             self.unwatch(fd)
         finally:
             self._leader_thread = 0
-
-    def _look_after(self, loop: LoopAsleep) -> None:
-        """Have the router wait for a loop's descriptor too, also when that loop is up again.
-
-        To take it back each time would cost two system calls a message. Whoever else leads is told
-        of it once at most, and takes it back then.
-        """
-        if self._beside is loop:
-            return
-        with _registering:
-            if self._beside is not None:
-                self._leave_alone(self._beside)
-            self._router.watch(loop.fd)
-            self._beside = loop
-
-    def _leave_alone(self, loop: LoopAsleep) -> None:
-        self._router.unwatch(loop.fd)
-        self._beside = None
-
-    def _fired_in_vain(self, fd: int) -> None:
-        with _registering:
-            if self._beside is not None and self._beside.fd == fd:
-                self._leave_alone(self._beside)
 
     def _pass_on(self) -> None:
         self._lead.release()

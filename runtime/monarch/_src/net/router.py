@@ -192,8 +192,8 @@ class Router:
         self._poll.register(fd, READ)
 
     def unwatch(self, fd: int) -> None:
-        """No more. It may have been closed already."""
-        with contextlib.suppress(OSError):
+        """No more. The descriptor, or this router, may have been closed already."""
+        with contextlib.suppress(OSError, ValueError):  # the second of an epoll that is closed
             self._poll.unregister(fd)
 
     # --- the holder of the baton ------------------------------------------------------------------
