@@ -14,12 +14,12 @@ import sys
 from typing import Any
 
 from monarch._src.data.cuda.gpu import gpu, why_no_gpu
-from monarch._src.testing.gpu_arrays import DeviceArray
 from monarch.actor import endpoint, shutdown_context, this_host
 from monarch.rdma import RDMABuffer
 from tests.benchmarks.rdma import best, rounds
 from tests.integration.data.gpu_parties import RealGpuHolder, RealGpuMover
 from tests.integration.data.parties import Holder
+from tests.support.fake_gpu_arrays import DeviceArray
 
 MIB = 1 << 20
 SIZES = [64 << 10, MIB, 16 * MIB, 256 * MIB, 1024 * MIB]

@@ -24,10 +24,10 @@ from typing import Any
 import numpy
 
 import monarch.actor
-from monarch._src.testing import gpu as fakes
-from monarch._src.testing.gpu_arrays import DeviceArray
 from monarch.actor import Actor, attach, attach_to_workers, endpoint, this_host
 from monarch.rdma import RDMABuffer, RDMAError, transports
+from tests.support import fake_cuda
+from tests.support.fake_gpu_arrays import DeviceArray
 
 CHUNK = 1 << 21
 ROUNDS = 5
@@ -170,7 +170,7 @@ class GpuOwner(Owner):
 
     @endpoint
     def make(self, size: int) -> RDMABuffer:
-        fakes.install()
+        fake_cuda.install()
         self.memory = on_gpu(pattern(size))
         return RDMABuffer(self.memory)
 
@@ -184,7 +184,7 @@ class GpuMover(Mover):
 
     @endpoint
     def read(self, buffer: RDMABuffer) -> bool:
-        fakes.install()
+        fake_cuda.install()
         room = DeviceArray(buffer.size())
         buffer.read_into(room).get()
         return room.tobytes() == pattern(buffer.size()).tobytes()
@@ -256,7 +256,7 @@ def main() -> None:
             ]
             say(home=True, read=read, written=written, ways=mover.ways.call_one().get())
         elif what == "gpu":
-            fakes.install()
+            fake_cuda.install()
             there = mesh.slice(hosts=0).spawn_procs(name="gpus").spawn("has", GpuOwner)
             moves: Any = mesh.slice(hosts=1).spawn_procs(name="others").spawn("moves", GpuMover)
             here = on_gpu(pattern(3_000_001))

@@ -5,7 +5,6 @@ Runs in: whoever fuzzes. Owns: nothing; what is read from files lies in a folder
 
 from __future__ import annotations
 
-import mmap
 import pickle
 import random
 import struct
@@ -37,7 +36,6 @@ from monarch._src.wire.apart import InSegment
 from monarch._src.wire.figures import Counted, Figures, Key, MeasureFigures, MeasureKey
 from monarch._src.wire.frames import FrameError, Payload, decode, encode
 from monarch._src.wire.messages import AnyMessage, Message
-from monarch._src.wire.ring import RingReader, RingWriter, size_for
 from monarch._src.wire.stream import ONE_FRAME, Splitter, StreamError, pack
 from monarch._src.wire.text import UNREADABLE
 from monarch_jupyter.problems import CommandError
@@ -264,12 +262,11 @@ def texts(valid: Sequence[bytes]) -> Callable[[Source], bytes]:
 
 def _comes(pieces: Frames) -> None:
     """A stream hands on messages that have a first frame, which can't be written to."""
-    for told in ([], None):  # where words may come, and where none may
-        splitter = Splitter(b"from", words=told)
-        for piece in pieces:
-            for message in fed(splitter, piece):
-                assert message[0] == b"from"
-                assert isinstance(message[1], bytes)
+    splitter = Splitter(b"from")
+    for piece in pieces:
+        for message in fed(splitter, piece):
+            assert message[0] == b"from"
+            assert isinstance(message[1], bytes)
 
 
 def _link_says(parts: Frames) -> None:
@@ -373,16 +370,6 @@ def parsers(folder: Path, board: Board) -> list[Parser]:
         board._map[:SLOT] = bytes(content)[:SLOT].ljust(SLOT, b"\0")  # as a rank may
         return board.read(0)
 
-    ring = mmap.mmap(-1, size_for(2))
-    writer = RingWriter(ring, 2)
-    for number in range(4):
-        writer.write([number, 2 * number], bytes(60 * number))
-    in_ring = ring[:600]
-
-    def read_ring(content: bytes) -> object:
-        ring[: len(in_ring)] = bytes(content)[: len(in_ring)].ljust(len(in_ring), b"\0")
-        return RingReader(ring, 2, 1).read()
-
     def decoded(content: bytes) -> str:
         return content.decode("utf-8", "replace")
 
@@ -392,7 +379,6 @@ def parsers(folder: Path, board: Board) -> list[Parser]:
     pages = [msgspec.json.encode(one) for one in PAGE]
     return [
         Parser("a stream", _comes, (StreamError,), streams(valid_messages())),
-        Parser("a ring", read_ring, (StreamError,), lambda source: data(source, in_ring)),
         Parser("a message", decode, (FrameError,), message_frames(valid_messages())),
         Parser("a link's", _link_says, (FrameError,), link_frames(valid_link_frames())),
         Parser(

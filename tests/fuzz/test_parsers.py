@@ -41,7 +41,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Parser
 
 
 NAMES = [
-    "a stream", "a ring", "a message", "a link's", "figures", "actors", "verbs: Connect",
+    "a stream", "a message", "a link's", "figures", "actors", "verbs: Connect",
     "verbs: Connected", "verbs: Wants", "verbs: Grants", "an invitation",
     "what is asked of a gateway", "what a gateway answers", "a handle",
     "the lock of a session",

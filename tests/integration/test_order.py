@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 from typing import Any
 
 import pytest
 
 from monarch.actor import ProcMesh
-from tests.integration.actors import AsyncRecorder, Recorder
+from tests.integration.actors import AsyncRecorder, Recorder, Teller
 from tests.integration.callers import Ring
 
 MESSAGES = 3000
@@ -100,3 +102,21 @@ def test_each_of_several_sending_actors_keeps_its_order(four: ProcMesh) -> None:
         assert len(seen) == 800
         for sender in range(4):
             assert [n for s, n in seen if s == sender] == list(range(200))
+
+
+def test_a_rank_that_is_stopped_keeps_no_other_waiting_and_misses_nothing(
+    spawn_procs: Any,
+) -> None:
+    procs = spawn_procs({"gpus": 5})
+    recorder = procs.spawn("recorder", Recorder)
+    pid = procs.spawn("teller", Teller).slice(gpus=2).pid.call_one().get()
+    sent = [(number, bytes(1_000)) for number in range(3_000)]  # more than its socket takes
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for item in sent:
+            recorder.note.broadcast(item)
+        for rank in (0, 1, 3, 4):
+            assert recorder.slice(gpus=rank).take.call_one().get(timeout=60) == sent
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert recorder.slice(gpus=2).take.call_one().get(timeout=60) == sent

@@ -13,11 +13,11 @@ from monarch._src.actor.runtime import runtime
 from monarch._src.data.cuda.gpu import gpu, gpu_if_used, why_no_gpu
 from monarch._src.data.cuda_ipc import CudaIpcLink
 from monarch._src.data.plane import plane_of
-from monarch._src.testing import gpu as fakes
-from monarch._src.testing.gpu_arrays import DeviceArray
 from monarch.actor import endpoint
 from monarch.rdma import RDMABuffer
 from tests.integration.data.parties import Holder, Mover, Way, be_far, pattern
+from tests.support import fake_cuda
+from tests.support.fake_gpu_arrays import DeviceArray
 
 
 class GpuHolder(Holder):
@@ -27,7 +27,7 @@ class GpuHolder(Holder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.driver = fakes.install() if self.fake else None
+        self.driver = fake_cuda.install() if self.fake else None
 
     def memory(self, size: int, shared: bool) -> Any:
         return DeviceArray(size)
@@ -86,7 +86,7 @@ class GpuMover(Mover):
     fake: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self.driver = fakes.install() if self.fake else None
+        self.driver = fake_cuda.install() if self.fake else None
 
     def room(self, size: int, value: int = 0) -> Any:
         return _full_of(value, size)
@@ -160,21 +160,21 @@ class OtherGpuMover(GpuMover):
     """On a device that is not the owner's, and cannot reach that one's memory."""
 
     def __init__(self) -> None:
-        self.driver = fakes.install(visible=(1,), peers=False)
+        self.driver = fake_cuda.install(visible=(1,), peers=False)
 
 
 class RenumberedMover(GpuMover):
     """Has the owner's device under another number."""
 
     def __init__(self) -> None:
-        self.driver = fakes.install(visible=(1, 0))
+        self.driver = fake_cuda.install(visible=(1, 0))
 
 
 class NoDeviceMover(FromGpuMover):
     """Has a driver and no device."""
 
     def __init__(self) -> None:
-        self.driver = fakes.install(visible=())
+        self.driver = fake_cuda.install(visible=())
 
 
 class FarGpuHolder(GpuHolder):
@@ -211,7 +211,7 @@ def _full_of(value: int, size: int) -> DeviceArray:
     return found
 
 
-def _held(driver: fakes.FakeDriver | None) -> dict[str, int]:
+def _held(driver: fake_cuda.FakeDriver | None) -> dict[str, int]:
     gc.collect()
     made = gpu().chunks.made
     return {"chunks": made} if driver is None else {**driver.held(), "chunks": made}

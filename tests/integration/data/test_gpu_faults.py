@@ -8,12 +8,6 @@ from typing import Any
 import pytest
 
 from monarch._src.data import kernel
-from monarch._src.testing.gpu import (
-    INVALID_VALUE,
-    LAUNCH_FAILED,
-    MAP_FAILED,
-    OUT_OF_MEMORY,
-)
 from monarch.actor import ActorError, ProcMesh, SupervisionError
 from monarch.config import configured
 from monarch.rdma import RDMAHandleError, RDMAUnavailableError
@@ -34,6 +28,12 @@ from tests.integration.data.test_deaths import (
     test_a_receiver_that_dies_half_way_costs_the_owner_nothing,
     test_an_owner_that_dies_half_way_is_a_typed_error,
     test_owners_that_die_leave_nothing_with_who_read_them,
+)
+from tests.support.fake_cuda import (
+    INVALID_VALUE,
+    LAUNCH_FAILED,
+    MAP_FAILED,
+    OUT_OF_MEMORY,
 )
 
 __all__ = [

@@ -13,10 +13,10 @@ pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="cuda_ipc and cma nee
 
 PROGRAM = """
 import ctypes, gc, json
-from monarch._src.testing.gpu import install
+from tests.support.fake_cuda import install
 driver = install()
 from monarch._src.data.cuda.gpu import gpu
-from monarch._src.testing.gpu_arrays import DeviceArray
+from tests.support.fake_gpu_arrays import DeviceArray
 from monarch.actor import Actor, endpoint, shutdown_context, this_host
 from monarch.rdma import RDMAAction, RDMABuffer, RDMAUnavailableError
 
@@ -89,10 +89,10 @@ print(json.dumps([seen, before, driver.held()]))
 
 OCCUPIED = """
 import ctypes, gc, json
-from monarch._src.testing.gpu import install
+from tests.support.fake_cuda import install
 driver = install()
 from monarch._src.data.cuda.gpu import gpu
-from monarch._src.testing.gpu_arrays import DeviceArray
+from tests.support.fake_gpu_arrays import DeviceArray
 from monarch.actor import shutdown_context, this_host
 from monarch.rdma import RDMATimeoutError
 from tests.integration.data.gpu_parties import GpuHolder

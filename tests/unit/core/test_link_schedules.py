@@ -24,7 +24,7 @@ from monarch._src.core.link_states import (
     Transmit,
 )
 from monarch._src.core.links import Link, NoRoomError, new_incarnation
-from monarch._src.testing.network import MemoryNetwork, Trouble
+from tests.support.memory_network import MemoryNetwork, Trouble
 
 SCHEDULES = int(os.environ.get("MONARCH_LINK_SCHEDULES", "2000"))
 FIRST = int(os.environ.get("MONARCH_LINK_SEED", "0"))

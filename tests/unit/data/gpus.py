@@ -10,8 +10,8 @@ import pytest
 from monarch._src.data import kernel
 from monarch._src.data.cuda.gpu import gpu_if_used
 from monarch._src.data.handle import VERSION, Handle, Owner
-from monarch._src.testing import gpu as fakes
-from monarch._src.testing.gpu import FakeDriver
+from tests.support import fake_cuda
+from tests.support.fake_cuda import FakeDriver
 
 FAR = 1e12  # a deadline
 
@@ -19,13 +19,13 @@ FAR = 1e12  # a deadline
 @pytest.fixture
 def fake() -> Iterator[FakeDriver]:
     """Two devices; nothing of them may be left."""
-    driver = fakes.install()
+    driver = fake_cuda.install()
     yield driver
     gc.collect()
     used = gpu_if_used()
     if used is not None:
         used.give_back()
-    fakes.uninstall()
+    fake_cuda.uninstall()
     left = {name: n for name, n in driver.held().items() if n}
     assert not left, str(left)
 

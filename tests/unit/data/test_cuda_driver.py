@@ -10,8 +10,8 @@ import pytest
 from monarch._src.data.cuda import driver as cuda
 from monarch._src.data.cuda import gpu as gpus
 from monarch._src.data.cuda.driver import CudaError, Driver, NoGpuError, functions_of
-from monarch._src.testing.gpu import OUT_OF_MEMORY, FakeDriver
-from monarch._src.testing.gpu_arrays import DeviceArray
+from tests.support.fake_cuda import OUT_OF_MEMORY, FakeDriver
+from tests.support.fake_gpu_arrays import DeviceArray
 from tests.unit.data.gpus import fake
 
 __all__ = ["fake"]

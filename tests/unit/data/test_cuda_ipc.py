@@ -22,8 +22,8 @@ from monarch._src.data.memory import memory_of
 from monarch._src.data.peer import Peer
 from monarch._src.data.regions import Regions
 from monarch._src.data.transport import Broken, Piece, Stale, TooLate
-from monarch._src.testing.gpu import INVALID_VALUE, OUT_OF_MEMORY, FakeDriver
-from monarch._src.testing.gpu_arrays import DeviceArray
+from tests.support.fake_cuda import INVALID_VALUE, OUT_OF_MEMORY, FakeDriver
+from tests.support.fake_gpu_arrays import DeviceArray
 
 pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="memory of other processes needs Linux")
 FAR = 1e12

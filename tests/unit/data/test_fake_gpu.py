@@ -12,7 +12,7 @@ import pytest
 
 from monarch._src.data.cuda.driver import CudaError, Driver, IpcHandle
 from monarch._src.data.cuda.gpu import Gpu
-from monarch._src.testing.gpu import INVALID_CONTEXT, NOT_INITIALIZED, FakeDriver
+from tests.support.fake_cuda import INVALID_CONTEXT, NOT_INITIALIZED, FakeDriver
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_nothing_works_before_the_driver_is_begun_or_without_a_context(
 def test_device_memory_has_no_address_that_a_processor_could_use() -> None:
     code = """
 import ctypes
-from monarch._src.testing.gpu import install
-from monarch._src.testing.gpu_arrays import DeviceArray
+from tests.support.fake_cuda import install
+from tests.support.fake_gpu_arrays import DeviceArray
 install()
 ctypes.string_at(DeviceArray(100).address, 1)
 """

@@ -23,11 +23,11 @@ from monarch._src.data.memory import Memory, fix_in_place, memory_of, view_of
 from monarch._src.data.regions import Regions
 from monarch._src.data.transfer import Op
 from monarch._src.data.transport import Piece, Unable
-from monarch._src.testing import gpu as fakes
-from monarch._src.testing.gpu import LAUNCH_FAILED, FakeDriver
-from monarch._src.testing.gpu_arrays import DeviceArray
 from monarch.config import configured
 from monarch.rdma import get_rdma_backend
+from tests.support import fake_cuda
+from tests.support.fake_cuda import LAUNCH_FAILED, FakeDriver
+from tests.support.fake_gpu_arrays import DeviceArray
 from tests.unit.data.gpus import FAR, fake, handle_of
 
 __all__ = ["fake"]
@@ -326,10 +326,10 @@ def test_the_backend_of_memory_of_gpus_is_cuda_ipc_where_there_is_one() -> None:
 
 
 def test_the_backend_of_memory_of_gpus_is_tcp_or_none_where_there_is_none() -> None:
-    fakes.install(visible=())
+    fake_cuda.install(visible=())
     try:
         assert get_rdma_backend("cuda") == "tcp"
         with configured(rdma_allow_tcp_fallback=False):
             assert get_rdma_backend("cuda") == "none"
     finally:
-        fakes.uninstall()
+        fake_cuda.uninstall()

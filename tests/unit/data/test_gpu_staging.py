@@ -18,8 +18,8 @@ from monarch._src.data.cuda.rounds import rounds
 from monarch._src.data.memory import memory_of
 from monarch._src.data.staged import StagedLink
 from monarch._src.data.transport import Piece, Stale, Unable
-from monarch._src.testing.gpu import LAUNCH_FAILED, OUT_OF_MEMORY, FakeDriver
-from monarch._src.testing.gpu_arrays import DeviceArray
+from tests.support.fake_cuda import LAUNCH_FAILED, OUT_OF_MEMORY, FakeDriver
+from tests.support.fake_gpu_arrays import DeviceArray
 from tests.unit.data.gpus import FAR, fake, handle_of
 
 __all__ = ["fake"]

@@ -16,7 +16,7 @@ from monarch._src.data.regions import Regions
 from monarch._src.data.tcp import TcpLink
 from monarch._src.data.tcp_server import TcpServer
 from monarch._src.data.transport import Piece, Stale
-from monarch._src.testing.gpu_arrays import DeviceArray
+from tests.support.fake_gpu_arrays import DeviceArray
 from tests.unit.data.gpus import fake
 
 __all__ = ["fake"]

@@ -220,6 +220,26 @@ def test_when_the_node_is_closed_a_loop_goes_on_as_any_other(make_node: MakeNode
         run_all(loops)
 
 
+def test_a_message_that_a_loop_handles_may_close_the_node(
+    asker: Asker, no_rescue: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, closed_on = asker.node._handle, list[int]()
+
+    def close(peer: str, message: AnyMessage, payload: Payload) -> None:
+        asker.node.close()
+        closed_on.append(threading.get_ident())
+        handle(peer, message, payload)
+
+    monkeypatch.setattr(asker.node, "_handle", close)
+
+    async def main() -> None:
+        assert await asker.ask(1) == 1
+        await asyncio.sleep(0.001)
+
+    asker.run(main)
+    assert closed_on == [threading.get_ident()]
+
+
 def test_a_loop_of_the_users_own_kind_is_left_as_it_is(asker: Asker) -> None:
     class Kind(asyncio.SelectorEventLoop):
         pass
@@ -240,48 +260,6 @@ def test_a_loop_of_the_users_own_kind_is_left_as_it_is(asker: Asker) -> None:
     finally:
         asyncio.set_event_loop_policy(before)
         loop.close()
-
-
-def test_a_loop_that_sleeps_again_is_looked_after_already(
-    asker: Asker, no_rescue: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[int] = []
-    watch, unwatch = asker.node.router.watch, asker.node.router.unwatch
-    monkeypatch.setattr(asker.node.router, "watch", lambda fd: (told.append(fd), watch(fd)))
-    monkeypatch.setattr(asker.node.router, "unwatch", lambda fd: (told.append(-fd), unwatch(fd)))
-
-    async def main() -> None:
-        number = in_a_row = 0
-        while in_a_row < 50:
-            told.clear()
-            assert await asker.ask(number) == number
-            in_a_row = in_a_row + 1 if not told else 0
-            number += 1
-        told.clear()
-
-    asker.run(main)
-    assert len(told) == 1, "it is looked after until it is closed"
-    assert told[0] < 0
-
-
-def test_a_loop_that_is_busy_disturbs_nobody_else_who_leads(asker: Asker, no_rescue: None) -> None:
-    async def main() -> None:
-        loop: Any = asyncio.get_running_loop()
-        assert await asker.ask(0) == 0
-        while asker.node.baton._beside is None:  # until it was this loop that slept there
-            await asyncio.sleep(0)
-            await asyncio.sleep(0.001)
-        loop._write_to_self()
-        over = Waitable()
-        leads = threading.Thread(target=asker.node.wait, args=(over,))
-        leads.start()
-        while asker.node.baton._beside is not None:  # whoever leads finds it, once
-            pass
-        over.finish()
-        leads.join()
-        assert await asker.ask(1) == 1
-
-    asker.run(main)
 
 
 def test_a_descriptor_that_was_of_a_loop_is_free_for_others(

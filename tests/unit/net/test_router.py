@@ -55,7 +55,18 @@ def test_a_message_to_someone_unknown_is_not_sent(make_router: MakeRouter) -> No
     router = make_router("a")
     assert not router.send(b"nobody", [b"head"])
     assert not router.send(b"nobody", [b"head", b"bulk"])
-    router.send_all([b"nobody"], [b"head"])
+    assert router.send_all([b"nobody"], [b"head"]) == [b"nobody"]
+
+
+def test_a_message_to_several_reaches_each_that_is_known_and_the_others_are_told_of(
+    make_router: MakeRouter, sockets: Path
+) -> None:
+    a, b, c = map(make_router, "abc")
+    for name in "bc":
+        a.connect(b">" + name.encode(), address(sockets, name))
+    for frames in ([b"head"], [b"head", b"x" * (APART + 1)]):
+        assert a.send_all([b">b", b"nobody", b">c"], frames) == [b"nobody"]
+        assert received(b) == received(c) == [b"a", *frames]
 
 
 def test_a_message_waits_for_a_peer_that_does_not_listen_yet(

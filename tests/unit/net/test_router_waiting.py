@@ -231,9 +231,8 @@ CLOSES = """
 import os, sys
 from monarch._src.net.node import Node
 
-late = None if sys.argv[2] == "soon" else 60.0
 node = Node("a", "proc", f"ipc://{sys.argv[1]}/a", lambda *_: None)
-node.start(late)
+node.start(*map(float, sys.argv[2:]))
 child = os.fork()
 if child == 0:
     node.close()
@@ -243,11 +242,11 @@ node.close()
 """
 
 
-@pytest.mark.parametrize("first_look", ["soon", "late"])
+@pytest.mark.parametrize("first_look", [(), ("60",)], ids=["soon", "late"])
 def test_a_fork_can_close_a_node_whose_io_thread_it_has_not_got(
-    sockets: Path, run_python: Callable[..., str], first_look: str
+    sockets: Path, run_python: Callable[..., str], first_look: tuple[str, ...]
 ) -> None:
-    assert run_python(CLOSES, str(sockets), first_look) == "3\n"
+    assert run_python(CLOSES, str(sockets), *first_look) == "3\n"
 
 
 def test_a_fork_has_none_of_the_pipes_and_its_parent_keeps_all_of_them(

@@ -49,10 +49,6 @@ class _Selector(selectors.DefaultSelector):
             return self._slept
         return [] if self.turn.done and not self._found else super().select(0)
 
-    def close(self) -> None:
-        self._baton.loop_ends(self)
-        super().close()
-
     def found(self) -> None:
         self._found = True
         self.turn.finish()

@@ -58,7 +58,6 @@ _ROOT = str(Path(monarch.__file__).parent.parent)
 _PROGRAM = (
     "import gc, sys; gc.disable(); sys.path[:] = [p for p in sys.path if p]; "
     "root = sys.argv.pop(); root in sys.path or sys.path.append(root); "
-    "from monarch._src.proc.layout import intern_names; intern_names(); "
     "from monarch._src.proc.agent_main import main; main()"
 )
 

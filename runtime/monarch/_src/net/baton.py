@@ -33,13 +33,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
 
 from monarch._src.errors import BlockedLoopError
 from monarch._src.net.interrupt import Guard, guard_for_this_thread
-from monarch._src.net.late_thread import LateThread
 from monarch._src.net.spinning import Spin
 from monarch._src.net.waitable import LoopAsleep, Sleeper, Waitable, release
 
@@ -51,7 +49,6 @@ TICK, SLOWEST_TICK = 0.005, 0.02
 LONGEST_S = 2e6
 FRAMES_NEEDED = 120
 LEAVE_S = 1.0  # how long a leader may take to leave; it handles one batch of messages at most
-_registering = threading.Lock()
 
 
 SHUT_DOWN = "the runtime was shut down before the answer came"
@@ -80,8 +77,6 @@ class Baton:
         self._asleep: set[Sleeper] = set()  # all who sleep
         self._served = 0  # how often somebody was woken by another's receiving
         self._watched: dict[int, Callable[[], None]] = {}
-        # The loop whose descriptor the router looks after, since it slept here last.
-        self._beside: LoopAsleep | None = None
         self._turns = 0
         self._io_leads = False
         self._io_sleeps = False
@@ -96,22 +91,20 @@ class Baton:
         self.look_again_s: float | None = None
         # As that, but for ever: something of this process looks at the time when it is called.
         self.look_often_s: float | None = None
-        self._thread: threading.Thread | LateThread | None = None
+        self._thread: threading.Thread | None = None
         # How who waits for something looks before it sleeps, and how an idle actor does.
         self._spin, self._idle_spin = Spin(), Spin(gives_up=True)
 
     def start(self, name: str, first_look_s: float | None = None) -> None:
         """Start the IO thread, that of the node of that name.
 
-        `first_look_s`: after how many seconds it looks for the first time whether anybody leads,
-        and is not waited for; None: after two ticks.
+        `first_look_s`: the seconds after which it first checks whether another thread leads; None:
+        two ticks.
         """
-        name = f"monarch-io-{name}"
-        if first_look_s is None:
-            run = partial(self._io, 2 * TICK)
-            self._thread = threading.Thread(target=run, name=name, daemon=True)
-        else:
-            self._thread = LateThread(partial(self._io, first_look_s), name)
+        wait_s = 2 * TICK if first_look_s is None else first_look_s
+        self._thread = threading.Thread(
+            target=self._io, args=(wait_s,), name=f"monarch-io-{name}", daemon=True
+        )
         self._thread.start()
 
     def spin(self, limit_s: float) -> None:
@@ -180,24 +173,17 @@ class Baton:
         with guard_for_this_thread() as guard:
             gave_up = not _room_on_the_stack()
             if not gave_up and not self._closed and self._lead.acquire(False):
-                self._look_after(loop)
-                self._watched[loop.fd] = loop.found
                 try:
+                    self.watch(loop.fd, loop.found)
                     gave_up = self._lead_until(turn, deadline, guard, patient, None)
                 finally:
-                    del self._watched[loop.fd]
+                    self.unwatch(loop.fd)
                     self._pass_on()
                 if not gave_up:
                     return
                 timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             queue = self._patients if patient else self._followers
             self._sleep_beside(loop, timeout_s, guard, None if gave_up else queue)
-
-    def loop_ends(self, loop: LoopAsleep) -> None:
-        """That loop sleeps here no more, and its descriptor is about to be closed."""
-        with _registering:
-            if self._beside is loop:
-                self._leave_alone(loop)
 
     def receive_now(self) -> None:
         """Let the IO thread lead at once if nobody does: somebody awaits without blocking."""
@@ -290,7 +276,6 @@ class Baton:
     def _fire(self, fd: int) -> None:
         readable = self._watched.get(fd)
         if readable is None:
-            self._fired_in_vain(fd)
             return
         self._leader_thread = get_ident()
         try:
@@ -300,29 +285,6 @@ class Baton:
             self.unwatch(fd)
         finally:
             self._leader_thread = 0
-
-    def _look_after(self, loop: LoopAsleep) -> None:
-        """Have the router wait for a loop's descriptor too, also when that loop is up again.
-
-        To take it back each time would cost two system calls a message. Whoever else leads is told
-        of it once at most, and takes it back then.
-        """
-        if self._beside is loop:
-            return
-        with _registering:
-            if self._beside is not None:
-                self._leave_alone(self._beside)
-            self._router.watch(loop.fd)
-            self._beside = loop
-
-    def _leave_alone(self, loop: LoopAsleep) -> None:
-        self._router.unwatch(loop.fd)
-        self._beside = None
-
-    def _fired_in_vain(self, fd: int) -> None:
-        with _registering:
-            if self._beside is not None and self._beside.fd == fd:
-                self._leave_alone(self._beside)
 
     def _pass_on(self) -> None:
         self._lead.release()
@@ -421,8 +383,6 @@ class Baton:
     def _io(self, first_look_s: float) -> None:
         seen, tick = self._turns, TICK
         self._io_lock.acquire(timeout=first_look_s)
-        if isinstance(self._thread, LateThread):
-            self._thread.introduce()
         while not self._closed:
             if (seen == self._turns or self._urged) and self._lead.acquire(False):
                 self._urged = False

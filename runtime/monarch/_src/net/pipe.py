@@ -8,7 +8,6 @@ waits, all that follows does: then many messages leave by one system call.
 
 from __future__ import annotations
 
-import array
 import errno
 import os
 import socket
@@ -17,21 +16,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monarch._src.net.polling import READ, WRITE, Poll
 from monarch._src.wire.frames import Buffer
-from monarch._src.wire.stream import Splitter, word
-
-if TYPE_CHECKING:
-    from monarch._src.net.multicast import Heard, Multicast
+from monarch._src.wire.stream import Splitter
 
 AT_ONCE = 1 << 16  # bytes that are read by one call; and what may wait until room is looked for
 PIECES = 256  # that are written by one call
-MOST_FDS = 2  # that come with one word
 BUFFERED = 1 << 20  # bytes that the system is asked to hold for the peer; it may allow less
 _QUIETLY = int(getattr(socket, "MSG_NOSIGNAL", 0))  # elsewhere Python itself ignores SIGPIPE
-_CLOSED_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 _NOT_THERE = {errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN}
 _NO_ROOM = {errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM}
 
@@ -55,15 +49,12 @@ class Pipe:
     """See the module's text.
 
     `route`: what the peer is called here, empty until it has said its name. `gone`: nothing can be
-    sent any more; `dropped`: nor is anybody interested in what comes. `sent`, `came`: how many
-    messages, either way. `words`: those that came and were not heeded. `multicast`, `heard`: by
-    which the peer is reached beside this, and what of it reaches us so; see `net.multicast`.
+    sent any more; `dropped`: nor is anybody interested in what comes.
     """
 
     __slots__ = (
         "_gathered", "_lock", "_on_full", "_outbox", "_poll", "_send", "_socket",
-        "address", "came", "dialing", "dropped", "fd", "fds", "gone", "heard", "multicast", "route",
-        "sent", "splitter", "watched", "words",
+        "address", "dialing", "dropped", "fd", "gone", "route", "splitter", "watched",
     )  # fmt: skip
 
     def __init__(self, made: socket.socket, poll: Poll, on_full: Callable[[], None]) -> None:
@@ -79,12 +70,7 @@ class Pipe:
         self.fd = made.fileno()
         self.route = b""
         self.address = ""  # if we have connected to it
-        self.words: list[int] = []
-        self.splitter = Splitter(words=self.words)
-        self.sent = self.came = 0
-        self.multicast: Multicast | None = None
-        self.heard: Heard | None = None
-        self.fds: list[int] | None = None  # descriptors that came; None: none are expected
+        self.splitter = Splitter()
         self.dialing = False
         self.watched = False
         self.gone = False
@@ -96,12 +82,11 @@ class Pipe:
 
     # --- any thread -------------------------------------------------------------------------------
 
-    def send(self, packed: Sequence[Buffer], messages: int = 1) -> bool:
+    def send(self, packed: Sequence[Buffer]) -> bool:
         """Write a message, or several, or have it wait; False if the peer is gone. Never blocks."""
         with self._lock:
             if self.gone:
                 return False
-            self.sent += messages
             outbox = self._outbox
             if outbox:
                 outbox.extend(packed)
@@ -128,22 +113,6 @@ class Pipe:
             self._poll.modify(self.fd, READ | WRITE)
             self._on_full()
             return True
-
-    def say(self, said: int) -> bool:
-        """Write a word, behind what was sent; False if the peer is gone."""
-        return self.send([word(said)], 0)
-
-    def hand_over(self, said: int, fds: Sequence[int]) -> bool:
-        """Write a word, and let the peer have these descriptors with it; False if not now."""
-        with self._lock:
-            if self.gone or self._outbox:
-                return False
-            passed = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-            try:
-                return self._socket.sendmsg([word(said)], [passed], _QUIETLY) > 0
-            except OSError as error:
-                self._failed(error)
-                return False
 
     def dial(self, first: Sequence[Buffer] = ()) -> bool:
         """Connect; False if nobody listens there yet. `first` goes before all that was sent.
@@ -207,7 +176,7 @@ class Pipe:
         into = splitter.into
         try:
             if into is None:
-                data = self._socket.recv(AT_ONCE) if self.fds is None else self._recv_fds(self.fds)
+                data = self._socket.recv(AT_ONCE)
                 return splitter.feed(data) if data else None
             count = self._socket.recv_into(into)
         except BlockingIOError:
@@ -229,24 +198,12 @@ class Pipe:
                     self._poll.unregister(self.fd)
                 self._socket.close()
                 self.fd = -1
-        self._close_fds()
 
     def forked(self) -> None:
         """This is a fork: give its copy of the descriptor back, the pipe is its parent's."""
         self.gone = True
         self._socket.close()
         self.fd = -1
-        self._close_fds()
-
-    def _close_fds(self) -> None:
-        fds, self.fds = self.fds, None
-        for fd in fds or ():
-            os.close(fd)
-
-    def _recv_fds(self, fds: list[int]) -> bytes:
-        data, passed, _, _ = socket.recv_fds(self._socket, AT_ONCE, MOST_FDS, _CLOSED_ON_EXEC)
-        fds += passed
-        return data
 
     # --- under the lock ---------------------------------------------------------------------------
 

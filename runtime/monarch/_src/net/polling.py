@@ -14,8 +14,6 @@ import sys
 from typing import Any, Protocol
 
 READ, WRITE = 1, 4  # as EPOLLIN and EPOLLOUT; whatever else is found means: look
-# Found once for each write to a descriptor, and not as long as there is something; epoll only.
-ONCE = int(getattr(select, "EPOLLET", 0))
 
 
 class Poll(Protocol):

@@ -24,7 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monarch._src.core.tally import EACH, Tally
 from monarch._src.net.interrupt import NO_GUARD, Guard, uninterrupted
@@ -34,16 +34,10 @@ from monarch._src.net.spinning import Spin
 from monarch._src.wire.frames import Buffer
 from monarch._src.wire.stream import StreamError, pack
 
-if TYPE_CHECKING:
-    from monarch._src.net.multicast import Heard, Multicast
-
 log = logging.getLogger("monarch.net")
 SCHEME = "ipc://"
 AGAIN_S, AGAIN_LIMIT_S = 0.005, 0.2
 LONGEST_NAME = 255
-TOGETHER = range(4, 129)  # how many peers may be sent to by one write
-OFTEN = 16  # messages to the same peers, from which on they are; a power of two
-TRACKED = 64  # sets of peers of which that is counted
 LAST_WORDS = 64  # how often a pipe is read to see whether it has ended
 
 
@@ -59,10 +53,6 @@ class Router:
         self._again_at: float | None = None  # when to connect, or to accept, again
         self._again_s = AGAIN_S
         self._ready: deque[list[Any]] = deque()  # what was received and not taken yet
-        self._together: dict[tuple[bytes, ...], int] = {}  # how often these were sent the same
-        self._multicasts: dict[tuple[bytes, ...], Multicast] = {}
-        self._heard: dict[int, Heard] = {}  # by descriptor, which tells once of what has come
-        self._unheard = False  # such a one has told somebody who was interrupted
         self._looked = False  # no need to look: a wait has just ended
         self._woken = False  # somebody has woken us, and nobody has looked what for
         # Called with the route on which there came what is no message.
@@ -116,10 +106,8 @@ class Router:
             pipe = self._pipe(new_socket())
             pipe.known_as(routing_id)
             pipe.address = _path(address)
-            behind = list(map(pack, first))
-            pipe.sent = 1 + len(behind)
             try:
-                there = pipe.dial([*self._name, *chain.from_iterable(behind)])
+                there = pipe.dial([*self._name, *chain.from_iterable(map(pack, first))])
             except BaseException:
                 self._by_fd.pop(pipe.fd)
                 pipe.close()
@@ -161,55 +149,18 @@ class Router:
         """Queue messages that wait for the same peer already: they leave in one write."""
         pipe = self._pipes.get(routing_id)
         with uninterrupted():
-            return pipe is not None and pipe.send(
-                list(chain.from_iterable(map(pack, messages))), len(messages)
-            )
+            return pipe is not None and pipe.send(list(chain.from_iterable(map(pack, messages))))
 
     def send_all(self, routing_ids: Iterable[bytes], frames: Sequence[Buffer]) -> Sequence[bytes]:
         """Queue the same message for many peers; those that `send` would be False for."""
         missed: list[bytes] = []
-        pipes, peers = self._pipes, tuple(routing_ids)
+        pipes, packed = self._pipes, pack(frames)
         with uninterrupted():
-            if len(frames) == 1 and len(peers) in TOGETHER and self._sent_at_once(peers, frames[0]):
-                return missed
-            packed = pack(frames)
-            for routing_id in peers:
+            for routing_id in routing_ids:
                 pipe = pipes.get(routing_id)
                 if pipe is None or not pipe.send(packed):
                     missed.append(routing_id)
         return missed
-
-    def _sent_at_once(self, peers: tuple[bytes, ...], message: Buffer) -> bool:
-        """Whether it was sent to all of them by one write."""
-        multicast = self._multicasts.get(peers)
-        if multicast is not None:
-            return multicast.send(message)
-        together = self._together
-        count = together[peers] = together.get(peers, 0) + 1
-        if count >= OFTEN and not count & (count - 1):  # ever more rarely, where it cannot be
-            self._offer(peers)
-        elif len(together) > TRACKED:
-            together.clear()
-        return False
-
-    def _offer(self, peers: tuple[bytes, ...]) -> None:
-        from monarch._src.net.multicast import Multicast, can_hear  # not in each fork
-
-        if not can_hear(self._poll):
-            return
-        with self._lock:
-            pipes = [pipe for pipe in map(self._pipes.get, peers) if pipe is not None]
-            others = {pipe.multicast for pipe in pipes if pipe.multicast is not None}
-            if self.closed or len(pipes) < len(peers):
-                return
-            if not all(one.gives_way_to(len(pipes)) for one in others):
-                return
-            for one in others:
-                self._end(one)
-            try:
-                self._multicasts[peers] = Multicast(pipes)
-            except OSError as error:
-                self._complain("cannot send to many at once: %s", error.strerror)
 
     def reachable(self, routing_id: bytes) -> bool:
         """Whether more may come from that peer than can be received now.
@@ -241,8 +192,8 @@ class Router:
         self._poll.register(fd, READ)
 
     def unwatch(self, fd: int) -> None:
-        """No more. It may have been closed already."""
-        with contextlib.suppress(OSError):
+        """No more. The descriptor, or this router, may have been closed already."""
+        with contextlib.suppress(OSError, ValueError):  # the second of an epoll that is closed
             self._poll.unregister(fd)
 
     # --- the holder of the baton ------------------------------------------------------------------
@@ -286,9 +237,6 @@ class Router:
             if guard is not None:
                 guard.let_through()
             found = poll.poll(timeout_s) if spin is None else spin.wait(poll, timeout_s)
-        except BaseException:  # what is found once may have been found now
-            self._unheard = True
-            raise
         finally:
             if guard is not None:
                 guard.open = False
@@ -331,14 +279,8 @@ class Router:
                 let_leave(pipes, time.monotonic() + linger_s)
             for pipe in pipes:
                 pipe.close()
-            for heard in self._heard.values():
-                heard.close()
-            for multicast in self._multicasts.values():
-                multicast.close()
             self._pipes.clear()
             self._by_fd.clear()
-            self._heard.clear()
-            self._multicasts.clear()
             self._dialing.clear()
             self._ready.clear()
             self._poll.close()
@@ -360,9 +302,7 @@ class Router:
         self.closed = True
         for pipe in self._by_fd.values():
             pipe.forked()
-        for one in (*self._heard.values(), *self._multicasts.values()):
-            one.forked()
-        self._pipes, self._by_fd, self._heard, self._multicasts = {}, {}, {}, {}
+        self._pipes, self._by_fd = {}, {}
         self._dialing.clear()
         self._ready.clear()
         self._poll.close()
@@ -373,10 +313,6 @@ class Router:
     def _serve(self, found: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Do what can be done; returns what concerns others."""
         others: list[tuple[int, int]] = []
-        if self._unheard:
-            self._unheard = False
-            for heard in list(self._heard.values()):
-                self._read(heard.pipe, by_ring=True)
         for fd, events in found:
             pipe = self._by_fd.get(fd)
             if pipe is not None:
@@ -384,8 +320,6 @@ class Router:
                     pipe.flush()
                 if events & ~WRITE:
                     self._read(pipe)
-            elif fd in self._heard:
-                self._read(self._heard[fd].pipe, by_ring=True)
             elif fd == self._accepts:
                 self._accept()
             elif fd == self._wake_r:
@@ -396,18 +330,10 @@ class Router:
             self._try_again()
         return others
 
-    def _read(self, pipe: Pipe, *, by_ring: bool = False) -> bool:
-        """Receive from a pipe, and close it if it has ended; whether anything came.
-
-        `by_ring`: something has come by the ring that belongs to it, and not by the pipe.
-        """
-        heard, found = pipe.heard, None
+    def _read(self, pipe: Pipe) -> bool:
+        """Receive from a pipe, and close it if it has ended; whether anything came."""
         try:
-            found = [] if by_ring else pipe.receive()
-            if heard is not None:  # behind the end of the pipe too: that was sent before it
-                merged = heard.merged(found or [])
-                if not pipe.dropped:
-                    self._ready += merged
+            found = pipe.receive()
         except StreamError as error:
             if pipe.route and self.on_broken is not None:
                 self.on_broken(pipe.route, error)
@@ -417,21 +343,13 @@ class Router:
             with self._lock:
                 self._forget(pipe)
                 self._by_fd.pop(pipe.fd, None)
-            if heard is not None:
-                heard.end(self._heard)
             pipe.close()
             return False
         if pipe.dropped:
             return True
-        if heard is None:
-            pipe.came += len(found)
-            if found and not pipe.route:
-                found = self._introduced(pipe, found)
-            self._ready.extend(found)
-        if pipe.words and pipe.route:
-            from monarch._src.net.multicast import heed  # not in each fork
-
-            heed(pipe, self._poll, self._heard)
+        if found and not pipe.route:
+            found = self._introduced(pipe, found)
+        self._ready.extend(found)
         return True
 
     def _introduced(self, pipe: Pipe, found: list[list[Any]]) -> list[list[Any]]:
@@ -523,14 +441,6 @@ class Router:
         """Nothing is sent to it any more."""
         if self._pipes.get(pipe.route) is pipe:
             del self._pipes[pipe.route]
-        if pipe.multicast is not None:
-            self._end(pipe.multicast)
-
-    def _end(self, multicast: Multicast) -> None:
-        self._multicasts = {
-            peers: one for peers, one in self._multicasts.items() if one is not multicast
-        }
-        multicast.end()
 
 
 def dialed(address: str, name: bytes, poll: Poll) -> Pipe | None:

@@ -83,8 +83,7 @@ class Spin:
     def wait(self, poll: Poll, timeout_s: float | None) -> list[tuple[int, int]]:
         """What `poll.poll(timeout_s)` finds; may take `limit_s` longer.
 
-        If it is interrupted, what was found is found again, but for what is found once
-        (`polling.ONCE`).
+        If it is interrupted, what was found is found again.
         """
         limit, let_others_run, clock = self.limit_s, self._yield, self._clock
         if not limit or let_others_run is None:

@@ -90,12 +90,11 @@ def prepared(entry: str) -> Main:
 def begin(boot: Boot, lifeline: int, main: Main | None = None) -> int:
     """In any proc: go where the client works, then run it. Returns the exit status.
 
-    `main`: what the zygote has `prepared` for its forks, which have its environment and path too.
+    `main`: what the zygote has `prepared` for its forks.
     """
     spec = boot.spec
-    if main is None:
-        os.environ[CHILD_VARIABLE] = spec.directory
-        sys.path[:] = import_path(boot.path or spec.path, sys.path)
+    os.environ[CHILD_VARIABLE] = spec.directory
+    sys.path[:] = import_path(boot.path or spec.path, sys.path)
     if spec.cwd:
         try:
             os.chdir(spec.cwd)

@@ -5,14 +5,11 @@ Runs in: any process. Reads a few small files and starts nothing.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-import time
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 MOST_CPUS = 1 << 16
-SETTLED_NS = 2 * 10**9  # clocks of file systems tick every few milliseconds
 _NVIDIA_DEVICE = re.compile(r"nvidia\d+")
 _PART = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
 
@@ -61,18 +58,10 @@ def online_nodes() -> list[int] | None:
 def nvidia_devices(folder: str = "/dev") -> int:
     """How many NVIDIA devices this host, or this container of it, has."""
     try:
-        changed_ns = os.stat(folder).st_mtime_ns
-        # Two changes one after the other may have the same time.
-        lately = time.time_ns() - changed_ns < SETTLED_NS
-        return (_listed.__wrapped__ if lately else _listed)(folder, changed_ns)
+        names = os.listdir(folder)
     except OSError:
         return 0
-
-
-@functools.lru_cache(maxsize=1)
-def _listed(folder: str, changed_ns: int) -> int:
-    named = [name for name in os.listdir(folder) if name.startswith("nvidia")]
-    return sum(_NVIDIA_DEVICE.fullmatch(name) is not None for name in named)
+    return sum(_NVIDIA_DEVICE.fullmatch(name) is not None for name in names)
 
 
 def _online(path: str) -> list[int] | None:

@@ -37,7 +37,6 @@ _ROOT = str(Path(monarch.__file__).parent.parent)
 _PROGRAM = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; "
     "root = sys.argv.pop(); root in sys.path or sys.path.append(root); "
-    "from monarch._src.proc.layout import intern_names; intern_names(); "
     "from monarch._src.proc.worker_main import main; main()"
 )
 

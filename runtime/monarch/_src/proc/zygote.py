@@ -22,17 +22,14 @@ import signal
 import socket
 import struct
 import sys
-import threading
 import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn, TypeAlias
 
 from monarch._src.net.interrupt import plain_signal
-from monarch._src.proc import layout
 from monarch._src.proc import spec as wire
 from monarch._src.proc.execute import begin, execute, import_path, prepared
-from monarch._src.proc.order import FUNCTIONS
 from monarch._src.proc.spec import (
     Begun,
     Boot,
@@ -45,7 +42,6 @@ from monarch._src.proc.spec import (
     StartRank,
 )
 from monarch._src.proc.system import (
-    CHILD_VARIABLE,
     die_with_parent,
     may_be_looked_into_by,
     peak_bytes,
@@ -82,7 +78,6 @@ class Zygote:
         self._agent_pid = os.getppid()
         self._lifeline = lifeline
         self._meshes: dict[int, MeshSpec] = {}
-        self._paths: dict[int, list[str]] = {}  # where procs of these meshes import from
         self._broken: dict[int, str] = {}  # meshes none of whose procs can start, and why
         self._ranks: dict[int, tuple[int, int, int]] = {}  # pid -> (mesh, rank, life)
         self._inbox = memoryview(bytearray(LARGEST))  # takes the memory of the largest so far
@@ -103,8 +98,7 @@ class Zygote:
             self._tell(CannotBegin(f"{type(error).__name__}: {error}"))
             self._await_end()
         self._streams = sys.stdout, sys.stderr
-        _leave_a_stack()
-        self._settle(FUNCTIONS)  # without a collection, as in the agent
+        gc.freeze()  # without a collection, as in the agent
         gc.enable()
         poller = select.poll()
         poller.register(self._agent, select.POLLIN)
@@ -114,7 +108,7 @@ class Zygote:
             ready = poller.poll(IDLE_MS if self._spare_time else None)
             if not ready:
                 importlib.import_module(self._spare_time.pop(0))
-                self._settle()
+                gc.freeze()
             for fd, _ in ready:
                 if fd == self._wake_r:
                     _read_empty(fd)
@@ -146,7 +140,6 @@ class Zygote:
                     self._prepare(message)
                 case DropMesh():
                     self._meshes.pop(message.mesh, None)
-                    self._paths.pop(message.mesh, None)
                     self._broken.pop(message.mesh, None)
         self._start(starts)
 
@@ -170,12 +163,11 @@ class Zygote:
         return wire.decode_to_zygote(bytes(self._inbox[:size])), fds
 
     def _prepare(self, spec: MeshSpec) -> None:
-        if not spec.forks:
+        if not (spec.forks and spec.preload):
             return
         own = sys.path[:]
-        path = self._paths[spec.mesh] = import_path(spec.path, own)
         try:
-            sys.path[:] = path
+            sys.path[:] = import_path(spec.path, own)
             for name in spec.preload:
                 importlib.import_module(name)
         except BaseException as error:
@@ -184,26 +176,16 @@ class Zygote:
             )
         finally:
             sys.path[:] = own
-        if spec.preload:
-            for stream in self._streams:  # or each fork would write what is held
-                stream.flush()
-            gc.collect()
-            self._settle()
-
-    def _settle(self, functions: str = "") -> None:
-        """Forks may follow: have them write to as few pages as can be."""
-        layout.settle(functions)
+        for stream in self._streams:  # or each fork would write what is held
+            stream.flush()
+        gc.collect()
         gc.freeze()
 
     def _start(self, starts: list[Asked]) -> None:
         # One after the other with as little in between as can be: after a fork no page is ours
         # alone, and each that we write to is copied (docs/performance.md).
         pids: list[tuple[StartRank, int]] = []
-        own = path = sys.path[:]
         for message, fds in starts:
-            wanted = self._paths.get(message.mesh, own)
-            if wanted is not path:  # once for all of a mesh: each of them would pay more for it
-                sys.path[:] = path = wanted
             reason = self._hindered(message, fds)
             if reason is None:
                 # No reaping between fork and the note of who it is: SIGCHLD only sets a flag.
@@ -217,7 +199,6 @@ class Zygote:
                     pids.append((message, pid))
                     continue
             self._tell(NotStarted(message.mesh, message.rank, reason, message.life))
-        sys.path[:] = own
         begun: list[Begun] = []
         for message, pid in pids:
             self._ranks[pid] = (message.mesh, message.rank, message.life)
@@ -269,9 +250,7 @@ class Zygote:
             if start.command is not None:
                 execute(start.command, start.env, boot, self._lifeline)
             for name, value in start.env.items():
-                if name == CHILD_VARIABLE:
-                    pass  # it names this session
-                elif value is not None:
+                if value is not None:
                     os.environ[name] = value
                 else:
                     os.environ.pop(name, None)
@@ -331,17 +310,6 @@ def _ended_child() -> tuple[int, int, resource.struct_rusage] | None:
 def _end_group(leader: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-
-
-def _leave_a_stack() -> None:
-    """Have a thread, and its end, before there are forks.
-
-    The C library keeps its stack and its heap, and the first thread of each fork takes them,
-    instead of six system calls for its own.
-    """
-    thread = threading.Thread(target=int)
-    thread.start()
-    thread.join()
 
 
 def _nothing(_signum: int, _frame: FrameType | None) -> None:

@@ -2,7 +2,6 @@
 
     u32 n, below 64 Ki, big endian            a message of one frame of n bytes, which follow
     u32 2**31 + n | n times u64 | ...         one of n frames: their sizes, then they themselves
-    u32 2**30 + n                             no message, but a word to who receives them
 
 A small message, as most are, costs four bytes and no look at what is in it. Frames of more than
 `APART` bytes are received where they stay: the splitter says where the next bytes go.
@@ -21,7 +20,6 @@ ONE_FRAME = 1 << 16
 APART = 1 << 14
 MOST_FRAMES = 1 << 20
 _SEVERAL = 1 << 31
-_WORD = 1 << 30
 _HEAD = 4
 _word = struct.Struct(">I").unpack_from
 
@@ -58,11 +56,6 @@ def pack(frames: Sequence[Buffer]) -> list[Buffer]:
     return packed
 
 
-def word(said: int) -> bytes:
-    """What to write to say that, a number below 2**30, to who receives: behind what was written."""
-    return (_WORD | said).to_bytes(_HEAD, "big")
-
-
 class Splitter:
     """Finds the messages in what comes on one stream.
 
@@ -70,12 +63,10 @@ class Splitter:
     comes next goes there (see `got`), and not to `feed`.
     """
 
-    __slots__ = ("_frame", "_frames", "_rest", "_sizes", "into", "mark", "words")
+    __slots__ = ("_frame", "_frames", "_rest", "_sizes", "into", "mark")
 
-    def __init__(self, mark: bytes = b"", words: list[int] | None = None) -> None:
-        """`words`: where to put words that come; None: none may."""
+    def __init__(self, mark: bytes = b"") -> None:
         self.mark = mark
-        self.words = words
         self.into: memoryview | None = None
         self._rest = b""  # of a message whose beginning has come
         self._frames: list[Any] = []  # of a message of which not all has come: mark, frames
@@ -106,10 +97,6 @@ class Splitter:
                     break
                 found.append([self.mark, data[begin:stop]])
                 at = stop
-                continue
-            if first >> 30 == 1 and self.words is not None:
-                self.words.append(first ^ _WORD)
-                at = begin
                 continue
             count = first ^ _SEVERAL
             if not 0 < count <= MOST_FRAMES:

@@ -4,7 +4,7 @@ Runs in: any process that meets memory of a GPU; a call lets go of the interpret
 library, which stays loaded.
 Invariants: nothing but this module knows where the functions come from; each of them has the
 argument types of `cuda.h`, so a table of other functions with the same ones can stand in for the
-library (`testing/gpu.py`), and what is above it does not differ.
+library in tests, and what is above it does not differ.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""A CUDA driver that is none: its functions, over files in memory, for machines without a GPU.
+"""A fake CUDA driver: its functions, over files in memory, for machines without a GPU.
 
-What is above the driver's functions (`data/cuda`) runs as it would over a real one: the functions
-are C functions with the same arguments and results. Processes see each other's memory by handles
-that name a file; device memory has addresses that no processor can use, so what takes them for
-those of the host crashes; copies happen as late as they may, when their stream is waited for, and
-what they need and is gone by then ends the context, as on a GPU.
+`install()` puts them in the driver's place for one process, before it meets memory of a GPU; errors
+can be injected at any call. The code above the driver's functions (`monarch._src.data.cuda`) runs
+as it would over a real one: the functions are C functions with the same arguments and results.
+Processes see each other's memory by handles that name a file; device memory has addresses that no
+processor can use, so code that takes them for those of the host crashes; copies happen as late as
+they may, when their stream is waited for, and if memory that they need is gone by then the context
+ends, as on a GPU. Tests run over this, and over a real device too where the machine has one.
 
 Runs in: any process of a test. Owns: the files and mappings that stand for memory, until they are
 freed or closed, or the process ends.

@@ -1,0 +1,1 @@
+"""Fakes of devices and networks that tests run on."""
