@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import array
 import errno
+import mmap
 import os
 import socket
 import struct
@@ -20,16 +21,18 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from monarch._src.net.polling import READ, WRITE, Poll
+from monarch._src.wire.apart import SEGMENT_FROM
 from monarch._src.wire.frames import Buffer
 from monarch._src.wire.stream import Splitter, word
 
 if TYPE_CHECKING:
     from monarch._src.net.multicast import Heard, Multicast
 
-AT_ONCE = 1 << 16  # bytes that are read by one call; and what may wait until room is looked for
+GATHERED = 1 << 16  # bytes that come to wait until the pipe looks for room again
 PIECES = 256  # that are written by one call
 MOST_FDS = 2  # that come with one word
 BUFFERED = 1 << 20  # bytes that the system is asked to hold for the peer; it may allow less
+_HEADS = 1 << 12  # bytes of a message beside its payload, as a rule
 _QUIETLY = int(getattr(socket, "MSG_NOSIGNAL", 0))  # elsewhere Python itself ignores SIGPIPE
 _CLOSED_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 _NOT_THERE = {errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN}
@@ -41,6 +44,15 @@ def new_socket() -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made.setblocking(False)
     return made
+
+
+def room_to_read() -> memoryview:
+    """Memory for the bytes of one read, with room for any message that carries its payload.
+
+    A read that made its own would take it from the system each time, and give it back.
+    """
+    size = SEGMENT_FROM + _HEADS
+    return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def user_of(made: socket.socket) -> int | None:
@@ -106,7 +118,7 @@ class Pipe:
             if outbox:
                 outbox.extend(packed)
                 self._gathered += len(packed[0])
-                if self._gathered >= AT_ONCE or len(packed) > 1:
+                if self._gathered >= GATHERED or len(packed) > 1:
                     self._write()
                 return not self.gone
             if len(packed) == 1:
@@ -197,8 +209,11 @@ class Pipe:
             if not self._outbox and self.fd >= 0:
                 self._poll.modify(self.fd, READ)
 
-    def receive(self) -> list[list[Any]] | None:
+    def receive(self, room: memoryview) -> list[list[Any]] | None:
         """The messages that are complete with what came by now; None if that was the end.
+
+        Args:
+            room: see `room_to_read`.
 
         Raises:
             StreamError: the peer speaks something else.
@@ -206,16 +221,20 @@ class Pipe:
         splitter = self.splitter
         into = splitter.into
         try:
-            if into is None:
-                data = self._socket.recv(AT_ONCE) if self.fds is None else self._recv_fds(self.fds)
-                return splitter.feed(data) if data else None
-            count = self._socket.recv_into(into)
+            if into is not None:
+                count = self._socket.recv_into(into)
+            elif self.fds is None:
+                count = self._socket.recv_into(room)
+            else:
+                count = self._recv_fds(room, self.fds)
         except BlockingIOError:
             return []
         except OSError:  # it has ended without reading all that it was sent
             return None
         if not count:
             return None
+        if into is None:
+            return splitter.feed(room[:count])
         message = splitter.got(count)
         return [] if message is None else [message]
 
@@ -243,10 +262,11 @@ class Pipe:
         for fd in fds or ():
             os.close(fd)
 
-    def _recv_fds(self, fds: list[int]) -> bytes:
-        data, passed, _, _ = socket.recv_fds(self._socket, AT_ONCE, MOST_FDS, _CLOSED_ON_EXEC)
+    def _recv_fds(self, room: memoryview, fds: list[int]) -> int:
+        data, passed, _, _ = socket.recv_fds(self._socket, len(room), MOST_FDS, _CLOSED_ON_EXEC)
         fds += passed
-        return data
+        room[: len(data)] = data
+        return len(data)
 
     # --- under the lock ---------------------------------------------------------------------------
 

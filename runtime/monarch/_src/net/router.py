@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from monarch._src.core.tally import EACH, Tally
 from monarch._src.net.interrupt import NO_GUARD, Guard, uninterrupted
-from monarch._src.net.pipe import Pipe, new_socket, user_of
+from monarch._src.net.pipe import Pipe, new_socket, room_to_read, user_of
 from monarch._src.net.polling import READ, WRITE, Poll, new_poll
 from monarch._src.net.spinning import Spin
 from monarch._src.wire.frames import Buffer
@@ -78,6 +78,7 @@ class Router:
     def open(self, name: bytes, address: str, backlog: int = 4096) -> None:
         """Listen there, and connect to others by that name. Once, before anybody waits."""
         self._name = pack([name])
+        self._room = room_to_read()
         self._path = _path(address)
         self._listener = new_socket()
         try:
@@ -403,7 +404,7 @@ class Router:
         """
         heard, found = pipe.heard, None
         try:
-            found = [] if by_ring else pipe.receive()
+            found = [] if by_ring else pipe.receive(self._room)
             if heard is not None:  # behind the end of the pipe too: that was sent before it
                 merged = heard.merged(found or [])
                 if not pipe.dropped:

@@ -22,8 +22,9 @@ from typing import Any
 
 from monarch._src.wire.frames import Buffer
 from monarch._src.wire.sealed import HEAD, RECORD, ROOM, TAG, Sealer, SealError, Unsealer, head_at
-from monarch._src.wire.stream import APART, Place, Splitter, pack
+from monarch._src.wire.stream import Place, Splitter, pack
 
+_SHORT = 1 << 14  # bytes of pieces that are sealed with others
 _QUIETLY = int(getattr(socket, "MSG_NOSIGNAL", 0))  # elsewhere Python itself ignores SIGPIPE
 
 
@@ -84,7 +85,7 @@ class Trunk:
         if len(frames) == 2:
             first, second = frames
             size = len(first)
-            if size + len(second) <= APART:
+            if size + len(second) <= _SHORT:
                 data = b"".join((size.to_bytes(2, "big"), first, second))
                 return self._write(self._sealer.seal(data, other=True))
         self._outbox.extend(pack(frames))
@@ -106,14 +107,14 @@ class Trunk:
         """Seal the next bytes: of one large piece, or of several small ones together."""
         outbox = self._outbox
         first = outbox.popleft()
-        if len(first) > APART:
+        if len(first) > _SHORT:
             if len(first) > RECORD:
                 view = memoryview(first)
                 outbox.appendleft(view[RECORD:])
                 first = view[:RECORD]
             return self._sealer.seal_large(first)
         together, size = [first], len(first)
-        while outbox and len(outbox[0]) <= APART and size + len(outbox[0]) <= RECORD:
+        while outbox and len(outbox[0]) <= _SHORT and size + len(outbox[0]) <= RECORD:
             size += len(outbox[0])
             together.append(outbox.popleft())
         return self._sealer.seal(b"".join(together))
