@@ -82,9 +82,7 @@ def test_a_cast_to_many_ranks_is_one_segment_that_the_relay_never_opens(
     until(is_free_again, "the segments are free when the last view is gone")
 
 
-@pytest.mark.parametrize(
-    "size", [SEGMENT_FROM - 8, SEGMENT_FROM, SEGMENT_FROM + 8, MEBI, 5 * MEBI + 8]
-)
+@pytest.mark.parametrize("size", [SEGMENT_FROM - 1024, SEGMENT_FROM, MEBI, 5 * MEBI + 8])
 def test_what_comes_back_is_what_was_sent(four: ProcMesh, size: int) -> None:
     one = four.spawn("worker", Worker).slice(gpus=0)
     placed = counts().placed

@@ -23,8 +23,8 @@ class Buffer:
     array may be used again as soon as `write` has returned.
 
     Can be an argument or be returned, and arrives as a Buffer with the same bytes, to which more
-    can be written. Pieces of 132 KiB and more are sent without another copy. Not for several threads
-    at once.
+    can be written. Pieces of 132 KiB and more are sent without another copy. Not for several
+    threads at once.
     """
 
     __slots__ = ("_length", "_pending", "_pieces", "_threshold")
