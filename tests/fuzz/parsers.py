@@ -36,7 +36,7 @@ from monarch._src.wire.apart import InSegment
 from monarch._src.wire.figures import Counted, Figures, Key, MeasureFigures, MeasureKey
 from monarch._src.wire.frames import FrameError, Payload, decode, encode
 from monarch._src.wire.messages import AnyMessage, Message
-from monarch._src.wire.stream import ONE_FRAME, Splitter, StreamError, pack
+from monarch._src.wire.stream import Splitter, StreamError, pack
 from monarch._src.wire.text import UNREADABLE
 from monarch_jupyter.problems import CommandError
 from monarch_jupyter.requests import parse_request
@@ -51,8 +51,8 @@ ANNOUNCED = (
     0,
     1,
     200,
-    ONE_FRAME - 1,
-    ONE_FRAME,
+    (1 << 24) - 1,
+    1 << 24,
     1 << 20,
     1 << 33,
     1 << 62,
@@ -266,7 +266,7 @@ def _comes(pieces: Frames) -> None:
     for piece in pieces:
         for message in fed(splitter, piece):
             assert message[0] == b"from"
-            assert isinstance(message[1], bytes)
+            assert memoryview(message[1]).readonly
 
 
 def _link_says(parts: Frames) -> None:

@@ -17,7 +17,7 @@ import pytest
 from monarch._src.actor import routes
 from monarch._src.mesh.session import current_session
 from monarch._src.net import directory
-from monarch._src.wire.apart import APART
+from monarch._src.wire.apart import SEGMENT_FROM
 from monarch.actor import (
     Actor,
     HostMesh,
@@ -145,13 +145,13 @@ def test_what_is_large_is_passed_on_by_hosts_and_leaves_its_sender_once_a_branch
     before = payload_counts().served_bytes
     sizes = diaries.weigh.call(bytes(size)).get(timeout=PATIENCE_S)
     assert list(sizes.values()) == [size] * everybody
-    assert size <= payload_counts().served_bytes - before < size + APART
+    assert size <= payload_counts().served_bytes - before < size + SEGMENT_FROM
     scales = procs.spawn("scales", Diary)
     for host, sides in ((0, 1), (1, 2)):  # from within, it goes both ways along the row
         one = diaries.slice(hosts=host, gpus=0)
         sizes, served = one.weighed_by.call_one(scales, size).get(timeout=PATIENCE_S)
         assert sizes == [size] * everybody
-        assert sides * size <= served < sides * (size + APART)
+        assert sides * size <= served < sides * (size + SEGMENT_FROM)
     procs.stop().get(timeout=PATIENCE_S)
 
 
@@ -188,7 +188,7 @@ def test_over_more_hosts_than_the_fanout_one_rank_each_is_reached_by_the_tree_to
     assert held.sites.sent - before == 4
     served = payload_counts().served_bytes
     assert list(diaries.weigh.call(bytes(size)).get(timeout=PATIENCE_S).values()) == [size] * HOSTS
-    assert 2 * size <= payload_counts().served_bytes - served < 2 * (size + APART)
+    assert 2 * size <= payload_counts().served_bytes - served < 2 * (size + SEGMENT_FROM)
     procs.stop().get(timeout=PATIENCE_S)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from monarch._src.actor import routes
+from monarch._src.wire.apart import SEGMENT_FROM
 from monarch.actor import (
     Actor,
     ActorError,
@@ -241,7 +242,7 @@ def test_messages_of_both_routes_are_taken_in_the_order_sent(many: ProcMesh, see
 
 def test_what_is_relayed_is_counted_like_what_is_not(many: ProcMesh) -> None:
     echo, failing = many.spawn("counted", Echo), many.spawn("counted_too", Failing)
-    for value in (1, "text", b"x" * 2 * routes.GATHERED_LIMIT, b"x" * 2 * routes.CAST_LIMIT):
+    for value in (1, "text", b"x" * 2 * routes.GATHERED_LIMIT, b"x" * 2 * SEGMENT_FROM):
         echo.same.call(value).get()
     assert failing.raise_on.call([3, 17]).exception() is not None
     assert len(failing.raise_on.call([]).get()) == MANY

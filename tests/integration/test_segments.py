@@ -13,7 +13,7 @@ import pytest
 
 from monarch._src.actor.runtime import runtime
 from monarch._src.data.lender import NOT_MAPPED
-from monarch._src.wire.apart import APART
+from monarch._src.wire.apart import SEGMENT_FROM
 from monarch.actor import (
     ActorError,
     BootstrapCommand,
@@ -82,13 +82,13 @@ def test_a_cast_to_many_ranks_is_one_segment_that_the_relay_never_opens(
     until(is_free_again, "the segments are free when the last view is gone")
 
 
-@pytest.mark.parametrize("size", [APART - 8, APART, APART + 8, MEBI, 5 * MEBI + 8])
+@pytest.mark.parametrize("size", [SEGMENT_FROM - 1024, SEGMENT_FROM, MEBI, 5 * MEBI + 8])
 def test_what_comes_back_is_what_was_sent(four: ProcMesh, size: int) -> None:
     one = four.spawn("worker", Worker).slice(gpus=0)
     placed = counts().placed
     array = numbers(size)
     assert (one.echo.call_one(array).get() == array).all()
-    assert counts().placed == placed + (size >= APART)
+    assert counts().placed == placed + (size >= SEGMENT_FROM)
     data = array.tobytes()
     assert one.echo.call_one(data).get() == data
     assert one.echo.call_one({"deep": [bytearray(data)]}).get() == {"deep": [data]}
@@ -336,7 +336,7 @@ def test_transfers_leave_nothing(four: ProcMesh) -> None:
     """Back and forth, to one and to all."""
     workers = four.spawn("workers", Worker)
     one = workers.slice(gpus=0)
-    array = numbers(APART)
+    array = numbers(SEGMENT_FROM)
     one.echo.call_one(array).get()
     until(is_free_again, "it begins empty")
     before = descriptors()

@@ -9,11 +9,11 @@ import pytest
 from monarch._src.data.in_place import in_place
 from monarch._src.data.lender import ALIGNED, HEADER
 from monarch._src.data.served import Served
-from monarch._src.wire.apart import APART, Placed
+from monarch._src.wire.apart import SEGMENT_FROM, Placed
 from monarch._src.wire.frames import Payload, apart_of
 from monarch._src.wire.messages import Call
 
-LARGE = b"l" * (APART + 1)
+LARGE = b"l" * (SEGMENT_FROM + 1)
 
 
 def placed_of(payload: Payload) -> Placed:

@@ -16,9 +16,9 @@ import pytest
 from monarch._src.net.interrupt import InterruptGuard, keep_handler
 from monarch._src.net.spinning import Spin
 from monarch._src.net.waitable import Waitable
+from monarch._src.wire.apart import SEGMENT_FROM
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import OK, AnyMessage, FlushOutput, OutputFlushed, Reply
-from monarch._src.wire.stream import APART
 from tests.unit.net.asker import PATIENCE_S, Asker, MakeNode
 
 
@@ -200,7 +200,7 @@ def test_an_interrupt_between_two_writes_is_raised_when_the_message_is_whole(
     a, b = make_node("a"), make_node("b", keep)
     a.link("b", f"ipc://{sockets}/b")
     pipe, over = a.router._pipes[b">b"], Waitable()
-    real, written, buffers = pipe._socket, 0, [bytes(APART + 1), b"second"]
+    real, written, buffers = pipe._socket, 0, [bytes(SEGMENT_FROM), b"second"]
 
     class Interrupted:
         """Takes one half, and the other when there is room again."""

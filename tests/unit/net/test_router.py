@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from monarch._src.net.router import LONGEST_NAME, Router
-from monarch._src.wire.stream import APART, ONE_FRAME
+from monarch._src.wire.apart import SEGMENT_FROM
 from tests.unit.net.routers import (
     LARGE,
     PATIENCE_S,
@@ -64,7 +64,7 @@ def test_a_message_to_several_reaches_each_that_is_known_and_the_others_are_told
     a, b, c = map(make_router, "abc")
     for name in "bc":
         a.connect(b">" + name.encode(), address(sockets, name))
-    for frames in ([b"head"], [b"head", b"x" * (APART + 1)]):
+    for frames in ([b"head"], [b"head", b"x" * (SEGMENT_FROM + 1)]):
         assert a.send_all([b">b", b"nobody", b">c"], frames) == [b"nobody"]
         assert received(b) == received(c) == [b"a", *frames]
 
@@ -215,7 +215,7 @@ def test_what_is_not_received_stays_with_its_sender(
     for _ in range(200):
         with contextlib.suppress(BlockingIOError):
             while said < LARGE:
-                said += says_much.socket.send(bytes(ONE_FRAME))  # very many empty messages
+                said += says_much.socket.send(bytes(1 << 16))  # very many empty messages
         b.wait(0)
         assert b.readable()
     assert said < LARGE
@@ -334,7 +334,7 @@ def test_a_message_of_which_a_part_came_is_none(
     make_router: MakeRouter, sockets: Path, stranger: MakeStranger
 ) -> None:
     b = make_router("b")
-    for size in (5, APART, ONE_FRAME + 5):
+    for size in (5, 1 << 14, SEGMENT_FROM + 5):
         dies = stranger(address(sockets, "b"), "a")
         dies.say([b"whole"])
         dies.socket.sendall((1 << 31 | 1).to_bytes(4, "big") + (size + 1).to_bytes(8, "big"))

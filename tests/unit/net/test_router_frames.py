@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from monarch._src.net import pipe as pipe_module
-from monarch._src.net.pipe import PIECES
+from monarch._src.net.pipe import PIECES, room_to_read
 from monarch._src.net.router import Router
-from monarch._src.wire.stream import APART, ONE_FRAME
+from monarch._src.wire.apart import SEGMENT_FROM
+from monarch._src.wire.memory import CHEAP
 from tests.unit.net.routers import LARGE, PATIENCE_S, MakeRouter, address, received
 
 pytestmark = pytest.mark.usefixtures("polling")
 
-SIZES = [0, 1, APART, APART + 1, ONE_FRAME - 1, ONE_FRAME, ONE_FRAME + 1, LARGE]
+READ = len(room_to_read())
+SIZES = [0, 1, CHEAP - 1, CHEAP, SEGMENT_FROM, READ - 4, READ - 3, LARGE]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -33,13 +35,12 @@ def test_frames_of_any_size_arrive_whole(pair: tuple[Router, Router], size: int)
 
 def test_what_is_received_as_bulk_can_be_written_to(pair: tuple[Router, Router]) -> None:
     a, b = pair
-    a.send(b">b", [b"head", b"short", bytes(ONE_FRAME)])
+    a.send(b">b", [b"head", b"short", bytes(SEGMENT_FROM)])
     parts = None
     while parts is None:
         b.wait(PATIENCE_S)
         a.readable()
         parts = b.receive()
-    assert type(parts[1]) is bytes
     for part in parts[2:]:
         assert isinstance(part, memoryview)
         assert not part.readonly
@@ -50,7 +51,7 @@ def test_what_does_not_fit_waits_and_leaves_in_order(pair: tuple[Router, Router]
     full: list[int] = []
     a.on_full = lambda: full.append(1)
     bulk = os.urandom(LARGE)
-    sizes = itertools.cycle([10, 3000, APART + 5, 70_000])
+    sizes = itertools.cycle([10, 3000, CHEAP + 5, 70_000])
     sent = [[b"%d" % number, b"x" * next(sizes)] for number in range(300)]
     assert a.send(b">b", [b"first", bulk])
     assert full, "somebody should wait for room now"
@@ -80,8 +81,8 @@ def test_small_messages_that_wait_leave_together(
             writes.append(len(pieces))
             return real.sendmsg(pieces, *rest)
 
-        def recv(self, size: int) -> bytes:
-            return real.recv(size)
+        def recv_into(self, room: memoryview) -> int:
+            return real.recv_into(room)
 
     numbers = [b"%d" % number for number in range(PIECES)]
     with monkeypatch.context() as patch:
@@ -101,10 +102,10 @@ def test_one_that_sends_on_and_on_looks_for_room_itself(pair: tuple[Router, Rout
     while b.wait(0.0) == [] and b.receive() is not None:
         while b.receive() is not None:
             pass
-    for _ in range(2 * pipe_module.AT_ONCE // len(message)):
+    for _ in range(2 * pipe_module.GATHERED // len(message)):
         a.send(b">b", [message])
     assert b.readable()
-    assert a._pipes[b">b"]._gathered < pipe_module.AT_ONCE
+    assert a._pipes[b">b"]._gathered < pipe_module.GATHERED
 
 
 def test_what_goes_with_the_name_and_finds_no_room_is_told_as_any_other(

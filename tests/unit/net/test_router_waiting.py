@@ -12,7 +12,8 @@ import pytest
 
 from monarch._src.net.polling import new_poll
 from monarch._src.net.router import Router
-from monarch._src.wire.stream import APART, ONE_FRAME
+from monarch._src.wire.apart import SEGMENT_FROM
+from monarch._src.wire.memory import CHEAP
 from tests.unit.net.routers import PATIENCE_S, MakeRouter, led, received
 
 pytestmark = pytest.mark.usefixtures("polling")
@@ -161,7 +162,7 @@ def test_messages_of_many_threads_keep_the_order_of_each_while_there_is_no_room(
 ) -> None:
     a, b = pair
     senders, rounds = 4, 400
-    sizes = [1, 500, APART + 1, ONE_FRAME + 1]
+    sizes = [1, 500, CHEAP + 1, SEGMENT_FROM + 1]
 
     def sends(me: int) -> None:
         for number in range(rounds):

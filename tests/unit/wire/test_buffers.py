@@ -15,14 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.wire.frames import OUT_OF_BAND, decode, encode
+from monarch._src.wire.apart import SEGMENT_FROM
+from monarch._src.wire.frames import decode, encode
 from monarch._src.wire.messages import Call
 from monarch._src.wire.pickling import dumps, loads
 from monarch.buffers import Buffer, FrozenBuffer
 from monarch.config import configured
 
 CALL = Call(1, 2, "step", 0, [], [])
-LARGE = bytes(range(256)) * (OUT_OF_BAND // 256)
+LARGE = bytes(range(256)) * (SEGMENT_FROM // 256)
 
 
 def frozen(*written: Any) -> FrozenBuffer:
@@ -158,7 +159,7 @@ def test_a_view_of_a_part_of_bytes_is_kept_too() -> None:
     assert len(piece) == 800
 
 
-@pytest.mark.parametrize("size", [100, 256, OUT_OF_BAND, 10 * OUT_OF_BAND])
+@pytest.mark.parametrize("size", [100, 256, SEGMENT_FROM, 10 * SEGMENT_FROM])
 @pytest.mark.parametrize(
     "kind",
     [
@@ -255,7 +256,7 @@ def test_a_frozen_buffer_is_a_buffer() -> None:
 
 
 def test_large_pieces_are_sent_as_they_stand_and_arrive_apart() -> None:
-    small, other = b"s" * 1000, b"o" * (OUT_OF_BAND + 1)
+    small, other = b"s" * 1000, b"o" * (SEGMENT_FROM + 1)
     payload = dumps((frozen(LARGE, small, other),))
     first, second = payload.buffers
     assert memoryview(first).obj.obj is LARGE  # type: ignore[attr-defined]
@@ -287,7 +288,7 @@ def test_what_goes_to_the_same_process_is_shared_since_nobody_changes_it() -> No
 
 def test_only_what_is_left_travels_and_sending_reads_nothing() -> None:
     found = frozen(LARGE, b"and more")
-    found.read(OUT_OF_BAND - 4)
+    found.read(SEGMENT_FROM - 4)
     assert travelled(found).read() == LARGE[-4:] + b"and more"
     assert len(found) == 12
 
@@ -298,7 +299,7 @@ def test_a_buffer_arrives_as_one_that_can_be_written_to_and_stays_one_here() -> 
     buffer.write(b"small")
     arrived = travelled(buffer)
     assert type(arrived) is Buffer
-    assert len(arrived) == len(buffer) == OUT_OF_BAND + 5
+    assert len(arrived) == len(buffer) == SEGMENT_FROM + 5
     arrived.write(b" there")
     buffer.write(b" here")
     assert arrived.freeze().read() == LARGE + b"small there"
@@ -323,7 +324,7 @@ def test_buffers_can_be_pickled_and_copied_as_anything_can(protocol: int) -> Non
     found = frozen(LARGE, b"small")
     assert pickle.loads(pickle.dumps(found, protocol)).read() == LARGE + b"small"
     assert copy.copy(found).read() == copy.deepcopy(found).read() == LARGE + b"small"
-    assert len(found) == OUT_OF_BAND + 5
+    assert len(found) == SEGMENT_FROM + 5
 
 
 def test_they_say_how_much_they_hold() -> None:

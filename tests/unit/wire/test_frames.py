@@ -11,11 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from monarch._src.failures import Death
-from monarch._src.wire.apart import InSegment
+from monarch._src.wire.apart import SEGMENT_FROM, InSegment
 from monarch._src.wire.frames import (
     HEAD,
     NO_PAYLOAD,
-    SPLIT_BODY,
     Buffer,
     FrameError,
     Payload,
@@ -55,7 +54,7 @@ SAMPLES: list[Message] = [
 BUFFERS = st.lists(st.binary(max_size=64), max_size=3)
 BODIES = st.one_of(
     st.binary(min_size=1, max_size=64),
-    st.integers(SPLIT_BODY - 2, SPLIT_BODY + 2).map(lambda size: b"\x80" * size),
+    st.integers(SEGMENT_FROM - 2, SEGMENT_FROM + 2).map(lambda size: b"\x80" * size),
 )
 
 
@@ -142,11 +141,11 @@ def test_each_receiver_in_this_process_has_a_payload_of_its_own(
 
 
 def test_a_small_message_is_one_frame() -> None:
-    assert len(encode(CALL, Payload(b"x" * SPLIT_BODY))) == 1
+    assert len(encode(CALL, Payload(b"x" * (SEGMENT_FROM - 1)))) == 1
 
 
 def test_a_large_body_is_sent_as_it_stands_and_not_copied() -> None:
-    body = b"x" * (SPLIT_BODY + 1)
+    body = b"x" * SEGMENT_FROM
     first, second = encode(CALL, Payload(body))
     assert second is body
     assert len(first) < 100
@@ -206,7 +205,7 @@ def test_a_message_cut_anywhere_is_refused(message: Message) -> None:
 
 
 def test_a_body_that_should_be_a_frame_of_its_own_must_be() -> None:
-    first, body = encode(CALL, Payload(b"x" * (SPLIT_BODY + 1)))
+    first, body = encode(CALL, Payload(b"x" * SEGMENT_FROM))
     for frames in ([first], [bytes(first) + b"x", body]):
         with pytest.raises(FrameError, match="should be a frame of its own"):
             decode(frames)

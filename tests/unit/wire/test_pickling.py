@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monarch._src.wire import memory, pickling
+from monarch._src.wire.apart import SEGMENT_FROM
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.pickling import LARGEST_PLAIN, OUT_OF_BAND, dumps, is_atom, loads
+from monarch._src.wire.pickling import LARGEST_PLAIN, dumps, is_atom, loads
 
-LARGE = b"large" * OUT_OF_BAND
+LARGE = b"large" * SEGMENT_FROM
 
 
 def over_the_wire(payload: Payload) -> Payload:
@@ -263,7 +264,7 @@ def test_a_traceback_in_another_process_shows_the_text_of_the_cell(
 # --- beside the pickle ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [0, 1, OUT_OF_BAND - 1, OUT_OF_BAND, 10 * OUT_OF_BAND])
+@pytest.mark.parametrize("size", [0, 1, SEGMENT_FROM - 1, SEGMENT_FROM, 10 * SEGMENT_FROM])
 def test_bytes_of_any_size_arrive_as_bytes(size: int) -> None:
     data = b"x" * size
     for value in (data, (data,), {"a": data}, [data]):
@@ -308,7 +309,7 @@ def test_a_container_with_large_bytes_may_contain_itself() -> None:
 
 
 def test_small_arrays_travel_in_the_pickle_and_large_ones_beside_it() -> None:
-    small, large = np.zeros(OUT_OF_BAND - 1, np.uint8), np.zeros(OUT_OF_BAND, np.uint8)
+    small, large = np.zeros(SEGMENT_FROM - 1, np.uint8), np.zeros(SEGMENT_FROM, np.uint8)
     assert len(dumps(small).buffers) == 0
     assert len(dumps(large).buffers) == 1
 
@@ -404,13 +405,13 @@ def test_an_array_that_goes_to_the_same_process_is_not_the_same_array() -> None:
 @pytest.mark.parametrize("seen", [LARGE, memoryview(LARGE), memoryview(memoryview(LARGE))[5:]])
 def test_an_array_that_cannot_change_is_sent_as_it_stands(seen: Any) -> None:
     array = np.frombuffer(seen, np.uint8)
-    for shown in (array, array[7:], array.view(np.int8)[:OUT_OF_BAND]):
+    for shown in (array, array[7:], array.view(np.int8)[:SEGMENT_FROM]):
         (buffer,) = dumps(shown).buffers
         assert np.shares_memory(np.frombuffer(buffer, np.uint8), array)
 
 
 def test_one_that_is_only_shown_read_only_can_change_and_is_copied() -> None:
-    memory = np.ones(OUT_OF_BAND)
+    memory = np.ones(SEGMENT_FROM)
     shown = memory.view()
     shown.setflags(write=False)
     exported = np.frombuffer(memoryview(bytearray(LARGE)).toreadonly(), np.uint8)
@@ -418,7 +419,7 @@ def test_one_that_is_only_shown_read_only_can_change_and_is_copied() -> None:
     memory[:] = 0
     exported.base.obj[:] = bytes(len(LARGE))
     first, second = loads(payload)
-    assert first.sum() == OUT_OF_BAND
+    assert first.sum() == SEGMENT_FROM
     assert second.tobytes() == LARGE
     assert not first.flags.writeable
 
@@ -440,7 +441,7 @@ def test_bytes_that_go_to_the_same_process_are_not_copied() -> None:
 
 
 def test_arrays_that_go_to_the_same_process_belong_to_who_gets_them() -> None:
-    payload = dumps([np.zeros(OUT_OF_BAND), np.frombuffer(LARGE, np.uint8)])
+    payload = dumps([np.zeros(SEGMENT_FROM), np.frombuffer(LARGE, np.uint8)])
     (mine, shown), (others, _) = loads(payload.own()), loads(payload.own())
     mine += 1
     assert others.sum() == 0

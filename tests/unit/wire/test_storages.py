@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from monarch._src.wire.frames import OUT_OF_BAND, decode, encode
+from monarch._src.wire.apart import SEGMENT_FROM
+from monarch._src.wire.frames import decode, encode
 from monarch._src.wire.messages import Call
 from monarch._src.wire.pickling import dumps, loads
 
 torch: Any = pytest.importorskip("torch")
 
 CALL = Call(1, 2, "step", 0, [], [])
-MANY = OUT_OF_BAND  # elements: of any type at least as many bytes as travel out of band
+MANY = SEGMENT_FROM  # elements: of any type at least as many bytes as travel out of band
 
 
 def travelled(value: Any) -> Any:

@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.wire.memory import LARGE, room
+from monarch._src.wire.memory import CHEAP, LARGE, room
 from monarch._src.wire.stream import (
-    APART,
     MOST_FRAMES,
-    ONE_FRAME,
     Splitter,
     StreamError,
     pack,
@@ -19,7 +17,7 @@ from tests.streams import fed
 
 SIZES = st.one_of(
     st.integers(0, 40),
-    st.sampled_from([APART, APART + 1, ONE_FRAME - 1, ONE_FRAME, ONE_FRAME + 1, 1 << 19]),
+    st.sampled_from([CHEAP - 1, CHEAP, 1 << 16, 1 << 19]),
 )
 MESSAGES = st.lists(st.lists(SIZES, min_size=1, max_size=5), min_size=1, max_size=8)
 
@@ -63,15 +61,29 @@ def test_a_small_message_is_four_bytes_longer_and_one_piece() -> None:
     assert packed == b"\0\0\0\3abc"
 
 
-def test_short_frames_are_joined_and_long_ones_left_where_they_are() -> None:
-    long = bytearray(APART + 1)
-    packed = pack([b"a", b"b", long, b"c", b"d"])
-    assert packed[1] is long
-    assert [len(piece) for piece in packed] == [4 + 5 * 8 + 2, APART + 1, 2]
+def test_a_long_frame_is_not_copied_behind_its_size() -> None:
+    long = bytearray(CHEAP)
+    size, packed = pack([long])
+    assert packed is long
+    assert size == CHEAP.to_bytes(4, "big")
+
+
+def test_frames_beside_the_first_are_not_copied_and_empty_ones_left_out() -> None:
+    frame = bytearray(1)
+    packed = pack([b"first", b"", frame, b""])
+    assert packed[1] is frame
+    assert [len(piece) for piece in packed] == [4 + 4 * 8 + 5, 1]
+
+
+def test_a_message_of_one_frame_may_be_fed_from_memory_that_is_used_again() -> None:
+    read = bytearray(b"".join(pack([b"abc"])))
+    (message,) = Splitter(b"x").feed(memoryview(read))
+    read[:] = bytes(len(read))
+    assert message == [b"x", b"abc"]
 
 
 def test_who_it_is_from_may_be_learned_while_it_comes() -> None:
-    data = b"".join(pack([b"name"]) + pack([bytes(ONE_FRAME)]) + pack([b"after"]))
+    data = b"".join(pack([b"name"]) + pack([bytes(1 << 16)]) + pack([b"after"]))
     splitter = Splitter()
     (name,) = splitter.feed(data[:1000])
     splitter.mark = name[1]
@@ -81,22 +93,20 @@ def test_who_it_is_from_may_be_learned_while_it_comes() -> None:
 
 def test_what_was_handed_out_is_not_held_any_more() -> None:
     splitter = Splitter(b"x")
-    (message,) = splitter.feed(b"".join(pack([b"head", bytes(APART)])))
+    (message,) = splitter.feed(b"".join(pack([b"head", bytes(CHEAP)])))
     held = [value for name in Splitter.__slots__ if (value := getattr(splitter, name))]
     assert message not in held
     assert message[2] not in held
 
 
-def test_the_first_frame_is_bytes_and_others_can_be_written_to() -> None:
+def test_frames_beside_the_first_can_be_written_to() -> None:
     splitter = Splitter()
-    (message,) = splitter.feed(b"".join(pack([bytes(ONE_FRAME - 9), b"short", b""])))
-    assert type(message[1]) is bytes
+    (message,) = splitter.feed(b"".join(pack([bytes(CHEAP), b"short", b""])))
     assert [view.readonly for view in message[2:]] == [False, False]
 
 
 @pytest.mark.parametrize(
-    "junk",
-    [b"\0\1\0\0", b"\x40\0\0\3", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff"],
+    "junk", [b"\x01\x00\x00\x00", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff"]
 )
 def test_what_begins_no_message_is_refused(junk: bytes) -> None:
     splitter = Splitter()

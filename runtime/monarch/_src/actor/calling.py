@@ -28,7 +28,6 @@ from monarch._src.errors import CallCancelled, SupervisionError, death_error
 from monarch._src.failures import RankFailure, at_text
 from monarch._src.net.interrupt import uninterrupted
 from monarch._src.shape import Region, ValueMesh
-from monarch._src.wire.apart import APART
 from monarch._src.wire.figures import Key
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, Undelivered
@@ -51,8 +50,7 @@ def send_call(
         ranks = region.ranks()
         raise death_error([target.told_of(f, ranks[p]) for p, f in failed.items()])
     extent = region.extent
-    large = bool(payload.buffers) or len(payload.body) >= APART
-    runtime.routes.await_room(target.procs, region, large=large)
+    runtime.routes.await_room(target.procs, region, large=payload.is_large)
     try:
         with uninterrupted():  # all ranks or none, and cheaper than once a rank
             number = 0

@@ -24,7 +24,7 @@ from monarch._src.actor.refs import Known
 from monarch._src.net.directory import site_and_pipe
 from monarch._src.net.node import Node
 from monarch._src.shape import NDSlice
-from monarch._src.wire.apart import APART, InSegment
+from monarch._src.wire.apart import InSegment
 from monarch._src.wire.frames import Payload, apart_of
 from monarch._src.wire.messages import (
     AnyMessage,
@@ -121,11 +121,7 @@ class Payloads:
         """
         if apart_of(payload) is not None:
             return payload
-        body = len(payload.body)
-        large = payload.nbytes - body + (body if body >= APART else 0)
-        if large < APART:
-            return payload.settled()
-        if self._closed:
+        if self._closed or not payload.is_large:
             return payload.settled()
         if far and not payload.loose:
             from monarch._src.data.in_place import in_place  # ctypes takes its time

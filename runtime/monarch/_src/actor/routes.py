@@ -37,7 +37,7 @@ from monarch._src.core.tree import Forest, Where
 from monarch._src.net.directory import address_of, at_site
 from monarch._src.net.node import Node
 from monarch._src.shape import Region
-from monarch._src.wire.apart import APART, Placed
+from monarch._src.wire.apart import SEGMENT_FROM, Placed
 from monarch._src.wire.frames import NO_PAYLOAD, Payload, apart_of
 from monarch._src.wire.messages import (
     ELSEWHERE,
@@ -55,7 +55,6 @@ from monarch._src.wire.messages import (
 )
 
 CAST_FROM = 32  # ranks
-CAST_LIMIT = 64 * 1024  # bytes of payload
 GATHERED_LIMIT = 4096  # bytes of one answer
 
 
@@ -277,13 +276,13 @@ class Routes:
         Returns:
             The positions that it could not be sent to; what was sent may still be lost on the way.
         """
-        if payload.buffers or len(payload.body) >= APART:
+        if payload.is_large:
             payload = self._placed(ref, region, message, payload)
         lane = self._lanes.get(ref.uid)
         if lane is None:
             lane = self._lane(ref)
         is_cast = self._goes_once_a_host(lane, ref, region, payload) or (
-            len(region) >= CAST_FROM and payload.wire_bytes <= CAST_LIMIT and not ref.nodes
+            len(region) >= CAST_FROM and payload.wire_bytes < SEGMENT_FROM and not ref.nodes
         )
         lock = lane.lock
         if is_cast and (not ref.restarts or self._knows_lives(ref)):
@@ -374,7 +373,7 @@ class Routes:
         if sites and here not in sites:
             return by_tree or len(region) > there
         is_placed = isinstance(apart_of(payload), Placed)
-        if by_tree and (is_placed or payload.wire_bytes <= CAST_LIMIT):
+        if by_tree and (is_placed or payload.wire_bytes < SEGMENT_FROM):
             return True
         if not is_placed:
             return False
@@ -455,7 +454,7 @@ class Routes:
 
     def reply(self, peer: str, message: Call | StopActor, status: int, payload: Payload) -> None:
         """Answer a message that `peer` has sent."""
-        if payload.buffers or len(payload.body) >= APART:
+        if payload.is_large:
             to = message.reply_to if isinstance(message, Call) and message.reply_to else peer
             if to != self._node.name:
                 far = self._node.site_of(to) != self._node.site

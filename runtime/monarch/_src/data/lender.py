@@ -27,7 +27,7 @@ from monarch._src.core.lending import LENT, MOST_LOANS, Free, Lending, Use
 from monarch._src.data import kernel
 from monarch._src.data.atlast import at_last
 from monarch._src.data.served import Served
-from monarch._src.wire.apart import APART, InSegment, Placed, Span
+from monarch._src.wire.apart import SEGMENT_FROM, InSegment, Placed, Span
 from monarch._src.wire.frames import Buffer, Payload
 from monarch._src.wire.memory import copied
 from monarch._src.wire.messages import Message
@@ -99,7 +99,7 @@ def aligned(size: int) -> int:
 def parts_of(payload: Payload) -> tuple[Sequence[Buffer], bool, bool]:
     """The large parts of a payload, whether its body is the first of them, and if all are fixed."""
     buffers = cast("Sequence[Buffer]", payload.buffers)
-    body = len(payload.body) >= APART
+    body = len(payload.body) >= SEGMENT_FROM
     readonly = all(isinstance(b, bytes) or memoryview(b).readonly for b in buffers)
     return [payload.body, *buffers] if body else buffers, body, readonly
 

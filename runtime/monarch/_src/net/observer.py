@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from monarch._src.core.ids import AGENT, DEBUGGER, OBSERVER
 from monarch._src.net.directory import address_of
 from monarch._src.net.peers import VERSIONS
-from monarch._src.net.pipe import Pipe
+from monarch._src.net.pipe import Pipe, room_to_read
 from monarch._src.net.polling import WRITE, Poll, new_poll
 from monarch._src.net.router import dialed, let_leave
 from monarch._src.wire.frames import FrameError, decode, encode
@@ -156,7 +156,7 @@ def _heard(pipe: Pipe, events: int) -> tuple[bool, list[AnyMessage]]:
         pipe.flush()
     heard: list[Any] = []
     try:
-        messages = pipe.receive()
+        messages = pipe.receive(room_to_read())
         heard.extend(decode(frames[1:])[0] for frames in messages or ())
     except (StreamError, FrameError):
         return True, [*heard, Refused(OTHER_VERSION)]

@@ -9,6 +9,7 @@ waits, all that follows does: then many messages leave by one system call.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import socket
 import struct
@@ -19,12 +20,14 @@ from itertools import islice
 from typing import Any
 
 from monarch._src.net.polling import READ, WRITE, Poll
+from monarch._src.wire.apart import SEGMENT_FROM
 from monarch._src.wire.frames import Buffer
 from monarch._src.wire.stream import Splitter
 
-AT_ONCE = 1 << 16  # bytes that are read by one call; and what may wait until room is looked for
+GATHERED = 1 << 16  # bytes that come to wait until the pipe looks for room again
 PIECES = 256  # that are written by one call
 BUFFERED = 1 << 20  # bytes that the system is asked to hold for the peer; it may allow less
+_HEADS = 1 << 12  # bytes of a message beside its payload, as a rule
 _QUIETLY = int(getattr(socket, "MSG_NOSIGNAL", 0))  # elsewhere Python itself ignores SIGPIPE
 _NOT_THERE = {errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN}
 _NO_ROOM = {errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM}
@@ -35,6 +38,15 @@ def new_socket() -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made.setblocking(False)
     return made
+
+
+def room_to_read() -> memoryview:
+    """Memory for the bytes of one read, with room for any message that carries its payload.
+
+    A read that made its own would take it from the system each time, and give it back.
+    """
+    size = SEGMENT_FROM + _HEADS
+    return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def user_of(made: socket.socket) -> int | None:
@@ -91,7 +103,7 @@ class Pipe:
             if outbox:
                 outbox.extend(packed)
                 self._gathered += len(packed[0])
-                if self._gathered >= AT_ONCE or len(packed) > 1:
+                if self._gathered >= GATHERED or len(packed) > 1:
                     self._write()
                 return not self.gone
             if len(packed) == 1:
@@ -166,8 +178,11 @@ class Pipe:
             if not self._outbox and self.fd >= 0:
                 self._poll.modify(self.fd, READ)
 
-    def receive(self) -> list[list[Any]] | None:
+    def receive(self, room: memoryview) -> list[list[Any]] | None:
         """The messages that are complete with what came by now; None if that was the end.
+
+        Args:
+            room: see `room_to_read`.
 
         Raises:
             StreamError: the peer speaks something else.
@@ -175,16 +190,15 @@ class Pipe:
         splitter = self.splitter
         into = splitter.into
         try:
-            if into is None:
-                data = self._socket.recv(AT_ONCE)
-                return splitter.feed(data) if data else None
-            count = self._socket.recv_into(into)
+            count = self._socket.recv_into(room if into is None else into)
         except BlockingIOError:
             return []
         except OSError:  # it has ended without reading all that it was sent
             return None
         if not count:
             return None
+        if into is None:
+            return splitter.feed(room[:count])
         message = splitter.got(count)
         return [] if message is None else [message]
 

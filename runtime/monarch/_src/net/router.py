@@ -28,7 +28,7 @@ from typing import Any
 
 from monarch._src.core.tally import EACH, Tally
 from monarch._src.net.interrupt import NO_GUARD, Guard, uninterrupted
-from monarch._src.net.pipe import Pipe, new_socket, user_of
+from monarch._src.net.pipe import Pipe, new_socket, room_to_read, user_of
 from monarch._src.net.polling import READ, WRITE, Poll, new_poll
 from monarch._src.net.spinning import Spin
 from monarch._src.wire.frames import Buffer
@@ -68,6 +68,7 @@ class Router:
     def open(self, name: bytes, address: str, backlog: int = 4096) -> None:
         """Listen there, and connect to others by that name. Once, before anybody waits."""
         self._name = pack([name])
+        self._room = room_to_read()
         self._path = _path(address)
         self._listener = new_socket()
         try:
@@ -333,7 +334,7 @@ class Router:
     def _read(self, pipe: Pipe) -> bool:
         """Receive from a pipe, and close it if it has ended; whether anything came."""
         try:
-            found = pipe.receive()
+            found = pipe.receive(self._room)
         except StreamError as error:
             if pipe.route and self.on_broken is not None:
                 self.on_broken(pipe.route, error)

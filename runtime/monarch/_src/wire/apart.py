@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from monarch._src.wire.frames import Payload
     from monarch._src.wire.messages import Message
 
-APART = 1 << 16
-"""From this many bytes on the large parts of a payload lie in a segment. Less goes faster with the
-message: to open, take and give back costs some 30 us."""
+SEGMENT_FROM = (128 + 4) << 10
+"""The size in bytes from which data is *large*: it travels in a segment, and not in its message.
+
+`tests/benchmarks/payload_sizes.py` gave it, with `--thresholds`. Up to 128 KiB a message that
+carries its payload is the faster one. Beyond, the copies of it are memory that malloc takes from
+the system for each message (glibc's limit is 128 KiB too), and a segment, which costs some 50 us a
+message whatever its size, is faster. The 4 KiB are for what pickle adds to 128 KiB of data.
+"""
 
 Span: TypeAlias = tuple[int, int]  # offset in the segment, bytes
 

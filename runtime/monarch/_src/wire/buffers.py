@@ -23,8 +23,8 @@ class Buffer:
     array may be used again as soon as `write` has returned.
 
     Can be an argument or be returned, and arrives as a Buffer with the same bytes, to which more
-    can be written. Pieces of 16 KiB and more are sent without another copy. Not for several threads
-    at once.
+    can be written. Pieces of 132 KiB and more are sent without another copy. Not for several
+    threads at once.
     """
 
     __slots__ = ("_length", "_pending", "_pieces", "_threshold")
@@ -91,7 +91,7 @@ class FrozenBuffer:
     which yields the pieces as read-only views. From Python 3.12 it is a buffer itself
     (`memoryview(frozen)`).
 
-    Can be an argument or be returned. Pieces of 16 KiB and more are sent without a copy and arrive
+    Can be an argument or be returned. Pieces of 132 KiB and more are sent without a copy and arrive
     as views of what came, without being joined. Not for several threads at once.
     """
 

@@ -3,10 +3,10 @@
     frame 0   u8 version | u24 length of head, big endian | head (MessagePack) | body (pickle)
     frame 1.. out-of-band buffers of the body, in order (pickle protocol 5)
 
-One frame for a small message: each further frame costs about as much as the message itself. A body
-over 32 KiB is not copied behind the head: it is frame 1, and the top bit of the version says so.
-The next bit says that the large parts lie in a segment: then there is one frame, in which a u32
-length and an `InSegment` (MessagePack) stand between head and body.
+A message is one frame, unless its large parts could not be put into a segment: then each of them is
+a further frame. The top bit of the version says that frame 1 is the body. The next bit says that
+the large parts lie in a segment: a u32 length and an `InSegment` (MessagePack) stand between head
+and body then. Large is what has `SEGMENT_FROM` bytes.
 A body and its buffers are flat: one dimension of single bytes, so that their length is their size.
 Malformed input raises `FrameError` and nothing else, whatever the bytes.
 """
@@ -19,17 +19,14 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from monarch._src.wire.apart import KINDS, Apart, Borrowed, InSegment
-from monarch._src.wire.memory import copied
+from monarch._src.wire.apart import KINDS, SEGMENT_FROM, Apart, Borrowed, InSegment
+from monarch._src.wire.memory import CHEAP, copied
 from monarch._src.wire.messages import PROTOCOL, AnyMessage, Message
 from monarch._src.wire.text import UNREADABLE, decode_surrogates, encode_surrogates
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 HEAD = 4
 MAX_HEAD = (1 << 24) - 1
-SPLIT_BODY = 1 << 15
-# Buffers of this many bytes are frames, each of which arrives in memory of its own.
-OUT_OF_BAND = 1 << 14
 _BODY_APART = 0x80
 _IN_SEGMENT = 0x40
 _FLAGS = _BODY_APART | _IN_SEGMENT
@@ -79,6 +76,11 @@ class Payload(msgspec.Struct, gc=False):
         for at in self.loose:
             buffers[at] = copied(cast(memoryview, buffers[at]))
         return Payload(self.body, buffers)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether any part of it is to be put into a segment."""
+        return bool(self.buffers) or len(self.body) >= SEGMENT_FROM
 
     @property
     def wire_bytes(self) -> int:
@@ -137,14 +139,14 @@ def encode(message: Message, payload: Payload = NO_PAYLOAD) -> list[Buffer]:
         raise ValueError(f"the head of {type(message).__name__} has {size} bytes, over {MAX_HEAD}")
     body = payload.body
     buffers = payload.buffers
-    if not buffers and len(body) <= SPLIT_BODY:
+    if not buffers and len(body) < SEGMENT_FROM:
         return [b"".join(((_VERSION | size).to_bytes(HEAD, "big"), head, body))]
     if buffers and isinstance(buffers[0], InSegment):
         where = _encode(buffers[0])
         word = (_VERSION | _IN_SEGMENT << 24 | size).to_bytes(HEAD, "big")
         return [b"".join((word, head, len(where).to_bytes(4, "big"), where, body))]
     beside = cast("Sequence[Buffer]", buffers)
-    if len(body) > SPLIT_BODY:
+    if len(body) >= SEGMENT_FROM:
         first = (_VERSION | _BODY_APART << 24 | size).to_bytes(HEAD, "big") + head
         return [first, body, *beside]
     return [b"".join(((_VERSION | size).to_bytes(HEAD, "big"), head, body)), *beside]
@@ -190,7 +192,7 @@ def decode(frames: Sequence[Buffer]) -> tuple[AnyMessage, Payload]:
         return message, NO_PAYLOAD
     if not message.carries_payload:
         raise _carries_none(message)
-    body: Any = first[end:]
+    body: Any = first[end:] if size < CHEAP else memoryview(first)[end:]
     return message, Payload(body)
 
 

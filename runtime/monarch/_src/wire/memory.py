@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 
+CHEAP = 1 << 13
+"""To copy fewer bytes than these is cheaper than to avoid the copy by a view or a second write."""
 LARGE = 1 << 24
 STEP = 1 << 22
 BYTES_AT_ONCE = 1 << 20

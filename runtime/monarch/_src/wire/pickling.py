@@ -12,15 +12,15 @@ nobody can change: that of `bytes`, and what a `FrozenBuffer` holds. An array th
 read-only has an owner who can change it.
 
 Body: a pickle; or, if sources travel along, `S`, a u32 (big endian) and that many bytes of pickled
-`{filename: source}`, then the pickle. Buffers of 16 KiB and more travel out of band; those that can
-be written to are copied first, since sending goes on after the call that sends has returned.
+`{filename: source}`, then the pickle. Buffers of `SEGMENT_FROM` bytes and more travel out of band;
+those that can be written to are copied first, since sending goes on after the call that sends has
+returned.
 """
 
 from __future__ import annotations
 
 import builtins
 import importlib
-import io
 import pickle
 from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
@@ -28,10 +28,11 @@ from typing import Any, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
+from monarch._src.wire.apart import SEGMENT_FROM
 from monarch._src.wire.buffers import Buffer as WriteBuffer
 from monarch._src.wire.buffers import FrozenBuffer, whole
 from monarch._src.wire.code_objects import reduce_code
-from monarch._src.wire.frames import OUT_OF_BAND, Buffer, Payload, carried
+from monarch._src.wire.frames import Buffer, Payload, carried
 from monarch._src.wire.memory import copied
 from monarch._src.wire.storages import (
     Memory,
@@ -62,7 +63,7 @@ def _keeper(
             raw = buffer.raw()
         except BufferError:  # not contiguous: pickle copies it in band
             return True
-        if raw.nbytes < OUT_OF_BAND:
+        if raw.nbytes < SEGMENT_FROM:
             return True
         # The message may leave long after the call, when the process it is for has begun.
         unchanging = id(buffer) in fixed or _is_of_bytes(raw)
@@ -75,11 +76,24 @@ def _keeper(
     return keep
 
 
+class _Pieces(list[Any]):
+    """The file that a pickler writes to. It copies no large object, as `io.BytesIO` would."""
+
+    __slots__ = ()
+    write = list[Any].append
+
+    def joined(self) -> bytes:
+        """All that was written, in memory of exactly that size."""
+        return b"".join(
+            piece.raw() if type(piece) is pickle.PickleBuffer else piece for piece in self
+        )
+
+
 class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
     """cloudpickle's, which keeps the file name of code and notes the files that code came from."""
 
     def __init__(
-        self, file: io.BytesIO, buffers: list[Buffer], loose: list[int] | None = None
+        self, file: _Pieces, buffers: list[Buffer], loose: list[int] | None = None
     ) -> None:
         self._fixed: dict[int, pickle.PickleBuffer] = {}
         keep = _keeper(buffers, self._fixed, loose)
@@ -145,16 +159,17 @@ def _is_of_bytes(raw: memoryview) -> bool:
     return True
 
 
-_FULL, _PLAIN, _WITH_ARRAYS = 0, 1, 2
+_FULL, _PLAIN, _BULKY = 0, 1, 2
+_BULK = 1 << 16  # bytes from which on pickle gives them to its file, without a copy of its own
 
 
 def _which(value: object, depth: int = 3) -> int:
-    """Which pickler it takes: the full one, or the plain one, which may hand out buffers."""
+    """Which pickler it takes: the full one, the plain one, or the plain one with a file."""
     kind = type(value)
     if kind in _ATOMS:
         return _PLAIN
     if kind is bytes:
-        return _PLAIN if len(cast(bytes, value)) < OUT_OF_BAND else _FULL
+        return _PLAIN if len(cast(bytes, value)) < _BULK else _BULKY
     if kind is bytearray:
         return _PLAIN
     if kind is tuple or kind is list:
@@ -168,7 +183,9 @@ def _which(value: object, depth: int = 3) -> int:
                 return _FULL
         items = table.values()
     elif kind.__name__ == "ndarray" and kind.__module__ == "numpy":
-        return _FULL if cast(Any, value).dtype.hasobject else _WITH_ARRAYS
+        if cast(Any, value).dtype.hasobject:
+            return _FULL
+        return _PLAIN if cast(Any, value).nbytes < _BULK else _BULKY
     else:
         return _FULL
     if not depth or len(items) > LARGEST_PLAIN:
@@ -181,7 +198,7 @@ def _which(value: object, depth: int = 3) -> int:
             if which != _PLAIN:
                 if which == _FULL:
                     return _FULL
-                found = _WITH_ARRAYS
+                found = _BULKY
     return found
 
 
@@ -211,13 +228,14 @@ def dumps(
         return Payload(_dumps(value, 5))
     buffers: list[Buffer] = []
     changing: list[int] | None = [] if loose else None
-    if which == _WITH_ARRAYS:
-        body = pickle.dumps(value, 5, buffer_callback=_keeper(buffers, {}, changing))
-        return Payload(body, buffers, changing or ())
-    file = io.BytesIO()
+    value = _lifted(value, own, {})
+    file = _Pieces()
+    if which == _BULKY:
+        pickle.Pickler(file, 5, buffer_callback=_keeper(buffers, {}, changing)).dump(value)
+        return Payload(file.joined(), buffers, changing or ())
     pickler = _Pickler(file, buffers, changing)
-    pickler.dump(_lifted(value, own, {}))  # pyright: ignore[reportUnknownMemberType]
-    body = file.getvalue()
+    pickler.dump(value)  # pyright: ignore[reportUnknownMemberType]
+    body = file.joined()
     if pickler.files and source_of is not None:
         found = {name: source_of(name) for name in sorted(pickler.files)}
         sources = {name: text for name, text in found.items() if text}
@@ -305,7 +323,7 @@ def _lifted(value: object, own: int, done: dict[int, _Lifted]) -> object:
     # pickle copies bytes into its stream; those that stand directly in the arguments need not be.
     # No deeper: what the user can refer to must be pickled as the object that it is.
     kind = type(value)
-    if kind is bytes and len(cast(bytes, value)) >= OUT_OF_BAND:
+    if kind is bytes and len(cast(bytes, value)) >= SEGMENT_FROM:
         return done.setdefault(id(value), _Lifted(cast(bytes, value)))
     if own and kind is tuple:
         return tuple(_lifted(item, own - 1, done) for item in cast("tuple[object, ...]", value))

@@ -14,7 +14,7 @@ import importlib
 import pickle
 from typing import Any
 
-from monarch._src.wire.frames import OUT_OF_BAND
+from monarch._src.wire.apart import SEGMENT_FROM
 
 
 class Memory:
@@ -58,7 +58,7 @@ def _rebuild_untyped(buffer: Any) -> Any:
     if not len(buffer):
         return torch.UntypedStorage(0)
     tensor = torch.frombuffer(buffer, dtype=torch.uint8)
-    return (tensor.clone() if len(buffer) < OUT_OF_BAND else tensor).untyped_storage()
+    return (tensor.clone() if len(buffer) < SEGMENT_FROM else tensor).untyped_storage()
 
 
 def is_rebuild_of_untyped(function: Any) -> bool:

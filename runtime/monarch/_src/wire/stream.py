@@ -1,10 +1,10 @@
 """Messages of one or more frames in a stream of bytes, and back. No I/O.
 
-    u32 n, below 64 Ki, big endian            a message of one frame of n bytes, which follow
+    u32 n, below 2**24, big endian            a message of one frame of n bytes, which follow
     u32 2**31 + n | n times u64 | ...         one of n frames: their sizes, then they themselves
 
-A small message, as most are, costs four bytes and no look at what is in it. Frames of more than
-`APART` bytes are received where they stay: the splitter says where the next bytes go.
+Nearly all messages are one frame: that costs four bytes and no look at what is in it. A frame that
+does not come at once is received where it stays: the splitter says where the next bytes go.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from monarch._src.wire.frames import Buffer
-from monarch._src.wire.memory import room
+from monarch._src.wire.memory import CHEAP, room
 
-ONE_FRAME = 1 << 16
-APART = 1 << 14
 MOST_FRAMES = 1 << 20
+_ONE = 1 << 24  # what is no stream of messages, as text, hardly begins with a zero
 _SEVERAL = 1 << 31
 _HEAD = 4
 _word = struct.Struct(">I").unpack_from
@@ -29,31 +28,21 @@ class StreamError(ValueError):
 
 
 def pack(frames: Sequence[Buffer]) -> list[Buffer]:
-    """What to write, in order, nothing of it empty: short pieces are joined, long ones stay.
+    """What to write, in order, nothing of it empty. Frames beside the first are not copied.
 
     Raises:
         ValueError: more than a million frames.
     """
     first = frames[0]
-    if len(frames) == 1 and len(first) < ONE_FRAME:
-        return [len(first).to_bytes(_HEAD, "big") + first]
     count = len(frames)
+    if count == 1 and len(first) < _ONE:
+        word = len(first).to_bytes(_HEAD, "big")
+        return [word + first] if len(first) < CHEAP else [word, first]
     if count > MOST_FRAMES:
         raise ValueError(f"a message of {count} frames; {MOST_FRAMES} are the most")
     sizes = struct.pack(f">{count}Q", *map(len, frames))
-    short: list[Buffer] = [(_SEVERAL | count).to_bytes(_HEAD, "big"), sizes]
-    packed: list[Buffer] = []
-    for frame in frames:
-        if len(frame) <= APART:
-            short.append(frame)
-            continue
-        if before := b"".join(short):
-            packed.append(before)
-        short = []
-        packed.append(frame)
-    if behind := b"".join(short):
-        packed.append(behind)
-    return packed
+    head = (_SEVERAL | count).to_bytes(_HEAD, "big")
+    return [b"".join((head, sizes, first)), *(frame for frame in frames[1:] if len(frame))]
 
 
 class Splitter:
@@ -73,10 +62,10 @@ class Splitter:
         self._sizes: list[int] = []  # of those of its frames that are still to come, last first
         self._frame: Any = None  # the one that is coming
 
-    def feed(self, data: bytes) -> list[list[Any]]:
+    def feed(self, data: Buffer) -> list[list[Any]]:
         """The messages that are complete with these bytes, each as [mark, frame, ...].
 
-        The first frame is `bytes`; further ones can be written to.
+        Frames beside the first can be written to.
 
         Raises:
             StreamError: this is no stream of messages; nothing more can be had from it.
@@ -84,20 +73,23 @@ class Splitter:
         if self._rest:
             data = self._rest + data
         at, end = 0, len(data)
-        if _HEAD <= end < ONE_FRAME and _word(data)[0] == end - _HEAD:  # one message, as mostly
+        if end >= _HEAD and _word(data)[0] == end - _HEAD:  # one message, as mostly
             self._rest = b""
-            return [[self.mark, data[_HEAD:]]]
+            return [[self.mark, bytes(data[_HEAD:])]]
+        data = bytes(data)
         found: list[list[Any]] = []
         while end - at >= _HEAD:
             (first,) = _word(data, at)
             begin = at + _HEAD
-            if first < ONE_FRAME:
+            if first < _ONE:
                 stop = begin + first
-                if stop > end:
-                    break
-                found.append([self.mark, data[begin:stop]])
-                at = stop
-                continue
+                if stop <= end:
+                    found.append([self.mark, data[begin:stop]])
+                    at = stop
+                    continue
+                self._sizes, self._frames = [first], [self.mark]
+                at = self._take(data, begin)
+                break
             count = first ^ _SEVERAL
             if not 0 < count <= MOST_FRAMES:
                 raise StreamError(f"no message begins with the bytes {data[at:begin].hex()}")
@@ -149,5 +141,6 @@ class Splitter:
 
     def _keep(self) -> None:
         """The frame that was coming is there."""
-        frame, self._frame, self.into = self._frame, None, None
-        self._frames.append(frame if len(self._frames) > 1 else bytes(frame))
+        first = len(self._frames) == 1
+        self._frames.append(self._frame.toreadonly() if first else self._frame)
+        self._frame = self.into = None
