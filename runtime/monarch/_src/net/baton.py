@@ -38,7 +38,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from monarch._src.errors import BlockedLoopError
-from monarch._src.net.interrupt import Guard, guard_for_this_thread
+from monarch._src.net.interrupt import Guard, guard_for_this_thread, uninterrupted
 from monarch._src.net.late_thread import LateThread
 from monarch._src.net.spinning import Spin
 from monarch._src.net.waitable import LoopAsleep, Sleeper, Waitable, release
@@ -195,7 +195,7 @@ class Baton:
 
     def loop_ends(self, loop: LoopAsleep) -> None:
         """That loop sleeps here no more, and its descriptor is about to be closed."""
-        with _registering:
+        with uninterrupted(), _registering:
             if self._beside is loop:
                 self._leave_alone(loop)
 

@@ -468,6 +468,32 @@ def uninterrupted() -> Guard | NoGuard:
     return _shields.get(thread, NO_GUARD)
 
 
+class GuardedLock:
+    """A lock for work that does not block; nothing is raised in the thread that has it.
+
+    From Python 3.14 on an exception can arrive between the acquisition of a lock and the body of
+    its `with`, and the lock stays taken. So a lock that a thread of the user takes is one of these,
+    or is taken under a guard.
+    """
+
+    __slots__ = ("_guards", "_lock")
+
+    def __init__(self, *, reentrant: bool = False) -> None:
+        self._lock = threading.RLock() if reentrant else threading.Lock()
+        self._guards: list[Guard | NoGuard] = []  # of the thread that has the lock
+
+    def __enter__(self) -> None:
+        guard = uninterrupted()
+        guard.__enter__()
+        self._lock.acquire()
+        self._guards.append(guard)
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        guard = self._guards.pop()
+        self._lock.release()
+        guard.__exit__(kind, *error)
+
+
 def guard_for_this_thread() -> Guard | NoGuard:
     """The same for a wait, which lets through what it was held back when it blocks."""
     thread = get_ident()
