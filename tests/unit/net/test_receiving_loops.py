@@ -220,6 +220,8 @@ def test_when_the_node_is_closed_a_loop_goes_on_as_any_other(make_node: MakeNode
         run_all(loops)
 
 
+# From Python 3.14 on policies are deprecated, and still there.
+@pytest.mark.filterwarnings("ignore:'asyncio.*olicy' is deprecated:DeprecationWarning")
 def test_a_loop_of_the_users_own_kind_is_left_as_it_is(asker: Asker) -> None:
     class Kind(asyncio.SelectorEventLoop):
         pass

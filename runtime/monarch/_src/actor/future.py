@@ -194,11 +194,11 @@ class Future(Waitable, Generic[R]):
         instance = context.actor_instance
         deadline = None if timeout is None else monotonic() + timeout
         wait = None
-        if self.pending is not None:
-            wait = Wait(self.pending.number, self, None, timeout is not None)
-            instance.waiting.begin(wait)
-        instance.blocked_on = self
         try:
+            if self.pending is not None:
+                wait = Wait(self.pending.number, self, None, timeout is not None)
+                instance.waiting.begin(wait)
+            instance.blocked_on = self
             while True:
                 asked = instance.asked
                 left = None if deadline is None else max(0.0, deadline - monotonic())
