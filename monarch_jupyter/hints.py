@@ -11,7 +11,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import TracebackType
 
-_OF_NONE = re.compile(r"'NoneType' object has no attribute|NoneType can't be (used|awaited)")
+_OF_NONE = re.compile(
+    r"'NoneType' object (has no attribute|can't be awaited)|NoneType can't be (used|awaited)"
+)
 _BROADCAST = re.compile(r"\.broadcast\(")
 _HINT = ".broadcast(...) gives nothing back; .call(...) gives a future of the answers"
 

@@ -279,7 +279,7 @@ def test_what_of_a_class_cannot_be_sent_is_named_by_the_way_to_it(
 
 def test_what_is_nested_too_deeply_is_named_too(four: ProcMesh) -> None:
     deep: list[Any] = []
-    for _ in range(10_000):
+    for _ in range(100_000):
         deep = [deep]
     with pytest.raises(
         TypeError, match=r"Echo.same: argument 'value' of type list .*s: .*recursion"

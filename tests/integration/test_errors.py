@@ -365,7 +365,8 @@ def test_the_source_of_a_script_is_shown_in_the_tracebacks_of_its_actors(tmp_pat
     assert f'File "{script}"' in out
     assert "in divide\n    return helper(1, over)  # in the endpoint\n" in out
     assert "in helper\n    return a // b  # in the helper\n" in out
-    assert "raised ZeroDivisionError: integer division or modulo by zero" in out
+    # Until Python 3.13 the text is "integer division or modulo by zero".
+    assert re.search("raised ZeroDivisionError: (integer division or modulo|division) by zero", out)
     assert "True ('mine', 7) 7" in out
 
 

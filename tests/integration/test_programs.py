@@ -84,6 +84,7 @@ def test_a_script_piped_into_python_has_no_file_and_works_all_the_same(tmp_path:
 def test_importing_the_api_starts_nothing_and_loads_nothing_heavy(tmp_path: Path) -> None:
     program = """
         import sys, threading, os
+        import ctypes  # libffi may keep a descriptor of its own file open
         before = len(os.listdir("/proc/self/fd"))
         import monarch.actor, monarch.observe, monarch.config
         heavy = {"torch", "numpy", "IPython", "asyncio", "jupyter_client"} & set(sys.modules)

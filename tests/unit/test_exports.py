@@ -30,6 +30,7 @@ HEAVY = [
 
 IMPORT = """
 import json, os, sys, threading
+import ctypes  # libffi may keep a descriptor of its own file open
 before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 import importlib
 importlib.import_module(sys.argv[1])

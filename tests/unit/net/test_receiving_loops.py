@@ -240,6 +240,8 @@ def test_a_message_that_a_loop_handles_may_close_the_node(
     assert closed_on == [threading.get_ident()]
 
 
+# From Python 3.14 on policies are deprecated, and still there.
+@pytest.mark.filterwarnings("ignore:'asyncio.*olicy' is deprecated:DeprecationWarning")
 def test_a_loop_of_the_users_own_kind_is_left_as_it_is(asker: Asker) -> None:
     class Kind(asyncio.SelectorEventLoop):
         pass

@@ -12,6 +12,7 @@ import pytest
 from monarch._src.net.interrupt import Shield, shield_this_thread, unshield_this_thread
 
 ENDED = 200  # pieces of work that have to be ended before it is enough
+ENDED_TWICE = 30  # as that, where a piece of work goes on after the first exception
 
 
 class Ended(BaseException):
@@ -29,13 +30,17 @@ def quick_switches() -> Iterator[None]:
 class Worker(threading.Thread):
     """Does one piece of work after another; every other one may be ended."""
 
-    def __init__(self, *, enters: bool) -> None:
+    def __init__(self, *, enters: bool, swallows: bool = False) -> None:
         super().__init__()
         self.enters = enters
+        self.swallows = swallows
+        self.enough = ENDED_TWICE if swallows else ENDED
+        self.finished = False
         self.shields: list[Shield] = []
         self.ready = threading.Event()
         self.ended: list[int] = []
         self.wrong: list[int] = []
+        self.swallowed: list[int] = []
         self.number = 0
 
     def run(self) -> None:
@@ -44,7 +49,7 @@ class Worker(threading.Thread):
         self.shields.append(shield)
         self.ready.set()
         for number in itertools.count():
-            if len(self.ended) >= ENDED or self.wrong:
+            if len(self.ended) >= self.enough or self.wrong:
                 break
             self.number = number
             try:
@@ -52,13 +57,23 @@ class Worker(threading.Thread):
                     shield.begin(number)
                     self.work(shield)
                 finally:
+                    shield.work = None
                     shield.end()
             except Ended:
                 shield.end()
                 (self.ended if number % 2 else self.wrong).append(number)
         unshield_this_thread(shield)
+        self.finished = True
 
     def work(self, shield: Shield) -> None:
+        if self.swallows:
+            try:
+                self.add(shield)
+            except Ended:
+                self.swallowed.append(self.number)
+        self.add(shield)
+
+    def add(self, shield: Shield) -> None:
         total = 0
         for i in range(self.number % 97):
             if self.enters and i % 3 == 0:
@@ -79,8 +94,35 @@ def test_a_storm_ends_only_what_it_is_meant_for(quick_switches: None, enters: bo
         if number % 2:
             hits += shield.raise_in(number)
     worker.join()
+    assert worker.finished
     assert worker.wrong == []
     assert hits >= len(worker.ended)
+
+
+@pytest.mark.parametrize("enters", [False, True])
+def test_storms_from_several_threads_end_what_goes_on_after_the_first_too(
+    quick_switches: None, enters: bool
+) -> None:
+    worker = Worker(enters=enters, swallows=True)
+    worker.start()
+    worker.ready.wait()
+    (shield,) = worker.shields
+
+    def storm() -> None:
+        while worker.is_alive():
+            number = worker.number
+            if number % 2:
+                shield.raise_in(number)
+
+    raisers = [threading.Thread(target=storm) for _ in range(3)]
+    for raiser in raisers:
+        raiser.start()
+    for raiser in raisers:
+        raiser.join()
+    assert worker.finished
+    assert worker.wrong == []
+    assert worker.swallowed
+    assert all(number % 2 for number in worker.swallowed)
 
 
 def test_what_comes_while_the_runtime_works_is_raised_when_it_is_done() -> None:

@@ -13,6 +13,7 @@ from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime
 from monarch._src.core.calls import PendingCall
 from monarch._src.failures import RankFailure
+from monarch._src.net.interrupt import uninterrupted
 from monarch._src.net.waitable import Waitable
 from monarch._src.shape import Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
@@ -69,7 +70,7 @@ class Asked(PendingCall):
         for position, rank in enumerate(self.region.ranks()):
             failure = dead.get(rank)
             if failure is None and self.ready is not None and rank not in self.ready:
-                with run.answering:
+                with uninterrupted(), run.answering:
                     run.calls.answer(number, position, OK, NO_PAYLOAD)
                 continue
             if failure is None:
@@ -78,7 +79,7 @@ class Asked(PendingCall):
                 # It was lost on the way; if that is not known yet, the notice of it follows.
                 failure = run.known.dead(ref.uid).get(rank)
             if failure is not None:
-                with run.answering:
+                with uninterrupted(), run.answering:
                     run.calls.lost(number, position, failure)
 
 

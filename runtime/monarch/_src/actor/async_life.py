@@ -277,8 +277,11 @@ class _AsyncLife:
                 payload.drop()
                 if call.by_port:
                     args = (self._endpoints.port_for(peer, call, served.counts), *args)
-                self.work[task] = call
-                value = await served.method.function(worker.instance_object, *args, **kwargs)
+                try:
+                    self.work[task] = call
+                    value = await served.method.function(worker.instance_object, *args, **kwargs)
+                finally:
+                    self.work.pop(task, None)  # nothing is raised behind this, see `work_here`
         except asyncio.CancelledError as cancelled:
             if id(call) in worker.in_hand.cancelled:
                 _uncancel(task)
@@ -290,7 +293,6 @@ class _AsyncLife:
             if worker.runtime.on_failure is not None:
                 worker.runtime.on_failure(worker, raised)
         finally:
-            self.work.pop(task, None)
             ran_ns = worker.ran(running)
         fatal = worker.in_hand.finish(peer, call, value, error, served, ran_ns)
         if fatal is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import runtime
+from monarch._src.net.interrupt import GuardedLock
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,7 +28,7 @@ class BackgroundLoop:
     """An event loop on a thread of its own, from first use to `close`."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -30,7 +30,7 @@ PAUSES = Pauses()
 """What this process has been told of ranks that stand at a breakpoint."""
 LOOK_S = 0.1  # how often a wait whose deadline stands still looks whether it goes on
 _decoding = threading.RLock()
-_observing = threading.Lock()
+_observing = threading.RLock()
 
 
 class Prober(Protocol):
@@ -126,10 +126,16 @@ class Future(Waitable, Generic[R]):
 
         `receives`: who waits for it receives messages itself once it has nothing else to do.
         """
-        with _observing:  # two first observers at once must not each make a list
+        try:  # two first observers at once must not each make a list
+            _observing.acquire()  # as in `_result`
             if self._callbacks is None:
                 self._callbacks = []
             self._callbacks.append(callback)
+        finally:
+            try:
+                _observing.release()
+            except RuntimeError:
+                pass
         if self.done:
             self._run_callbacks()
         elif not receives:
@@ -188,11 +194,11 @@ class Future(Waitable, Generic[R]):
         instance = context.actor_instance
         deadline = None if timeout is None else monotonic() + timeout
         wait = None
-        if self.pending is not None:
-            wait = Wait(self.pending.number, self, None, timeout is not None)
-            instance.waiting.begin(wait)
-        instance.blocked_on = self
         try:
+            if self.pending is not None:
+                wait = Wait(self.pending.number, self, None, timeout is not None)
+                instance.waiting.begin(wait)
+            instance.blocked_on = self
             while True:
                 asked = instance.asked
                 left = None if deadline is None else max(0.0, deadline - monotonic())
@@ -367,7 +373,11 @@ class Future(Waitable, Generic[R]):
     def _result(self) -> R:
         self.given_up = False
         if self._decode is not None:
-            with _decoding:
+            try:
+                # Not `with`: from Python 3.14 on an exception can arrive between the acquisition
+                # and the body of that, and the lock stays taken. Here nothing comes before the
+                # acquisition, and a release knows whether the lock is this thread's.
+                _decoding.acquire()
                 decode = self._decode
                 if decode is not None:
                     try:
@@ -377,6 +387,11 @@ class Future(Waitable, Generic[R]):
                     except BaseException as error:
                         self._error = error
                     self._decode = None
+            finally:
+                try:
+                    _decoding.release()
+                except RuntimeError:
+                    pass  # what interrupted the wait for the lock is raised
         if self._error is not None:
             raise self._error
         return cast(R, self._value)

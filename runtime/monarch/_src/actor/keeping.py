@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from monarch._src.actor.context import current
 from monarch._src.actor.future import Future
 from monarch._src.core.supervision import Action, Ask, Bury, CleanUp, Life, Stage, StopMesh, Tell
 from monarch._src.failures import MeshFailure, RankFailure, as_causes
+from monarch._src.net.interrupt import GuardedLock
 from monarch._src.net.waitable import Waitable
 
 log = logging.getLogger("monarch.actor")
@@ -66,7 +66,7 @@ class Keeper:
         self._ask = ask
         self._tell = tell
         self._bury = bury
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self.life: Life[RankFailure] = Life()
         self.meshes: dict[int, Owned] = {}
         self.may_clean = Waitable()

@@ -10,6 +10,7 @@ from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime
 from monarch._src.core.calls import PendingCall
 from monarch._src.failures import RankFailure
+from monarch._src.net.interrupt import uninterrupted
 from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import SetLogLevel
@@ -49,6 +50,6 @@ def ask(run: Runtime, ref: ProcsRef, region: Region, level: int) -> Future[None]
                 continue
             failure = run.known.dead(ref.uid).get(rank)
         if failure is not None:  # otherwise the notice of its end is on its way
-            with run.answering:
+            with uninterrupted(), run.answering:
                 run.calls.lost(number, position, failure)
     return done

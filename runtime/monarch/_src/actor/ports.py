@@ -9,7 +9,6 @@ A port is also how an endpoint answers: a call's own number is one, so `explicit
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +17,7 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.remote import error_for, pack_exception, rebuild, ship, unpack, unship
 from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.core.metrics import EndpointCounts
+from monarch._src.net.interrupt import GuardedLock
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import OK, THROWN, Reply
 
@@ -172,7 +172,7 @@ class PortReceiver(Generic[R]):
         self._runtime = run
         self._once = once
         self._taken = False
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._messages: deque[tuple[int, int, Payload]] = deque()
         self._waiting: deque[_Awaited] = deque()
         self._unread: deque[_Awaited] = deque()  # settled when nobody waited for them any more

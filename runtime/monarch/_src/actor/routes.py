@@ -35,6 +35,7 @@ from monarch._src.core.order import Outgoing
 from monarch._src.core.room import QUEUE
 from monarch._src.core.tree import Forest, Where
 from monarch._src.net.directory import address_of, at_site
+from monarch._src.net.interrupt import uninterrupted
 from monarch._src.net.node import Node
 from monarch._src.shape import Region
 from monarch._src.wire.apart import SEGMENT_FROM, Placed
@@ -181,7 +182,7 @@ class Routes:
         if rank in self._known.lives(ref.uid) or ref.owner == self._node.name:
             return
         place, node = _place(ref, rank), ref.node(rank, life)
-        with self._lane(ref).lock:
+        with uninterrupted(), self._lane(ref).lock:
             if lost:
                 self._node.forget(place)
             else:
@@ -225,13 +226,13 @@ class Routes:
 
     def keep(self, ref: ProcsRef, region: Region, message: Bootstrap, payload: Payload) -> None:
         """Every process that takes the place of another is to be sent that first."""
-        with self._lane(ref).lock:
+        with uninterrupted(), self._lane(ref).lock:
             self._kept.add(ref.uid, Kept(region, message, payload))
 
     def unkeep(self, ref: ProcsRef, actor: int) -> None:
         """That actor is stopped, and not made again."""
         if self._kept.of(ref.uid):
-            with self._lane(ref).lock:
+            with uninterrupted(), self._lane(ref).lock:
                 self._kept.without(ref.uid, actor)
 
     def _lane(self, ref: ProcsRef) -> Lane:
@@ -287,12 +288,12 @@ class Routes:
         lock = lane.lock
         if is_cast and (not ref.restarts or self._knows_lives(ref)):
             self._known.learn(ref)
-            with lock:
+            with uninterrupted(), lock:
                 if ref.restarts:
                     self._kept.sent(ref.uid, region, message, payload)
                 sent = self._cast(lane, ref, region, message, payload, gather, each)
             return () if sent else range(len(region))
-        with lock:
+        with uninterrupted(), lock:
             if ref.restarts:
                 self._kept.sent(ref.uid, region, message, payload)
             return self._send_directly(lane, ref, region, message, payload, skip)

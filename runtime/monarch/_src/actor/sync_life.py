@@ -46,8 +46,10 @@ def _live(worker: Worker, shield: Shield | SignalShield) -> None:
             shield.begin(worker)
             worker.construct()
         finally:
+            shield.work = None
             shield.end()
     except BaseException as error:
+        shield.end()
         worker.end(worker.describe(error, "constructor", None), error)
         return
     assert worker.endpoints is not None
@@ -108,6 +110,7 @@ def _run_endpoint(
                 shield.begin(call)
                 value = served.method.function(worker.instance_object, *args, **kwargs)
             finally:
+                shield.work = None
                 shield.end()
     except BaseException as error:
         shield.end()  # it may have been raised as the first `end` began

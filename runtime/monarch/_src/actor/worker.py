@@ -41,6 +41,7 @@ from monarch._src.core.waiting import Waiting
 from monarch._src.errors import SupervisionError
 from monarch._src.failures import FailureKind, RankFailure, moved, told_point
 from monarch._src.logs.origin import begin as begin_output
+from monarch._src.net.interrupt import GuardedLock
 from monarch._src.proc.board import Running
 from monarch._src.shape import Extent
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
@@ -95,7 +96,7 @@ class Worker:
         # Have the thread of an async actor look whether it has ended.
         self.interrupt: Callable[[], None] | None = None
         self._stops: deque[tuple[str, StopActor]] = deque()  # who waits for its end
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._cleaned = False
         self._teller: threading.Timer | None = None
         self._class: ActorClass | None = None

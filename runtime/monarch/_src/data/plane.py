@@ -43,6 +43,7 @@ from monarch._src.errors import (
     RDMAWriteTransferWarning,
 )
 from monarch._src.net.gateway_door import connect_through, door_of
+from monarch._src.net.interrupt import GuardedLock
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import COME, DROP, HANG_UP, OK, SERVE, AskData, Reply
 
@@ -71,7 +72,7 @@ class DataPlane:
 
     def __init__(self, run: Runtime) -> None:
         self._run = run
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._pairs: dict[bytes, Pair] = {}
         self._closed = False
         self.pool = Pool()

@@ -23,6 +23,7 @@ from monarch._src.core.calls import PendingCall
 from monarch._src.core.ids import AGENT
 from monarch._src.errors import MeshStoppedError, SupervisionError
 from monarch._src.failures import RankFailure, at_text, moved, told_point
+from monarch._src.net.interrupt import uninterrupted
 from monarch._src.shape import MeshTrait, Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import OK, ForgetActors, KeptActors, StopActor
@@ -216,7 +217,7 @@ class ActorMesh(MeshTrait):
         gone = self._callees.failures_in(actors.region)
         message = StopActor(actors.uid, number, 0, reason)
         missed = run.routes.post(actors.procs, actors.region, message, skip=gone, gather=True)
-        with run.answering:
+        with uninterrupted(), run.answering:
             for position in {*gone, *missed}:
                 run.calls.answer(number, position, OK, NO_PAYLOAD)
         return future

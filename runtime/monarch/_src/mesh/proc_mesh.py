@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -26,6 +25,7 @@ from monarch._src.errors import MeshStoppedError, SupervisionError
 from monarch._src.events import MeshSpawned, bus
 from monarch._src.failures import RankFailure, at_text
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, check_in_reach
+from monarch._src.net.interrupt import GuardedLock
 from monarch._src.shape import MeshTrait, Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import SpawnActor, StopActor, StopMesh, StopProc
@@ -56,7 +56,7 @@ class Procs:
         self.failures: dict[int, RankFailure] = {}
         self.initialized: Future[bool] | None = None
         self.kept = False  # it outlives this client
-        self.lock = threading.Lock()
+        self.lock = GuardedLock()
 
 
 class ProcMesh(MeshTrait):

@@ -29,6 +29,7 @@ from monarch._src.mesh.way import Via, Way, reached
 from monarch._src.net.audit import Audit
 from monarch._src.net.directory import address_of
 from monarch._src.net.gateway import ENDS, Gateway
+from monarch._src.net.interrupt import GuardedLock
 from monarch._src.net.keys import Keys
 from monarch._src.net.link_end import Notice, PeerNamed
 from monarch._src.proc import table
@@ -103,7 +104,7 @@ class Sites:
         self._asked: dict[str, _Asked] = {}  # by link
         self._held: dict[str, _Held] = {}  # by site
         self._closed = False
-        self._lock = threading.Lock()  # of the two; what is under it does not block
+        self._lock = GuardedLock()  # of the two; what is under it does not block
         self._liveness_s = settings().liveness
         self._way = None if via is None else Way(run, via, self.key_paths, self._liveness_s)
         node = run.node

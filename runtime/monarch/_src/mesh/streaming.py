@@ -15,6 +15,7 @@ from monarch._src.actor.background import background
 from monarch._src.actor.runtime import Runtime
 from monarch._src.events import MeshStopped, Output, OutputLine, bus
 from monarch._src.logs.streaming import Streaming, Streams
+from monarch._src.net.interrupt import GuardedLock
 
 
 class Sieve:
@@ -22,7 +23,7 @@ class Sieve:
 
     def __init__(self, run: Runtime) -> None:
         self._run = run
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._streams = Streams()
         run.agent.sieve, run.agent.when_flushed = self._came, self._hand_on_all
         run.closers.append(bus.subscribe(MeshStopped, self._stopped))

@@ -42,6 +42,7 @@ class InterruptGuard:
     open = False
     _held: FrameType | bool = False
     _installed = False
+    _outer: InterruptGuard | None = None
     _previous: Callable[[int, FrameType | None], Any] | int | None = None
 
     def __enter__(self) -> InterruptGuard:
@@ -49,7 +50,8 @@ class InterruptGuard:
         previous = _low.getsignal(_SIGINT)
         if previous is _that_stays:
             self._previous = _behind
-            _active = self
+            self._outer = _active
+            _active = self  # the signal is held back from here on
             _guarded = True
         elif callable(previous):
             self._previous = previous
@@ -61,8 +63,8 @@ class InterruptGuard:
     def __exit__(self, *_: object) -> None:
         global _active, _guarded
         if _active is self:
-            _active = None
-            _guarded = False
+            _guarded = self._outer is not None
+            _active = self._outer  # the signal is raised from here on
         elif self._installed:
             self._installed = False
             _guarded = False
@@ -99,77 +101,128 @@ class InterruptGuard:
             previous(_SIGINT, frame)
 
 
+class _Attempt:
+    """One `raise_in`: whether its thread has done all that it will do."""
+
+    __slots__ = ("_turn", "over")
+
+    def __init__(self) -> None:
+        self.over = False
+        self._turn = threading.Lock()
+        self._turn.acquire()
+
+    def end(self) -> None:
+        """Mark the attempt as over, and wake the shielded thread if that waits."""
+        self.over = True
+        self._turn.release()
+
+    def wait(self) -> None:
+        """Return when the attempt is over. The shielded thread only; it may raise and be repeated.
+
+        `over` is set before the release, so the lock is never asked for a second time.
+        """
+        while not self.over:
+            self._turn.acquire()
+
+
 class Shield:
     """Lets other threads raise `error` in this one while it runs one piece of work, not else.
 
     Work is code of the user; when that calls the runtime (a send, a wait), what is raised is held
-    back until the thread blocks or is back in the work.
+    back until the thread blocks or is back in the work. The shielded thread brackets the work:
 
-    `open`, `close` and `with` are for the thread itself; `raise_in` for any other. Each side first
-    says what it is about to do and then looks at what the other has said, so that one of them
-    always sees the other; then the thread waits until the other has finished, and takes what was
-    raised while it still can. Nothing is ever raised in another piece of work.
+        try:
+            shield.begin(work)
+            ...
+        finally:
+            shield.work = None
+            shield.end()
+
+    and calls `end` once more in the handler of what comes out of that. `open`, `begin`, `end` and
+    `with` are for the thread itself, `raise_in` is for any other.
+
+    An exception that another thread raises arrives between any two bytecodes of this thread. From
+    Python 3.14 on that includes the moment between the acquisition of a lock and the body of its
+    `with`, and the lock stays taken. So the handshake has these rules:
+
+    - The shielded thread takes no lock that another thread needs. `_raising` is for the threads
+      that raise, and keeps their attempts one after another. What the shielded thread waits for
+      belongs to one attempt, and is used up with it.
+    - Each field of the handshake has one writer. The raising thread first stores its attempt in
+      `_attempt` and then looks at `work` and `_depth`; the shielded thread first stores `work` or
+      `_depth` and then looks at `_attempt`. So if the raising thread found the thread in the work,
+      the thread finds the attempt when it leaves the work, waits until that is over, and takes
+      what was raised (`_settle`). Both know an attempt by its identity, so a late one is never
+      taken for an earlier one.
+    - At most one exception arrives after such a store. An attempt first withdraws what an earlier
+      one has raised and the thread has not received, and then looks once more.
+    - Until such a store the thread is in the work, and whatever arrives, however often, is raised
+      in the work. `shield.work = None` has no bytecode before it in its `finally` at which
+      anything could arrive; `__enter__` raises again what arrived before it stored `_depth`.
+    - After the store the one exception is expected: `__enter__` catches it. `end` may be hit by it
+      before its first line, but then the second `end` is not.
     """
 
     __slots__ = (
-        "_asked",
+        "_attempt",
         "_depth",
         "_error",
-        "_fired",
-        "_lock",
+        "_raised",
+        "_raising",
+        "_settled",
         "_thread",
-        "_work",
         "held",
         "open",
         "sleeper",
+        "work",
     )
 
     def __init__(self, error: type[BaseException]) -> None:
         self._error = error
         self._thread = threading.get_ident()
-        self._lock = threading.Lock()
-        self._work: object | None = None
+        # Written by the threads that raise, under `_raising`.
+        self._raising = threading.Lock()
+        self._attempt: _Attempt | None = None  # the newest one
+        self._raised: _Attempt | None = None  # the newest one that raised something
+        # Written by the shielded thread.
+        self.work: object | None = None
         self._depth = 1  # 0: in the work, above: in the runtime
-        self._asked = False
-        self._fired = False
+        self._settled: _Attempt | None = None  # nothing of this attempt can arrive any more
         self.held = False
         self.sleeper: threading.Lock | None = None  # what the thread sleeps on, in `time.sleep`
         self.open = False  # as of an InterruptGuard; nothing looks at it here
 
     def begin(self, work: object) -> None:
         """From here on `raise_in(work)` may raise here."""
-        self._work = work
         self._depth = 0
+        self.work = work
 
     def end(self) -> None:
         """The work has ended: what was raised and has not arrived yet never will. Idempotent."""
         try:
+            self.work = None
             self._depth = 1
-            self._work = None
-            if self._asked:
+            if self._attempt is not self._settled:
                 self._settle()
         except self._error:
+            self.work = None
             self._depth = 1
-            self._work = None
-            try:  # a second one may be on its way, from who had seen the work: wait for that too
-                self._settle()
-            except self._error:
-                pass
+            self._settle()
         self.held = False
 
     def __enter__(self) -> Shield:
         depth = self._depth
         try:
             self._depth = depth + 1
-            if self._asked:
+            # Deeper in the runtime nothing can arrive; and an attempt that is not over may be one
+            # that this thread makes.
+            if not depth and self._attempt is not self._settled:
                 self._settle()
         except self._error:
-            self._depth = depth + 1
+            if self._depth == depth:
+                raise  # in the work: the block is not entered
             self.held = True
-            try:  # as above
-                self._settle()
-            except self._error:
-                pass
+            self._settle()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -184,34 +237,42 @@ class Shield:
             raise self._error
 
     def _settle(self) -> None:
-        with self._lock:  # whoever asks has finished asking
-            self._asked = False
-            fired, self._fired = self._fired, False
-        if fired:
-            try:
-                for _ in (0, 0):  # what was not raised yet is raised at a jump back, so here
-                    pass
-            except self._error:
-                self.held = True
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.wait()
+        for _ in (0, 0):  # what was not raised yet is raised at a jump back, so here
+            pass
+        self._settled = attempt
 
     def raise_in(self, work: object) -> bool:
         """Raise in that work, if it is what runs. Whoever asks wakes the thread if it blocks."""
-        with self._lock:
-            self._asked = True
-            if self._work is not work:
-                return False
-            if self._depth:
-                self.held = True
-                sleeper = self.sleeper
-                if sleeper is not None:
-                    try:
-                        sleeper.release()
-                    except RuntimeError:
-                        pass  # it has been woken before
-            else:
-                self._fired = True
-                _raise_in_thread(self._thread, self._error)
-            return True
+        if not self._depth:
+            _raise_function()  # loaded now, not while the thread waits for the attempt
+        with uninterrupted(), self._raising:
+            attempt = _Attempt()
+            try:
+                self._attempt = attempt
+                if self.work is not work:
+                    return False
+                if self._raised is not None:
+                    self._raised = None
+                    _raise_in_thread(self._thread, None)
+                if self._depth:
+                    self.held = True
+                    sleeper = self.sleeper
+                    if sleeper is not None:
+                        try:
+                            sleeper.release()
+                        except RuntimeError:
+                            pass  # it has been woken before
+                elif self.work is work:
+                    self._raised = attempt
+                    _raise_in_thread(self._thread, self._error)
+                else:
+                    return False
+                return True
+            finally:
+                attempt.end()
 
 
 class SignalShield:
@@ -220,16 +281,18 @@ class SignalShield:
     From its making until `restore` it handles SIGINT. One that somebody else has sent raises
     KeyboardInterrupt in the work, or `error` if that was wanted already; it does nothing while no
     work is done. Sends and waits hold it back, as an InterruptGuard does.
+
+    The thread brackets work as with a `Shield`. After `shield.work = None` nothing is raised.
     """
 
-    __slots__ = ("_before", "_error", "_sent", "_wanted", "_work", "work_of")
+    __slots__ = ("_before", "_error", "_sent", "_wanted", "work", "work_of")
 
     def __init__(
         self, error: type[BaseException], work_of: Callable[[], object | None] | None = None
     ) -> None:
         """`work_of`, called in the handler, says what runs; without it, what `begin` has said."""
         self._error = error
-        self._work: object | None = None
+        self.work: object | None = None
         self._wanted: object | None = None
         self._sent = False
         self.work_of = work_of
@@ -237,15 +300,15 @@ class SignalShield:
 
     def begin(self, work: object) -> None:
         """From here on this work may be interrupted."""
-        self._work = work
+        self.work = work
 
     def end(self) -> None:
         """It has ended. Idempotent."""
-        self._work = None
+        self.work = None
 
     def raise_in(self, work: object) -> bool:
         """Raise in that work, also where it blocks, if it is what runs. Any thread."""
-        if self.work_of is None and self._work is not work:
+        if self.work_of is None and self.work is not work:
             return False
         self._wanted = work
         self._sent = True
@@ -258,7 +321,7 @@ class SignalShield:
 
     def _handle(self, _signum: int, _frame: FrameType | None) -> None:
         sent, self._sent = self._sent, False
-        work = self._work if self.work_of is None else self.work_of()
+        work = self.work if self.work_of is None else self.work_of()
         if work is None:
             return
         if work is self._wanted:
@@ -267,11 +330,17 @@ class SignalShield:
             raise KeyboardInterrupt
 
 
-def _raise_in_thread(thread: int, error: type[BaseException]) -> None:
-    import ctypes  # only whoever cancels needs it
+def _raise_in_thread(thread: int, error: type[BaseException] | None) -> None:
+    """Have that raised in a thread; None: withdraw what has not been raised yet."""
+    _raise_function()(thread, 0 if error is None else id(error))
+
+
+def _raise_function() -> Callable[[int, int], int]:
+    import ctypes  # only a cancellation needs it
 
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    raise_in(ctypes.c_ulong(thread), ctypes.py_object(error))
+    raise_in.argtypes = (ctypes.c_ulong, ctypes.c_void_p)
+    return raise_in
 
 
 class NoGuard:
@@ -355,6 +424,7 @@ def nothing_interrupts() -> None:
 def _forked() -> None:
     global _main
     _main = threading.main_thread().ident
+    _shields.clear()  # the threads that raised here are not in the fork
 
 
 _main: int | None = threading.main_thread().ident
@@ -396,6 +466,32 @@ def uninterrupted() -> Guard | NoGuard:
     if thread == _main:
         return NO_GUARD if _guarded else InterruptGuard()
     return _shields.get(thread, NO_GUARD)
+
+
+class GuardedLock:
+    """A lock for work that does not block; nothing is raised in the thread that has it.
+
+    From Python 3.14 on an exception can arrive between the acquisition of a lock and the body of
+    its `with`, and the lock stays taken. So a lock that a thread of the user takes is one of these,
+    or is taken under a guard.
+    """
+
+    __slots__ = ("_guards", "_lock")
+
+    def __init__(self, *, reentrant: bool = False) -> None:
+        self._lock = threading.RLock() if reentrant else threading.Lock()
+        self._guards: list[Guard | NoGuard] = []  # of the thread that has the lock
+
+    def __enter__(self) -> None:
+        guard = uninterrupted()
+        guard.__enter__()
+        self._lock.acquire()
+        self._guards.append(guard)
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        guard = self._guards.pop()
+        self._lock.release()
+        guard.__exit__(kind, *error)
 
 
 def guard_for_this_thread() -> Guard | NoGuard:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 import weakref
 from collections import deque
@@ -27,7 +26,7 @@ from monarch._src.core.ids import AGENT, agent_at
 from monarch._src.core.tally import EACH, Tally
 from monarch._src.net.baton import Baton
 from monarch._src.net.directory import at_site, site_and_pipe
-from monarch._src.net.interrupt import uninterrupted
+from monarch._src.net.interrupt import GuardedLock
 from monarch._src.net.outside import FAR, Outside, frames_within
 from monarch._src.net.peers import VERSIONS, Peer, mismatch_with
 from monarch._src.net.room import Rooms
@@ -86,7 +85,7 @@ class Node:
         self._kind = kind
         self._peers: dict[str, Peer] = {}
         self._by_route: dict[bytes, Peer] = {}
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._to_self: deque[tuple[AnyMessage, Payload]] = deque()
         self.dropped = 0
         self._refusals: Tally[str] = Tally()
@@ -136,7 +135,7 @@ class Node:
         """Connect to a node of this host, unless there is a route to it already."""
         with self._lock:
             peer = self._peer(name)
-        with uninterrupted(), peer.lock:
+        with peer.lock:
             if peer.route is not None or peer.gone:
                 return
             route = b">" + name.encode()
@@ -210,7 +209,7 @@ class Node:
             self.on_alias(alias, name)
         self.reach(name, address)
         if known is not peer:  # there was a route already; who has looked up `peer` takes it too
-            with uninterrupted(), peer.lock:
+            with peer.lock:
                 peer.transmit, peer.site = known.transmit, known.site
                 self._empty_outbox(peer, known.route or b"")
                 peer.route, peer.gone = known.route, known.gone

@@ -6,12 +6,12 @@ Runs in: every process. Owns nothing.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from monarch._src.core.versions import mismatch
+from monarch._src.net.interrupt import GuardedLock
 from monarch._src.version import VERSION
 from monarch._src.wire.frames import Buffer
 from monarch._src.wire.messages import PROTOCOL, Hello
@@ -40,7 +40,7 @@ class Peer(msgspec.Struct, eq=False):
     hello: Hello | None = None
     gone: bool = False
     outbox: list[list[Buffer]] = msgspec.field(default_factory=list[list[Buffer]])
-    lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    lock: GuardedLock = msgspec.field(default_factory=GuardedLock)
 
 
 def mismatch_with(hello: Hello) -> str:

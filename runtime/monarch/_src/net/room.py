@@ -9,11 +9,11 @@ few, and what they wait for behind could not be ended otherwise.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from monarch._src.core.room import QUEUE, Spending
 from monarch._src.errors import BlockedLoopError
+from monarch._src.net.interrupt import GuardedLock
 from monarch._src.net.waitable import Waitable
 
 
@@ -29,7 +29,7 @@ class Rooms:
         self.has_room: Callable[[str], bool] = self._spending.has_room
         self.waits: Callable[[str], int] = lambda _: 0
         self._wait = wait
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._waiting: dict[str, list[Waitable]] = {}
 
     def wait(self, site: str, *, large: bool) -> None:

@@ -124,7 +124,7 @@ class Router:
     def disconnect(self, address: str) -> None:
         """Close a pipe that `connect` opened, and drop what it still holds."""
         path = _path(address)
-        with self._lock:
+        with uninterrupted(), self._lock:
             for pipe in list(self._by_fd.values()):
                 if pipe.address == path:
                     self._forget(pipe)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from monarch._src.net.interrupt import guard_for_this_thread
+
 if TYPE_CHECKING:
     from monarch._src.net.baton import Baton
 
@@ -54,7 +56,10 @@ class Waitable:
             release(lock)
 
     def new_sleeper(self) -> threading.Lock:
-        """A lock that is taken, and released when this is done. To be looked at `done` after."""
+        """A lock that is taken, and released when this is done. To be looked at `done` after.
+
+        Called under a guard.
+        """
         lock = threading.Lock()
         lock.acquire()
         with _registering:  # two first sleepers at once must not each make a list
@@ -76,11 +81,18 @@ class Aside:
 
     def wait(self, what: Waitable, timeout_s: float | None = None, **_: object) -> bool:
         """Block this thread until `what` is done; False on time-out."""
-        lock = what.new_sleeper()
-        try:
-            return what.done or lock.acquire(timeout=-1 if timeout_s is None else timeout_s)
-        finally:
-            what.sleeps_no_more(lock)
+        with guard_for_this_thread() as guard:
+            lock = what.new_sleeper()
+            try:
+                if what.done:
+                    return True
+                if guard is not None:
+                    guard.let_through()
+                return lock.acquire(timeout=-1 if timeout_s is None else timeout_s)
+            finally:
+                if guard is not None:
+                    guard.open = False
+                what.sleeps_no_more(lock)
 
     def receive_now(self) -> None:
         """There is nothing to receive."""
