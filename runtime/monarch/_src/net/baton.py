@@ -37,7 +37,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from monarch._src.errors import BlockedLoopError
-from monarch._src.net.interrupt import Guard, guard_for_this_thread, uninterrupted
+from monarch._src.net.interrupt import Guard, guard_for_this_thread
 from monarch._src.net.spinning import Spin
 from monarch._src.net.waitable import LoopAsleep, Sleeper, Waitable, release
 
