@@ -111,15 +111,23 @@ class Future(Waitable, Generic[R]):
 
     def settle(self, decode: Callable[[], R]) -> None:
         """Done, with a value that `decode` makes when it is first looked at. First one wins."""
-        if not self.done:
+        # It may be settled, and wait until what was written before it is shown.
+        if not self.done and self._decode is None and self._error is None:
             self._decode = decode
-            self._finish()
+            self._finish_in_turn()
 
     def fail(self, error: BaseException) -> None:
         """Done, with an error. First one wins."""
-        if not self.done:
+        if not self.done and self._decode is None and self._error is None:
             self._error = error
+            self._finish_in_turn()
+
+    def _finish_in_turn(self) -> None:
+        pending = self.pending
+        if pending is None or pending.behind is None:
             self._finish()
+        else:
+            pending.behind(self._finish)
 
     def on_done(self, callback: Callable[[], None], *, receives: bool = False) -> None:
         """Call when done, at once if it is; on the thread that settles it, so be quick.

@@ -21,6 +21,7 @@ from monarch._src.core.waiting import Wait
 from monarch._src.errors import CallCancelled
 from monarch._src.failures import FailureKind, RankFailure
 from monarch._src.logs.origin import cut_off as cut_off_output
+from monarch._src.logs.written import LONG_NS
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import DIED, OK, RAISED, Call, StopActor
 
@@ -153,7 +154,7 @@ class InHand:
             except Exception as why:
                 error = unpicklable_answer(value, why)
             else:
-                self._answer(peer, call, OK, payload, counts)
+                self._answer(peer, call, OK, payload, counts, ran_ns)
                 return None
         return self._finish_raised(peer, call, error, counts, cancelled=cancelled)
 
@@ -230,7 +231,8 @@ class InHand:
         status: int,
         payload: Payload,
         counts: EndpointCounts | None = None,
+        ran_ns: int = LONG_NS,
     ) -> None:
         if counts is not None:
             counts.bytes_out += payload.nbytes if payload.buffers else len(payload.body)
-        self._worker.runtime.routes.reply(peer, call, status, payload)
+        self._worker.runtime.routes.reply(peer, call, status, payload, ran_ns)

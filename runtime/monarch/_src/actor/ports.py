@@ -18,6 +18,7 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.remote import error_for, pack_exception, rebuild, ship, unpack, unship
 from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.core.metrics import EndpointCounts
+from monarch._src.logs.written import LONG_NS, WRITTEN
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import OK, THROWN, Reply
 
@@ -104,6 +105,7 @@ class Port(Generic[R]):
                 payload = run.payloads.place(payload, sole=True, far=far)
             if site != run.node.site:
                 run.node.rooms.wait(site, large=bool(payload.buffers))
+            status |= WRITTEN.since(self._node, LONG_NS)
             reply = Reply(self._number, self._rank or 0, status)
             if self._rank is None:  # no answer of an endpoint: its sender hears if nobody reads it
                 context = current.get()

@@ -34,6 +34,7 @@ from monarch._src.core.ids import AGENT, is_agent, parse_proc_node
 from monarch._src.core.order import Outgoing
 from monarch._src.core.room import QUEUE
 from monarch._src.core.tree import Forest, Where
+from monarch._src.logs.written import LONG_NS, WRITTEN
 from monarch._src.net.directory import address_of, at_site
 from monarch._src.net.node import Node
 from monarch._src.shape import Region
@@ -42,6 +43,7 @@ from monarch._src.wire.frames import NO_PAYLOAD, Payload, apart_of
 from monarch._src.wire.messages import (
     ELSEWHERE,
     OWN_RANK,
+    STATUS,
     Answer,
     Bootstrap,
     Call,
@@ -453,8 +455,18 @@ class Routes:
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def reply(self, peer: str, message: Call | StopActor, status: int, payload: Payload) -> None:
-        """Answer a message that `peer` has sent."""
+    def reply(
+        self,
+        peer: str,
+        message: Call | StopActor,
+        status: int,
+        payload: Payload,
+        ran_ns: int = LONG_NS,
+    ) -> None:
+        """Answer a message that `peer` has sent, and that took so long."""
+        status |= WRITTEN.since(
+            message.reply_to if isinstance(message, Call) and message.reply_to else peer, ran_ns
+        )
         if payload.buffers or len(payload.body) >= APART:
             to = message.reply_to if isinstance(message, Call) and message.reply_to else peer
             if to != self._node.name:
@@ -465,7 +477,8 @@ class Routes:
                 answer = Answer(peer, message.call, message.rank, status)
                 self._node.send(AGENT, answer, payload)
                 return
-            self._node.send(AGENT, Answer(peer, message.call, message.rank, ELSEWHERE))
+            elsewhere = ELSEWHERE | (status & ~STATUS)
+            self._node.send(AGENT, Answer(peer, message.call, message.rank, elsewhere))
         if isinstance(message, Call) and message.reply_to:
             peer = message.reply_to
             self.reach_node(peer, message.reply_address)

@@ -12,6 +12,7 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_IOLBF = 1
 _PR_SET_PTRACER = 0x59616D61  # "Yama"
 # In the environment of an agent, of procs, and of what these start: the directory of the session.
 CHILD_VARIABLE = "MONARCH_CHILD"
@@ -39,6 +40,30 @@ def may_be_looked_into_by(process: int) -> None:
     """
     if _libc is not None and _HAS_YAMA:
         _libc.prctl(_PR_SET_PTRACER, process, 0, 0, 0)
+
+
+def line_buffer_c_stdout() -> None:
+    """Have C's stdout written line by line, as on a terminal; in a pipe it would wait for pages."""
+    if _c_stdout is not None and _libc is not None:
+        _libc.setvbuf(_c_stdout, None, _IOLBF, 0)
+
+
+def flush_c_stdout() -> None:
+    """Have written what C's stdout holds: a line that was begun."""
+    if _c_stdout is not None and _libc is not None:
+        _libc.fflush(_c_stdout)
+
+
+def _find_c_stdout() -> ctypes.c_void_p | None:
+    if _libc is None:
+        return None
+    try:
+        return ctypes.c_void_p.in_dll(_libc, "stdout")
+    except ValueError:
+        return None  # a C library that has it by another name
+
+
+_c_stdout = _find_c_stdout()
 
 
 def pidfd(pid: int) -> int | None:
