@@ -31,7 +31,7 @@ from monarch._src.wire.messages import (
     WantOutput,
 )
 
-_STREAMS = {1: ("stdout", True), 2: ("stderr", True), 3: ("stdout", False), 4: ("stderr", False)}
+_STREAMS = ("stderr", "stdout")  # by whether its number is odd
 Question: TypeAlias = "Snapshot | FlushOutput | ReadStacks | SignalProcs"
 Answer: TypeAlias = "Snapshotted | OutputFlushed | StacksRead | Signalled"
 
@@ -228,11 +228,21 @@ class Questions:
         uid = f"{ref.uid:x}"
         lines: list[OutputLine] = []
         for number, written in message.lines:
-            stream, whole = _STREAMS[number]
+            stream = _STREAMS[number & 1]
             pipe = (message.mesh, message.rank, stream)
             text, origin = self._origins.read(pipe, written)
             lines.append(
-                OutputLine(ref.name, uid, message.rank, point, stream, text, origin, whole)
+                OutputLine(
+                    ref.name,
+                    uid,
+                    message.rank,
+                    point,
+                    stream,
+                    text,
+                    origin,
+                    number < 3,
+                    written_over=number in (3, 4),
+                )
             )
         if self.sieve is not None:
             lines = self.sieve(message.mesh, message.rank, lines)

@@ -18,7 +18,7 @@ from monarch._src.logs.origin import CUT, cut, last_mark, without_marks
 from monarch._src.logs.overwriting import shown
 
 STDOUT, STDERR = 1, 2
-UNFINISHED = 2  # added to the number of a stream: a line that is not ended yet
+WRITTEN_OVER, BEGUN = 2, 4  # added to the number of a stream: a line that is not ended yet
 LONGEST = 1 << 16
 TAIL = 50
 _CHUNK = 1 << 16
@@ -65,11 +65,12 @@ class Stream:
         return "\r" in self.rest
 
     @property
-    def unfinished(self) -> str | None:
-        """What a line that is not ended yet shows now; None if there is none."""
+    def unfinished(self) -> tuple[int, str] | None:
+        """What a line that is not ended yet shows now, and its number; None if there is none."""
         if not self.rest or not (text := without_marks(self.rest)):
             return None
-        return last_mark(self.rest) + shown(text)
+        kind = WRITTEN_OVER if self.is_written_over else BEGUN
+        return self.number + kind, last_mark(self.rest) + shown(text)
 
     def read(self, most: int = MOST) -> tuple[list[str], bool]:
         """Every whole line that can be read now, and whether the pipe has ended.

@@ -13,7 +13,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 
-from monarch._src.logs.capture import MOST, UNFINISHED, Capture, Stream, Tally
+from monarch._src.logs.capture import MOST, Capture, Stream, Tally
 
 Lines = list[tuple[int, str]]
 UNFINISHED_S = 0.1
@@ -56,12 +56,12 @@ class Outputs:
         if now is not None:
             self.deadline = None
         for key, stream in changed.items():
-            text = stream.unfinished
-            if text is None:
+            line = stream.unfinished
+            if line is None:
                 self._looked_at.pop(key, None)
             elif stream.is_written_over or (now and self._looked_at.get(key) == stream.rest):
                 self._looked_at.pop(key, None)
-                self._said(key[0], [(key[1] + UNFINISHED, text)])
+                self._said(key[0], [line])
             else:
                 self._changed[key] = stream
                 if now is not None:
@@ -93,8 +93,9 @@ class Outputs:
             return ()
         self._said(node, capture.read_all())
         for stream in capture.streams:
-            if stream.unfinished is not None:
-                self._said(node, [(stream.number + UNFINISHED, stream.unfinished)])
+            line = stream.unfinished
+            if line is not None:
+                self._said(node, [line])
         return tuple(capture.tail)
 
     def read_held(self) -> None:
