@@ -162,6 +162,7 @@ class Runtime:
         self.ends.on_mesh_gone = self.metrics.drop
         self._baton, self._prober = node.baton, self.cycles
         node.after_drain = self.ends.after_drain
+        node.on_fork = self._forked
         self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Reply: self._on_reply,
             Answers: self._on_answers,
@@ -475,6 +476,9 @@ class Runtime:
         self.routes.site_lost(site)
         self.node.rooms.more(site)
 
+    def _forked(self) -> None:
+        self.slot.forked()
+
     def close(self, linger_s: float = 0.0) -> None:
         """End this process's part. Idempotent."""
         while self.closers:
@@ -504,6 +508,11 @@ def set_starter(starter: Callable[[], Runtime]) -> None:
 def runtime_or_none() -> Runtime | None:
     """The runtime of this process if there is one; a fork of a client has none."""
     return _runtime if _runtime_pid == os.getpid() else None
+
+
+def is_forked() -> bool:
+    """Whether this is a fork of a process with a runtime, and has begun none of its own."""
+    return _runtime is not None and _runtime.node.is_fork
 
 
 def runtime() -> Runtime:

@@ -149,6 +149,11 @@ class Slot:
             finally:
                 os.close(fd)
 
+    def forked(self) -> None:
+        """This is a fork of the proc, and shows nothing. Takes no lock, which may be held."""
+        self._lock = threading.Lock()
+        self._map = None
+
     def reads(self) -> memoryview | None:
         """Where the agent counts what it reads of this rank's output, if there is a board."""
         if self._map is None:

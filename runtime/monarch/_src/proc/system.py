@@ -12,6 +12,7 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _IOLBF = 1
 _PR_SET_PTRACER = 0x59616D61  # "Yama"
 # In the environment of an agent, of procs, and of what these start: the directory of the session.
@@ -31,6 +32,16 @@ def die_with_parent(parent: int) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose parent ends (Linux), in place of `init`.
+
+    Where all of a tree do so, what one of them has started is found when that one has ended, also
+    in a session of its own.
+    """
+    if _libc is not None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def may_be_looked_into_by(process: int) -> None:
