@@ -53,6 +53,15 @@ def may_be_looked_into_by(process: int) -> None:
         _libc.prctl(_PR_SET_PTRACER, process, 0, 0, 0)
 
 
+def undebugged(command: list[str]) -> list[str]:
+    """A Python program of ours as it is to be executed, where a debugger follows child processes.
+
+    pydevd (debugpy, PyCharm) puts itself into every command that begins with a Python, and has that
+    process wait for a front end. JupyterLab's attaches to none, so it would wait for ever.
+    """
+    return ["/usr/bin/env", *command] if "pydevd" in sys.modules else command
+
+
 def line_buffer_c_stdout() -> None:
     """Have C's stdout written line by line, as on a terminal; in a pipe it would wait for pages."""
     if _c_stdout is not None and _libc is not None:
