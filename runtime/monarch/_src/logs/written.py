@@ -40,6 +40,7 @@ class Written:
         self.held = False  # text or bytes may wait in a stream
         self.files: Sequence[File] = ()
         self._flush: Callable[[], None] | None = None  # None: this process has no pipes
+        self._fds: Sequence[int] = (1, 2)
         self._reads: memoryview = memoryview(bytes(8)).cast("Q")
         self._seen = 0  # in `_reads`, at the last look
         self._by_python = 0
@@ -49,9 +50,14 @@ class Written:
         self._heard = 0
         self._told: dict[str, int] = {}
 
-    def begin(self, flush: Callable[[], None], reads: memoryview | None) -> None:
-        """This process is a rank; `reads`: twice the bytes read, odd while its agent reads."""
-        self._flush = flush
+    def begin(
+        self, flush: Callable[[], None], reads: memoryview | None, fds: Sequence[int] = (1, 2)
+    ) -> None:
+        """This process is a rank whose pipes are `fds`.
+
+        `reads`: twice the bytes that were read of them, and 1 more while its agent reads.
+        """
+        self._flush, self._fds = flush, fds
         if reads is not None:
             self._reads = reads
 
@@ -101,7 +107,7 @@ class Written:
         for _ in range(_LOOKS):
             before = self._reads[0]
             try:
-                held = _held(1) + _held(2)
+                held = sum([_held(fd) for fd in self._fds])
             except OSError:
                 return None  # the program has closed one, or has a file in its place
             if self._reads[0] == before and not before & 1:

@@ -35,7 +35,7 @@ class Releaser:
     def __init__(self, directory: Path) -> None:
         """`directory`: of the session, which says what is where."""
         self._child = subprocess.Popen(
-            undebugged([sys.executable, "-c", _PROGRAM, str(directory), _ROOT]), cwd="/",
+            [sys.executable, "-c", _PROGRAM, str(directory), _ROOT], cwd="/",
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
