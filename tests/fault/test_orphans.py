@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from monarch.actor import Actor, ProcMesh, endpoint
+from monarch.actor import Actor, ProcMesh, endpoint, this_host
 from tests.integration.programs import PATIENCE_S, watched
 
 Spawn = Callable[..., ProcMesh]
@@ -91,7 +91,7 @@ def test_nothing_that_a_rank_has_started_outlives_its_stop(spawn_procs: Spawn, h
 
 
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.usefixtures("faults_are_expected")
+@pytest.mark.usefixtures("faults")
 def test_nothing_that_a_rank_has_started_outlives_its_death(spawn_procs: Spawn, how: str) -> None:
     starter = spawn_procs({"gpus": 2}).spawn("starter", Starter)
     one, other = starter.slice(gpus=0), starter.slice(gpus=1)
@@ -105,8 +105,8 @@ def test_nothing_that_a_rank_has_started_outlives_its_death(spawn_procs: Spawn, 
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_nor_that_of_a_rank_that_is_a_program_of_its_own(spawn_procs: Spawn, how: str) -> None:
-    procs = spawn_procs({"gpus": 1}, python_executable=sys.executable)
+def test_nor_that_of_a_rank_that_is_a_program_of_its_own(how: str) -> None:
+    procs = this_host().with_python_executable(sys.executable).spawn_procs({"gpus": 1})
     started = procs.spawn("starter", Starter).start.call_one(how).get(PATIENCE_S)
     with watched(started) as processes:
         procs.stop().get(PATIENCE_S)

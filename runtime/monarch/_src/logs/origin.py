@@ -136,9 +136,12 @@ def cut_off() -> None:
 
 
 def flush_all() -> None:
-    """Have what is held for the pipes written: by Python and by C's stdout."""
-    for text, _ in _marked:
-        text.flush()
+    """Have what is held for the pipes written, by Python and by C's stdout.
+
+    It is of what has just been done here, and that of the thread's context may be another already.
+    """
+    for text, raw in _marked:
+        raw.flushed(text.flush)
     flush_c_stdout()
 
 
