@@ -164,7 +164,7 @@ class OutputRouter:
                 self._write_all()
                 deadline = None
                 continue
-            if isinstance(item, Sequence):
+            if not (item is None or callable(item) or isinstance(item, Said | CellEnded)):
                 self._take(item)
                 if not (len(self._folder) or self._unfinished.changed or self._hidden_news):
                     deadline = None

@@ -348,3 +348,18 @@ def test_a_rank_that_floods_holds_no_answer_of_another_back_for_ever(
         assert said == f"{number}"
     end.touch()
     flood.get(PATIENCE_S)
+
+
+def test_an_error_of_many_comes_behind_the_lines_of_all(four: ProcMesh, heard: list[str]) -> None:
+    writer = four.spawn("writer", Writer)
+    for number in range(10):
+        with pytest.raises(Exception, match=f"{number}"):
+            writer.fail.call(f"{number}").get()
+        assert f"{number}" in heard
+
+    async def main() -> None:
+        with pytest.raises(Exception, match="awaited"):
+            await writer.fail.call("awaited")
+        assert "awaited" in heard
+
+    asyncio.run(main())

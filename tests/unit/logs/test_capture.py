@@ -266,7 +266,7 @@ def test_all_that_is_read_is_counted_where_its_writer_sees_it() -> None:
     piped.write(STDOUT, "12345")
     piped.write(STDERR, "678\n")
     piped.capture.read_all()
-    assert counts[-1] == 2 * 9
+    assert counts[-1] >> 8 == 9
     piped.close()
 
 

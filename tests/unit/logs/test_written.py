@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -24,7 +24,7 @@ class Rank:
 
     written: Written
     files: list[MarkedFile]
-    texts: list[io.TextIOWrapper]
+    texts: Sequence[io.TextIOWrapper]
     agent: Capture
     fds: list[int] = field(default_factory=list[int])
 
@@ -42,8 +42,8 @@ def rank() -> Iterator[Rank]:
     pipes = [os.pipe(), os.pipe()]
     for reader, _ in pipes:
         os.set_blocking(reader, False)
-    counts = memoryview(bytearray(SLOT)).cast("Q")
-    agent = Capture(pipes[0][0], pipes[1][0], Reads(counts, 0))
+    board = bytearray(SLOT)
+    agent = Capture(pipes[0][0], pipes[1][0], Reads(memoryview(board).cast("Q"), 0))
     files = [MarkedFile(fd, lambda: None) for _, fd in pipes]
     texts = [io.TextIOWrapper(io.BufferedWriter(raw), line_buffering=True) for raw in files]
     written = Written()
@@ -54,7 +54,7 @@ def rank() -> Iterator[Rank]:
             text.flush()
 
     fds = [fd for _, fd in pipes]
-    written.begin(flush, counts[-1:], fds)
+    written.begin(flush, (board, SLOT - 8), fds)
     yield Rank(written, files, texts, agent, fds)
     for text in texts:
         text.detach().detach()

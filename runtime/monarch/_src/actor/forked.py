@@ -11,6 +11,9 @@ import os
 import sys
 from typing import NoReturn
 
+is_fork = False
+"""Whether this process is a fork of a rank or a client; it may have begun a session of its own."""
+
 
 def end_fork(error: BaseException | None) -> NoReturn:
     """End with the status that `error` stands for, which has left the code of the user."""

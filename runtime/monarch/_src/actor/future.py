@@ -124,7 +124,8 @@ class Future(Waitable, Generic[R]):
 
     def _finish_in_turn(self) -> None:
         pending = self.pending
-        if pending is None or pending.behind is None:
+        # After a first error of several ranks those who wait give the others a moment, first.
+        if pending is None or pending.behind is None or self.rest is not None:
             self._finish()
         else:
             pending.behind(self._finish)
@@ -187,6 +188,10 @@ class Future(Waitable, Generic[R]):
             # Ranks that fail alike do so together: a moment's patience folds them into one error.
             rest, self.rest = self.rest, None
             self._baton.wait(rest, OTHERS_S)
+            if self.pending.behind is not None:  # and so do their last lines
+                shown = Waitable()
+                self.pending.behind(shown.finish)
+                self._baton.wait(shown)
         return self._result()
 
     def _wait(self, timeout: float | None) -> bool:
@@ -308,6 +313,11 @@ class Future(Waitable, Generic[R]):
             finally:
                 if watched is not None:
                     watched.end()
+        rest, self.rest = self.rest, None
+        if rest is not None and self.pending.behind is not None:
+            shown: Future[None] = Future(self._baton)
+            self.pending.behind(lambda: shown.settle(_nothing))
+            yield from shown.__await__()
         return self._result()
 
     def _watched(self, waiter: asyncio.Future[None]) -> _Watched | None:
@@ -434,6 +444,10 @@ def _owed_by(pending: Any) -> str:
         where = f"{procs.name}, {points_text(points)}"
     of = f" ({len(owing)} of {ranks} ranks)" if ranks > 1 else ""
     return f" from {target.class_name}.{pending.endpoint} on {where}{of}"
+
+
+def _nothing() -> None:
+    pass
 
 
 _NO_ANSWER = (

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from monarch._src.actor.forked import end_fork
+from monarch._src.actor import forked
 from monarch._src.actor.mailbox import caller_of
 from monarch._src.actor.remote import pack, ship
 from monarch._src.actor.served import Served
@@ -141,8 +141,8 @@ class InHand:
         ran_ns: int,
     ) -> tuple[RankFailure, BaseException] | None:
         """Answer a call. What it raised may be the end of the actor: then the end is returned."""
-        if self._worker.runtime.node.is_fork:
-            end_fork(error)
+        if forked.is_fork and self._worker.runtime.node.is_fork:
+            forked.end_fork(error)
         counts = None if served is None else served.counts
         if counts is not None:  # before the answer, so that whoever has that finds it counted
             counts.ended(ran_ns)

@@ -71,7 +71,7 @@ class OutputBarrier:
             self._deadline = monotonic() + BOUND_S
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._watch, name="monarch-output-bound", daemon=True
+                    target=self._watch, name="monarch-io-output", daemon=True
                 )
                 self._thread.start()
             elif self._is_idle:

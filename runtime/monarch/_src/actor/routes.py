@@ -464,14 +464,13 @@ class Routes:
         ran_ns: int = LONG_NS,
     ) -> None:
         """Answer a message that `peer` has sent, and that took so long."""
-        status |= WRITTEN.since(
-            message.reply_to if isinstance(message, Call) and message.reply_to else peer, ran_ns
-        )
-        if payload.buffers or len(payload.body) >= APART:
-            to = message.reply_to if isinstance(message, Call) and message.reply_to else peer
-            if to != self._node.name:
-                far = self._node.site_of(to) != self._node.site
-                payload = self._payloads.place(payload, sole=True, far=far)
+        to, address = peer, ""
+        if isinstance(message, Call) and message.reply_to:
+            to, address = message.reply_to, message.reply_address
+        status |= WRITTEN.since(to, ran_ns)
+        if (payload.buffers or len(payload.body) >= APART) and to != self._node.name:
+            far = self._node.site_of(to) != self._node.site
+            payload = self._payloads.place(payload, sole=True, far=far)
         if message.relayed:
             if payload.nbytes <= GATHERED_LIMIT:
                 answer = Answer(peer, message.call, message.rank, status)
@@ -479,10 +478,9 @@ class Routes:
                 return
             elsewhere = ELSEWHERE | (status & ~STATUS)
             self._node.send(AGENT, Answer(peer, message.call, message.rank, elsewhere))
-        if isinstance(message, Call) and message.reply_to:
-            peer = message.reply_to
-            self.reach_node(peer, message.reply_address)
-        self._node.send(peer, Reply(message.call, message.rank, status), payload)
+        if address:
+            self.reach_node(to, address)
+        self._node.send(to, Reply(message.call, message.rank, status), payload)
 
 
 def _where(region: Region) -> Where:

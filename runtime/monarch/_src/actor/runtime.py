@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from monarch._src.actor import forked
 from monarch._src.actor.context import ActorId, ActorInstance, Context
 from monarch._src.actor.cycles import Cycles
 from monarch._src.actor.ends import Ends
@@ -477,6 +478,7 @@ class Runtime:
         self.node.rooms.more(site)
 
     def _forked(self) -> None:
+        forked.is_fork = True
         self.slot.forked()
 
     def close(self, linger_s: float = 0.0) -> None:

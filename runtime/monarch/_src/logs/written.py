@@ -14,12 +14,14 @@ import fcntl
 import struct
 import termios
 from collections.abc import Callable, Sequence
+from mmap import mmap
 from typing import Protocol
 
 from monarch._src.wire.messages import HEARD, WROTE
 
 LONG_NS = 4_000  # an endpoint that runs for so long may have written by way of the kernel
 _COUNT = struct.Struct("i")
+_READS = struct.Struct("Q")
 _LOOKS = 4
 
 
@@ -41,53 +43,62 @@ class Written:
         self.files: Sequence[File] = ()
         self._flush: Callable[[], None] | None = None  # None: this process has no pipes
         self._fds: Sequence[int] = (1, 2)
-        self._reads: memoryview = memoryview(bytes(8)).cast("Q")
-        self._seen = 0  # in `_reads`, at the last look
+        # Where the agent counts what it reads: see `proc.board`. The first byte is quickest to look
+        # at, and another one after each read; as it was at the last look.
+        self._board: mmap | bytearray = bytearray(8)
+        self._at = 0
+        self._seen = 0
         self._by_python = 0
         self._by_others: int | None = 0
         # Changes so far, the last one that others have told of, and by process which it was told.
         self._changes = 0
         self._heard = 0
         self._told: dict[str, int] = {}
+        # Those that were told of all of them: to look there is quickest, and most answers do.
+        self._knowing: set[str] = set()
 
     def begin(
-        self, flush: Callable[[], None], reads: memoryview | None, fds: Sequence[int] = (1, 2)
+        self,
+        flush: Callable[[], None],
+        reads: tuple[mmap | bytearray, int] | None,
+        fds: Sequence[int] = (1, 2),
     ) -> None:
-        """This process is a rank whose pipes are `fds`.
-
-        `reads`: twice the bytes that were read of them, and 1 more while its agent reads.
-        """
+        """This process is a rank with pipes `fds`; `reads`: where its agent counts, if it does."""
         self._flush, self._fds = flush, fds
         if reads is not None:
-            self._reads = reads
+            self._board, self._at = reads
 
     def heard(self) -> None:
         """An answer has come that output goes before: an answer of this process does so too."""
-        self._changes += 1
+        self._change()
         self._heard = self._changes
+
+    def _change(self) -> None:
+        self._changes += 1
+        self._knowing.clear()
 
     def since(self, to: str, ran_ns: int) -> int:
         """Before an answer to that process, of what ran so long: what its status gets added."""
         if (
-            self.held
-            or ran_ns >= LONG_NS
-            or self._reads[0] != self._seen
-            or self._told.get(to, 0) != self._changes
+            ran_ns < LONG_NS
+            and to in self._knowing
+            and not self.held
+            and self._board[self._at] == self._seen
         ):
-            return self._look(to)
-        return 0
+            return 0
+        return self._look(to)
 
     def _look(self, to: str) -> int:
         if self._flush is None:
             return self._tell(to)
         self.held = False
         self._flush()
-        self._seen = self._reads[0]
+        self._seen = self._board[self._at]
         by_python = sum([file.nbytes for file in self.files])
         total = self._total()
         by_others = None if total is None else total - by_python
         if by_python != self._by_python or by_others != self._by_others or total is None:
-            self._changes += 1
+            self._change()
             blindly = by_others != self._by_others
             for file in self.files:
                 file.cut(blindly=blindly)
@@ -96,27 +107,30 @@ class Written:
         return self._tell(to)
 
     def _tell(self, to: str) -> int:
-        before = self._told.get(to, 0)
-        if before == self._changes:
+        before, now = self._told.get(to, 0), self._changes
+        self._told[to] = now
+        self._knowing.add(to)
+        if now != self._changes:  # by another thread
+            self._knowing.discard(to)
+        if before == now:
             return 0
-        self._told[to] = self._changes
         return WROTE | HEARD if self._heard > before else WROTE
 
     def _total(self) -> int | None:
         """All bytes that were ever put into the pipes; None if that can't be told just now."""
         for _ in range(_LOOKS):
-            before = self._reads[0]
+            before = self._read()
             try:
                 held = sum([_held(fd) for fd in self._fds])
             except OSError:
                 return None  # the program has closed one, or has a file in its place
-            if self._reads[0] == before and not before & 1:
-                return before // 2 + held
+            if self._read() == before and not before & 1:
+                return (before >> 8) + held
         return None
 
-    def forget(self, node: str) -> None:
-        """That process is gone."""
-        self._told.pop(node, None)
+    def _read(self) -> int:
+        (count,) = _READS.unpack_from(self._board, self._at)
+        return count
 
 
 def _held(fd: int) -> int:

@@ -13,9 +13,9 @@ busy, i64 since (nanoseconds of the system-wide monotonic clock), 32 bytes actor
 finds the number unchanged after reading has read a whole one, also if the writer was stopped or
 killed in the middle.
 
-The last 8 bytes the agent writes: twice the number of bytes that it has read from the rank's output
-pipes, and 1 more while it reads. From that the rank sees what it has not counted itself
-(`monarch._src.logs.written`).
+The last 8 bytes the agent writes, u64: 256 times the number of bytes that it has read from the
+rank's output pipes, and how often, modulo 128, times 2, and 1 more while it reads. From that the
+rank sees what it has not counted itself (`monarch._src.logs.written`).
 
 Busy is for how many nanoseconds anything ran, less, while something runs, the time at which that
 began: whoever reads adds the time it is, so that nobody has to write in between.
@@ -118,15 +118,20 @@ class Reads:
         self._counts = counts
         self._at = (rank + 1) * SLOT // 8 - 1
         self._nbytes = 0
+        self._times = 0  # begun or ended
 
     def begin(self) -> None:
         """A read begins."""
-        self._counts[self._at] = 2 * self._nbytes + 1
+        self._show()
 
     def end(self, nbytes: int) -> None:
         """It has ended, and was of so many bytes."""
         self._nbytes += nbytes
-        self._counts[self._at] = 2 * self._nbytes
+        self._show()
+
+    def _show(self) -> None:
+        self._times += 1
+        self._counts[self._at] = self._nbytes << 8 | self._times & 0xFF
 
 
 class Slot:
@@ -154,12 +159,9 @@ class Slot:
         self._lock = threading.Lock()
         self._map = None
 
-    def reads(self) -> memoryview | None:
+    def reads(self) -> tuple[mmap.mmap, int] | None:
         """Where the agent counts what it reads of this rank's output, if there is a board."""
-        if self._map is None:
-            return None
-        at = self._at + SLOT - 8
-        return memoryview(self._map)[at : at + 8].cast("Q")
+        return None if self._map is None else (self._map, self._at + SLOT - 8)
 
     def idle(self) -> None:
         """The proc is ready for work."""
