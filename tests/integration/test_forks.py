@@ -27,6 +27,7 @@ ASKS: dict[str, Callable[[Any, Port[int]], Any]] = {
     "stream": lambda counter, _: [one.get() for one in counter.value_now.stream()],
     "broadcast": lambda counter, _: counter.add.broadcast(1),
     "port": lambda _, port: port.send(1),
+    "stream without a look": lambda counter, _: counter.value_now.stream(),
 }
 ENDS: dict[str, tuple[Callable[[], object], int]] = {
     "exit": (lambda: sys.exit(3), 3),

@@ -6,11 +6,12 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from monarch._src.logs.capture import STDERR, STDOUT, Capture
-from monarch._src.logs.origin import CUT, MarkedFile
+from monarch._src.logs.origin import MarkedFile
 from monarch._src.logs.written import LONG_NS, Written
 from monarch._src.proc.board import SLOT, Reads
 from monarch._src.wire.messages import HEARD, WROTE
@@ -144,8 +145,15 @@ def test_a_process_without_pipes_passes_on_what_it_has_heard() -> None:
     assert written.since("client", LONG_NS) == WROTE | HEARD
 
 
-def test_where_the_contents_of_a_pipe_can_not_be_told_each_answer_says_so(rank: Rank) -> None:
-    with open(os.devnull, "wb") as instead:
-        os.dup2(instead.fileno(), rank.fds[0])
-    assert [rank.answers(), rank.answers()] == [WROTE, WROTE]
-    assert CUT not in "".join(text for _, text in rank.lines())
+@pytest.mark.parametrize("instead", [os.devnull, "a file"])
+def test_a_stream_that_leads_elsewhere_goes_before_no_answer(
+    rank: Rank, tmp_path: Path, instead: str
+) -> None:
+    with open(tmp_path / instead, "wb") as file:  # /dev/null stays that
+        os.dup2(file.fileno(), rank.fds[0])
+    rank.answers()
+    os.write(rank.fds[0], b"elsewhere\n")
+    assert rank.answers() == 0
+    os.write(rank.fds[1], b"here\n")
+    assert rank.answers() == WROTE
+    assert rank.lines() == [(STDERR, "here")]

@@ -188,7 +188,9 @@ class Future(Waitable, Generic[R]):
             # Ranks that fail alike do so together: a moment's patience folds them into one error.
             rest, self.rest = self.rest, None
             self._baton.wait(rest, OTHERS_S)
-            if self.pending.behind is not None:  # and so do their last lines
+            if (
+                self.pending is not None and self.pending.behind is not None
+            ):  # and so do their last lines
                 shown = Waitable()
                 self.pending.behind(shown.finish)
                 self._baton.wait(shown)
@@ -314,7 +316,7 @@ class Future(Waitable, Generic[R]):
                 if watched is not None:
                     watched.end()
         rest, self.rest = self.rest, None
-        if rest is not None and self.pending.behind is not None:
+        if rest is not None and self.pending is not None and self.pending.behind is not None:
             shown: Future[None] = Future(self._baton)
             self.pending.behind(lambda: shown.settle(_nothing))
             yield from shown.__await__()

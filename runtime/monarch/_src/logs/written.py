@@ -117,13 +117,10 @@ class Written:
         return WROTE | HEARD if self._heard > before else WROTE
 
     def _total(self) -> int | None:
-        """All bytes that were ever put into the pipes; None if that can't be told just now."""
+        """All bytes that were ever put into the pipes; None if the agent reads on and on."""
         for _ in range(_LOOKS):
             before = self._read()
-            try:
-                held = sum([_held(fd) for fd in self._fds])
-            except OSError:
-                return None  # the program has closed one, or has a file in its place
+            held = sum([_held(fd) for fd in self._fds])
             if self._read() == before and not before & 1:
                 return (before >> 8) + held
         return None
@@ -134,7 +131,11 @@ class Written:
 
 
 def _held(fd: int) -> int:
-    return _COUNT.unpack(fcntl.ioctl(fd, termios.FIONREAD, _ZERO))[0]
+    """How many bytes a pipe holds; none where the program has something else in its place."""
+    try:
+        return _COUNT.unpack(fcntl.ioctl(fd, termios.FIONREAD, _ZERO))[0]
+    except OSError:
+        return 0
 
 
 _ZERO = bytes(_COUNT.size)
