@@ -45,9 +45,9 @@ class Written:
         self._fds: Sequence[int] = (1, 2)
         # Where the agent counts what it reads: see `proc.board`. The first byte is quickest to look
         # at, and another one after each read; as it was at the last look.
-        self._board: mmap | bytearray = bytearray(8)
-        self._at = 0
-        self._seen = 0
+        self.board: mmap | bytearray = bytearray(8)
+        self.at = 0
+        self.seen = 0
         self._by_python = 0
         self._by_others: int | None = 0
         # Changes so far, the last one that others have told of, and by process which it was told.
@@ -55,7 +55,7 @@ class Written:
         self._heard = 0
         self._told: dict[str, int] = {}
         # Those that were told of all of them: to look there is quickest, and most answers do.
-        self._knowing: set[str] = set()
+        self.knowing: set[str] = set()
 
     def begin(
         self,
@@ -66,7 +66,7 @@ class Written:
         """This process is a rank with pipes `fds`; `reads`: where its agent counts, if it does."""
         self._flush, self._fds = flush, fds
         if reads is not None:
-            self._board, self._at = reads
+            self.board, self.at = reads
 
     def heard(self) -> None:
         """An answer has come that output goes before: an answer of this process does so too."""
@@ -75,25 +75,29 @@ class Written:
 
     def _change(self) -> None:
         self._changes += 1
-        self._knowing.clear()
+        self.knowing.clear()
 
     def since(self, to: str, ran_ns: int) -> int:
-        """Before an answer to that process, of what ran so long: what its status gets added."""
+        """Before an answer to that process, of what ran so long: what its status gets added.
+
+        `Routes.reply`, which every answer goes through, makes the same comparison itself.
+        """
         if (
             ran_ns < LONG_NS
-            and to in self._knowing
+            and to in self.knowing
             and not self.held
-            and self._board[self._at] == self._seen
+            and self.board[self.at] == self.seen
         ):
             return 0
-        return self._look(to)
+        return self.look(to)
 
-    def _look(self, to: str) -> int:
+    def look(self, to: str) -> int:
+        """As `since`, of what ran for long."""
         if self._flush is None:
             return self._tell(to)
         self.held = False
         self._flush()
-        self._seen = self._board[self._at]
+        self.seen = self.board[self.at]
         by_python = sum([file.nbytes for file in self.files])
         total = self._total()
         by_others = None if total is None else total - by_python
@@ -109,9 +113,9 @@ class Written:
     def _tell(self, to: str) -> int:
         before, now = self._told.get(to, 0), self._changes
         self._told[to] = now
-        self._knowing.add(to)
+        self.knowing.add(to)
         if now != self._changes:  # by another thread
-            self._knowing.discard(to)
+            self.knowing.discard(to)
         if before == now:
             return 0
         return WROTE | HEARD if self._heard > before else WROTE
@@ -126,7 +130,7 @@ class Written:
         return None
 
     def _read(self) -> int:
-        (count,) = _READS.unpack_from(self._board, self._at)
+        (count,) = _READS.unpack_from(self.board, self.at)
         return count
 
 
