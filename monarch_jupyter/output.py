@@ -105,10 +105,10 @@ class OutputRouter:
         self._hidden: dict[int, tuple[int, str]] = {}
         self._hidden_news: set[int] = set()
         self._overflown: set[int] = set()
-        # Lines of ranks, a line of the notebook's own, the end of a cell, or the event that a flush
-        # waits for; None ends the thread.
+        # Lines of ranks, a line of the notebook's own, the end of a cell, or what is to be called
+        # when all before it is written; None ends the thread.
         self._arrived: queue.SimpleQueue[
-            Sequence[OutputLine] | Said | CellEnded | threading.Event | None
+            Sequence[OutputLine] | Said | CellEnded | Callable[[], None] | None
         ] = queue.SimpleQueue()
         self._folder = OutputFolder()
         self._thread = threading.Thread(target=self._run, name="monarch-output", daemon=True)
@@ -117,7 +117,7 @@ class OutputRouter:
     def start(self) -> None:
         """Take lines from now on."""
         self._thread.start()
-        self._unsubscribe = observe.on_output(self._arrived.put)
+        self._unsubscribe = observe.on_output(self._arrived.put, self._arrived.put)
 
     def say(self, text: str) -> None:
         """Write a line of the notebook's own on stderr, after what ranks wrote; any thread."""
@@ -137,7 +137,7 @@ class OutputRouter:
     def drain(self) -> None:
         """Return when all lines that have arrived are written."""
         written = threading.Event()
-        self._arrived.put(written)
+        self._arrived.put(written.set)
         if self._thread.is_alive():
             written.wait(FLUSH_TIMEOUT)
 
@@ -164,7 +164,7 @@ class OutputRouter:
                 self._write_all()
                 deadline = None
                 continue
-            if isinstance(item, Sequence):
+            if not (item is None or callable(item) or isinstance(item, Said | CellEnded)):
                 self._take(item)
                 if not (len(self._folder) or self._unfinished.changed or self._hidden_news):
                     deadline = None
@@ -175,13 +175,13 @@ class OutputRouter:
             deadline = None
             if item is None:
                 return
-            if isinstance(item, threading.Event):
-                item.set()
+            if isinstance(item, Said):
+                self._target.write("stderr", f"{item.text}\n", item.origin)
             elif isinstance(item, CellEnded):
                 self._ended.add(item.origin)
                 self._unfold_ended()
             else:
-                self._target.write("stderr", f"{item.text}\n", item.origin)
+                item()
 
     def _take(self, lines: Sequence[OutputLine]) -> None:
         self._unfinished.add(line for line in lines if line.shown)

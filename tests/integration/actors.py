@@ -290,8 +290,9 @@ class Printer(Actor):
             print(line, file=sys.stderr)
 
     @endpoint
-    def raw(self, data: bytes) -> None:
-        os.write(1, data)
+    def raw(self, *writes: bytes) -> None:
+        for data in writes:
+            os.write(1, data)
 
     @endpoint
     def many(self, count: int) -> None:

@@ -77,12 +77,13 @@ def test_lines_keep_their_order_within_a_stream_whatever_is_in_them(
         "x" * 30_000,
     ]
     printer.out.call_one(*lines).get()
-    printer.raw.call_one(b"bytes \xff that are no text\nand").get()
-    printer.raw.call_one(b" a line in two writes\n").get()
+    printer.raw.call_one(b"bytes \xff that are no text\nand", b" a line in two writes\n").get()
     flush_output()
     assert [line.text for line in heard] == [
-        *lines, "bytes \N{REPLACEMENT CHARACTER} that are no text", "and a line in two writes",
-    ]  # fmt: skip
+        *lines,
+        "bytes \N{REPLACEMENT CHARACTER} that are no text",
+        "and a line in two writes",
+    ]
 
 
 def test_a_line_longer_than_any_pipe_arrives_whole(four: ProcMesh, heard: list[OutputLine]) -> None:

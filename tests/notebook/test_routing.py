@@ -161,11 +161,11 @@ def test_while_it_runs_each_rank_has_its_own_state_in_one_place(kernel: Kernel) 
     assert ended.stdout == "[gpus=0..1] 100%\n"
 
 
-def test_a_line_without_carriage_returns_waits_for_its_end(kernel: Kernel) -> None:
+def test_a_line_without_carriage_returns_ends_with_its_call(kernel: Kernel) -> None:
     speakers(kernel, 1)
     shown = kernel.ok("speakers.write.call('half a ').get();")
-    assert (shown.stdout, unfinished(shown)) == ("", [])
-    assert kernel.ok(r"speakers.write.call('line\n').get();").stdout == "[gpus=0] half a line\n"
+    assert (shown.stdout, unfinished(shown)) == ("[gpus=0] half a \n", [])
+    assert kernel.ok(r"speakers.write.call('line\n').get();").stdout == "[gpus=0] line\n"
 
 
 def test_colours_stay_and_end_with_their_line(kernel: Kernel) -> None:

@@ -81,8 +81,9 @@ class OutputLine(msgspec.Struct, frozen=True):
     """One line that a rank wrote, without its newline. `stream` is `stdout` or `stderr`.
 
     `origin` is what whoever called had given as such, 0 if that is not known. One that is not
-    `whole` is a state of a line that is still written over, as a progress bar is. One that is not
-    `shown` is to be kept, where lines are kept, and not to be put in front of anybody.
+    `whole` is a line that is not ended yet: what it shows so far, or, if it is `written_over` as a
+    progress bar is, what it shows now. One that is not `shown` is to be kept, where lines are kept,
+    and not to be put in front of anybody.
     """
 
     mesh: str
@@ -94,6 +95,7 @@ class OutputLine(msgspec.Struct, frozen=True):
     origin: int = 0
     whole: bool = True
     shown: bool = True
+    written_over: bool = False
 
 
 class Output(msgspec.Struct, frozen=True):

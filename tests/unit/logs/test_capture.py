@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from monarch._src.logs import capture as capture_module
 from monarch._src.logs.capture import LONGEST, STDERR, STDOUT, TAIL, Capture, Stream
-from monarch._src.logs.origin import MARK
+from monarch._src.logs.origin import CUT, MARK
+from monarch._src.proc.board import SLOT, Reads
 
 
 @dataclass
@@ -191,7 +192,7 @@ def test_a_line_that_is_written_over_is_one_line_and_seen_before_its_end(piped: 
     out = piped.capture.streams[0]
     piped.write(STDOUT, "before\n\r 10%\r 20%")
     assert piped.capture.read_all() == [(STDOUT, "before")]
-    assert out.unfinished == " 20%"
+    assert out.unfinished == (3, " 20%")
     piped.write(STDOUT, "\r100%\n")
     assert piped.capture.read_all() == [(STDOUT, "\r 10%\r 20%\r100%")]
     assert out.unfinished is None
@@ -218,3 +219,59 @@ def test_a_mark_behind_which_nothing_was_written_is_no_line(piped: Piped) -> Non
     piped.write(STDOUT, f"all\n{MARK % 7}")
     piped.end(STDOUT)
     assert piped.capture.read(piped.capture.streams[0]) == ([(STDOUT, "all")], True)
+
+
+def test_a_line_that_is_begun_is_seen_before_its_end(piped: Piped) -> None:
+    err = piped.capture.streams[1]
+    piped.write(STDERR, "whole\n" + MARK % 7)
+    piped.capture.read_all()
+    assert err.unfinished is None
+    piped.write(STDERR, "begun")
+    piped.capture.read_all()
+    assert err.unfinished == (6, f"{MARK % 7}begun")
+    piped.write(STDERR, " and ended\n")
+    assert piped.capture.read_all() == [(STDERR, f"{MARK % 7}begun and ended")]
+
+
+@pytest.mark.parametrize(
+    ("written", "lines", "rest"),
+    [
+        ("begun" + CUT, ["begun"], ""),
+        ("begun" + CUT + CUT, ["begun"], ""),
+        ("whole\n" + CUT, ["whole"], ""),
+        (CUT, [], ""),
+        (MARK % 3 + CUT, [], MARK % 3),
+        (f"{MARK % 3}a{CUT}{MARK % 4}b{CUT}", [f"{MARK % 3}a", f"{MARK % 4}b"], ""),
+        ("\r 10%" + CUT + "\r 20%", [], "\r 10%\r 20%"),
+        ("\r 10%" + CUT + "\r100%\nnext" + CUT, ["\r 10%\r100%", "next"], ""),
+    ],
+)
+def test_an_answer_ends_a_line_that_is_begun(
+    piped: Piped, written: str, lines: list[str], rest: str
+) -> None:
+    for at in range(len(written)):  # wherever the reads happen to end
+        for half in (written[:at], written[at:]):
+            piped.write(STDOUT, half)
+            found = piped.capture.read_all()
+            lines_so_far = [text for _, text in found]
+            assert all(text in lines for text in lines_so_far)
+        assert piped.capture.streams[0].rest == rest
+        piped.capture.streams[0].rest = ""
+
+
+def test_all_that_is_read_is_counted_where_its_writer_sees_it() -> None:
+    (out_r, out_w), (err_r, err_w) = pipe(), pipe()
+    counts = memoryview(bytearray(SLOT)).cast("Q")
+    piped = Piped(Capture(out_r, err_r, Reads(counts, 0)), {STDOUT: out_w, STDERR: err_w})
+    piped.write(STDOUT, "12345")
+    piped.write(STDERR, "678\n")
+    piped.capture.read_all()
+    assert counts[-1] >> 8 == 9
+    piped.close()
+
+
+def test_no_more_is_read_than_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("x\n" * (1 << 17))
+    stream = Stream(STDOUT, os.open(tmp_path / "out", os.O_RDONLY))
+    assert len(stream.read(1)[0]) == 1 << 15, "one chunk of 64 KiB"
+    stream.close()

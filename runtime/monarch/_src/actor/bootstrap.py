@@ -10,6 +10,7 @@ import threading
 
 from monarch._src.actor.accompanying import take as take_along
 from monarch._src.actor.context import ActorId, ActorInstance, Context, End, current
+from monarch._src.actor.forked import end_fork
 from monarch._src.actor.remote import describe, unship
 from monarch._src.actor.runtime import Runtime
 from monarch._src.core.waiting import Waiting
@@ -52,6 +53,8 @@ class BootstrapRun:
         finally:
             runtime.slot.end(running)
             current.reset(before)
+        if runtime.node.is_fork:
+            end_fork(error)
         if error is not None:
             self.failure = describe(
                 error, mesh_name=ref.name, rank=runtime.rank, point=dict(point), actor_class="",

@@ -26,7 +26,9 @@ from monarch._src.core.calls import PendingCall
 from monarch._src.core.metrics import EndpointCounts
 from monarch._src.errors import CallCancelled, SupervisionError, death_error
 from monarch._src.failures import RankFailure, at_text
+from monarch._src.net.baton import FORKED
 from monarch._src.net.interrupt import uninterrupted
+from monarch._src.net.waitable import RuntimeEnded
 from monarch._src.shape import Region, ValueMesh
 from monarch._src.wire.figures import Key
 from monarch._src.wire.frames import Payload
@@ -45,6 +47,8 @@ def send_call(
 
     With a `port`, answers go there instead of to `pending`.
     """
+    if runtime.node.is_fork:
+        raise RuntimeEnded(FORKED)
     failed = target.failures_in(region)
     if failed and pending is None:  # all or none
         ranks = region.ranks()

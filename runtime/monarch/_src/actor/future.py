@@ -111,15 +111,24 @@ class Future(Waitable, Generic[R]):
 
     def settle(self, decode: Callable[[], R]) -> None:
         """Done, with a value that `decode` makes when it is first looked at. First one wins."""
-        if not self.done:
+        # It may be settled, and wait until what was written before it is shown.
+        if not self.done and self._decode is None and self._error is None:
             self._decode = decode
-            self._finish()
+            self._finish_in_turn()
 
     def fail(self, error: BaseException) -> None:
         """Done, with an error. First one wins."""
-        if not self.done:
+        if not self.done and self._decode is None and self._error is None:
             self._error = error
+            self._finish_in_turn()
+
+    def _finish_in_turn(self) -> None:
+        pending = self.pending
+        # After a first error of several ranks those who wait give the others a moment, first.
+        if pending is None or pending.behind is None or self.rest is not None:
             self._finish()
+        else:
+            pending.behind(self._finish)
 
     def on_done(self, callback: Callable[[], None], *, receives: bool = False) -> None:
         """Call when done, at once if it is; on the thread that settles it, so be quick.
@@ -185,6 +194,12 @@ class Future(Waitable, Generic[R]):
             # Ranks that fail alike do so together: a moment's patience folds them into one error.
             rest, self.rest = self.rest, None
             self._baton.wait(rest, OTHERS_S)
+            if (
+                self.pending is not None and self.pending.behind is not None
+            ):  # and so do their last lines
+                shown = Waitable()
+                self.pending.behind(shown.finish)
+                self._baton.wait(shown)
         return self._result()
 
     def _wait(self, timeout: float | None) -> bool:
@@ -306,6 +321,11 @@ class Future(Waitable, Generic[R]):
             finally:
                 if watched is not None:
                     watched.end()
+        rest, self.rest = self.rest, None
+        if rest is not None and self.pending is not None and self.pending.behind is not None:
+            shown: Future[None] = Future(self._baton)
+            self.pending.behind(lambda: shown.settle(_nothing))
+            yield from shown.__await__()
         return self._result()
 
     def _watched(self, waiter: asyncio.Future[None]) -> _Watched | None:
@@ -441,6 +461,10 @@ def _owed_by(pending: Any) -> str:
         where = f"{procs.name}, {points_text(points)}"
     of = f" ({len(owing)} of {ranks} ranks)" if ranks > 1 else ""
     return f" from {target.class_name}.{pending.endpoint} on {where}{of}"
+
+
+def _nothing() -> None:
+    pass
 
 
 _NO_ANSWER = (

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from monarch._src.actor import forked
 from monarch._src.actor.mailbox import caller_of
 from monarch._src.actor.remote import pack, ship
 from monarch._src.actor.served import Served
@@ -21,6 +22,7 @@ from monarch._src.core.waiting import Wait
 from monarch._src.errors import CallCancelled
 from monarch._src.failures import FailureKind, RankFailure
 from monarch._src.logs.origin import cut_off as cut_off_output
+from monarch._src.logs.written import LONG_NS
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import DIED, OK, RAISED, Call, StopActor
 
@@ -139,6 +141,8 @@ class InHand:
         ran_ns: int,
     ) -> tuple[RankFailure, BaseException] | None:
         """Answer a call. What it raised may be the end of the actor: then the end is returned."""
+        if forked.is_fork and self._worker.runtime.node.is_fork:
+            forked.end_fork(error)
         counts = None if served is None else served.counts
         if counts is not None:  # before the answer, so that whoever has that finds it counted
             counts.ended(ran_ns)
@@ -153,7 +157,7 @@ class InHand:
             except Exception as why:
                 error = unpicklable_answer(value, why)
             else:
-                self._answer(peer, call, OK, payload, counts)
+                self._answer(peer, call, OK, payload, counts, ran_ns)
                 return None
         return self._finish_raised(peer, call, error, counts, cancelled=cancelled)
 
@@ -230,7 +234,8 @@ class InHand:
         status: int,
         payload: Payload,
         counts: EndpointCounts | None = None,
+        ran_ns: int = LONG_NS,
     ) -> None:
         if counts is not None:
             counts.bytes_out += payload.nbytes if payload.buffers else len(payload.body)
-        self._worker.runtime.routes.reply(peer, call, status, payload)
+        self._worker.runtime.routes.reply(peer, call, status, payload, ran_ns)

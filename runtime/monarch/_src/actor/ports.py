@@ -15,9 +15,12 @@ from typing import Any, Generic, TypeVar
 from monarch._src.actor.context import current
 from monarch._src.actor.future import Future
 from monarch._src.actor.remote import error_for, pack_exception, rebuild, ship, unpack, unship
-from monarch._src.actor.runtime import Runtime, runtime
+from monarch._src.actor.runtime import Runtime, is_forked, runtime
 from monarch._src.core.metrics import EndpointCounts
+from monarch._src.logs.written import LONG_NS, WRITTEN
+from monarch._src.net.baton import FORKED
 from monarch._src.net.interrupt import GuardedLock
+from monarch._src.net.waitable import RuntimeEnded
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import OK, THROWN, Reply
 
@@ -87,6 +90,8 @@ class Port(Generic[R]):
         self._post(THROWN, pack_exception(error))
 
     def _post(self, status: int, payload: Payload) -> None:
+        if is_forked():
+            raise RuntimeEnded(FORKED)
         if self._once and self._used:
             raise RuntimeError("this port takes one message, and has had it")
         self._used = True
@@ -104,6 +109,7 @@ class Port(Generic[R]):
                 payload = run.payloads.place(payload, sole=True, far=far)
             if site != run.node.site:
                 run.node.rooms.wait(site, large=bool(payload.buffers))
+            status |= WRITTEN.since(self._node, LONG_NS)
             reply = Reply(self._number, self._rank or 0, status)
             if self._rank is None:  # no answer of an endpoint: its sender hears if nobody reads it
                 context = current.get()

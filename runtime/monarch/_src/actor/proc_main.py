@@ -31,7 +31,8 @@ from monarch._src.config import settings
 from monarch._src.core.ids import AGENT, proc_node
 from monarch._src.core.telemetry import TELEMETRY
 from monarch._src.failures import MeshFailure, RankFailure
-from monarch._src.logs.origin import mark_streams
+from monarch._src.logs.origin import flush_all, mark_streams
+from monarch._src.logs.written import WRITTEN
 from monarch._src.net.directory import address_of
 from monarch._src.net.interrupt import keep_handler
 from monarch._src.net.noted import NotedSignals
@@ -72,6 +73,7 @@ class Program:
         name = proc_node(spec.mesh, boot.rank, boot.life)
         runtime.begin(name, spec.directory, mesh=spec.mesh, rank=boot.rank, site=spec.site)
         runtime.slot = Slot(spec.board, boot.rank)
+        WRITTEN.begin(flush_all, runtime.slot.reads())
         runtime.serves_at = spec.serves_at
         runtime.proc_ref = ProcsRef(
             spec.mesh, spec.name, tuple(spec.labels), tuple(spec.sizes), spec.directory,

@@ -6,8 +6,8 @@ A question goes to the agent of each host that it is about; the answers become o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import Known, agent_of
@@ -31,7 +31,7 @@ from monarch._src.wire.messages import (
     WantOutput,
 )
 
-_STREAMS = {1: ("stdout", True), 2: ("stderr", True), 3: ("stdout", False), 4: ("stderr", False)}
+_STREAMS = ("stderr", "stdout")  # by whether its number is odd
 Question: TypeAlias = "Snapshot | FlushOutput | ReadStacks | SignalProcs"
 Answer: TypeAlias = "Snapshotted | OutputFlushed | StacksRead | Signalled"
 
@@ -40,11 +40,36 @@ class AgentGoneError(RuntimeError):
     """It will not answer; of its meshes everybody who has them is told by a failure."""
 
 
+class Settled(Protocol):
+    """Who waits for an answer: a future, say."""
+
+    def settle(self, decode: Callable[[], Any], /) -> None:
+        """It has come."""
+        ...
+
+    def fail(self, error: BaseException, /) -> None:
+        """It will not come."""
+        ...
+
+
+class _Notice:
+    """Has something called when there is an answer, or will be none."""
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self._done = done
+
+    def settle(self, _decode: Callable[[], Any]) -> None:
+        self._done()
+
+    def fail(self, _error: BaseException) -> None:
+        self._done()
+
+
 class _Asked:
     """A question: the agents that owe an answer, and the answers so far in their order."""
 
     def __init__(
-        self, agents: Sequence[str], future: Future[Any], merge: Callable[[list[Any]], Any]
+        self, agents: Sequence[str], future: Settled, merge: Callable[[list[Any]], Any]
     ) -> None:
         self.owing = set(agents)
         self.agents = agents
@@ -71,7 +96,7 @@ class Questions:
         # told when somebody wants all of them.
         self.sieve: Callable[[int, int, list[OutputLine]], list[OutputLine]] | None = None
         self.when_flushed: Callable[[], None] | None = None
-        self._wants_output = False
+        self.output_wanted = False
         self.others: list[str] = []  # agents of other hosts that this process has
 
     def snapshot(self, meshes: list[int]) -> Future[list[MeshState]]:
@@ -84,6 +109,14 @@ class Questions:
         return self._ask(
             [AGENT, *self.others], lambda number, _: FlushOutput(number), lambda _: None
         )
+
+    def flush_output_of(self, meshes: Collection[int] | None, done: Callable[[], None]) -> None:
+        """Ask for all that ranks of these meshes (None: all) have written; call when it has come.
+
+        Lines that are gathered over a while stay so.
+        """
+        agents = [AGENT, *self.others] if meshes is None else self._agents_of([*meshes])
+        self._ask(agents, lambda number, _: FlushOutput(number), lambda _: None, _Notice(done))
 
     def read_stacks(
         self, meshes: list[tuple[int, list[int]]], *, full: bool, idle: bool, timeout_s: float
@@ -110,14 +143,14 @@ class Questions:
 
     def want_output(self, wanted: bool) -> None:
         """Ask for what ranks write, or for no more of it."""
-        self._wants_output = wanted
+        self.output_wanted = wanted
         for agent in (AGENT, *self.others):
             self._node.send(agent, WantOutput(wanted))
 
     def agent_came(self, agent: str) -> None:
         """This process has one more host."""
         self.others.append(agent)
-        if self._wants_output:
+        if self.output_wanted:
             self._node.send(agent, WantOutput(True))
 
     def agent_lost(self, agent: str, reason: str) -> None:
@@ -151,9 +184,11 @@ class Questions:
         agents: Sequence[str],
         request: Callable[[int, str], Question],
         merge: Callable[[list[Any]], Any],
+        notice: _Notice | None = None,
     ) -> Future[Any]:
         number = next(self._numbers)
-        asked = self._asked[number] = _Asked(agents, self._new_future(), merge)
+        future = self._new_future()
+        asked = self._asked[number] = _Asked(agents, notice or future, merge)
         for agent in agents:
             if self._node.send(agent, request(number, agent)):
                 continue
@@ -162,7 +197,7 @@ class Questions:
                 asked.future.fail(AgentGoneError("the host agent is gone"))
                 break
             self._answered(agent, number, None)
-        return asked.future
+        return future
 
     # --- on the thread that receives --------------------------------------------------------------
 
@@ -175,7 +210,8 @@ class Questions:
             asked.answers[agent] = answer
         if not asked.owing:
             self._asked.pop(number, None)
-            if self.when_flushed is not None and isinstance(answer, OutputFlushed):
+            is_for_all = isinstance(answer, OutputFlushed) and not isinstance(asked.future, _Notice)
+            if self.when_flushed is not None and is_for_all:
                 self.when_flushed()
             asked.settle()
 
@@ -192,11 +228,21 @@ class Questions:
         uid = f"{ref.uid:x}"
         lines: list[OutputLine] = []
         for number, written in message.lines:
-            stream, whole = _STREAMS[number]
+            stream = _STREAMS[number & 1]
             pipe = (message.mesh, message.rank, stream)
             text, origin = self._origins.read(pipe, written)
             lines.append(
-                OutputLine(ref.name, uid, message.rank, point, stream, text, origin, whole)
+                OutputLine(
+                    ref.name,
+                    uid,
+                    message.rank,
+                    point,
+                    stream,
+                    text,
+                    origin,
+                    number < 3,
+                    written_over=number in (3, 4),
+                )
             )
         if self.sieve is not None:
             lines = self.sieve(message.mesh, message.rank, lines)

@@ -34,6 +34,7 @@ from monarch._src.core.ids import AGENT, is_agent, parse_proc_node
 from monarch._src.core.order import Outgoing
 from monarch._src.core.room import QUEUE
 from monarch._src.core.tree import Forest, Where
+from monarch._src.logs.written import LONG_NS, WRITTEN
 from monarch._src.net.directory import address_of, at_site
 from monarch._src.net.interrupt import uninterrupted
 from monarch._src.net.node import Node
@@ -43,6 +44,7 @@ from monarch._src.wire.frames import NO_PAYLOAD, Payload, apart_of
 from monarch._src.wire.messages import (
     ELSEWHERE,
     OWN_RANK,
+    STATUS,
     Answer,
     Bootstrap,
     Call,
@@ -453,23 +455,40 @@ class Routes:
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def reply(self, peer: str, message: Call | StopActor, status: int, payload: Payload) -> None:
-        """Answer a message that `peer` has sent."""
-        if payload.is_large:
-            to = message.reply_to if isinstance(message, Call) and message.reply_to else peer
-            if to != self._node.name:
-                far = self._node.site_of(to) != self._node.site
-                payload = self._payloads.place(payload, sole=True, far=far)
+    def reply(
+        self,
+        peer: str,
+        message: Call | StopActor,
+        status: int,
+        payload: Payload,
+        ran_ns: int = LONG_NS,
+    ) -> None:
+        """Answer a message that `peer` has sent, and that took so long."""
+        to, address = peer, ""
+        if isinstance(message, Call) and message.reply_to:
+            to, address = message.reply_to, message.reply_address
+        # As in `Written.since`: most answers go before no output, and a call is 1 % of an answer.
+        written = WRITTEN
+        if not (
+            ran_ns < LONG_NS
+            and to in written.knowing
+            and not written.held
+            and written.board[written.at] == written.seen
+        ):
+            status |= written.look(to)
+        if payload.is_large and to != self._node.name:
+            far = self._node.site_of(to) != self._node.site
+            payload = self._payloads.place(payload, sole=True, far=far)
         if message.relayed:
             if payload.nbytes <= GATHERED_LIMIT:
                 answer = Answer(peer, message.call, message.rank, status)
                 self._node.send(AGENT, answer, payload)
                 return
-            self._node.send(AGENT, Answer(peer, message.call, message.rank, ELSEWHERE))
-        if isinstance(message, Call) and message.reply_to:
-            peer = message.reply_to
-            self.reach_node(peer, message.reply_address)
-        self._node.send(peer, Reply(message.call, message.rank, status), payload)
+            elsewhere = ELSEWHERE | (status & ~STATUS)
+            self._node.send(AGENT, Answer(peer, message.call, message.rank, elsewhere))
+        if address:
+            self.reach_node(to, address)
+        self._node.send(to, Reply(message.call, message.rank, status), payload)
 
 
 def _where(region: Region) -> Where:

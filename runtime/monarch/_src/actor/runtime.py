@@ -20,12 +20,14 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from monarch._src.actor import forked
 from monarch._src.actor.context import ActorId, ActorInstance, Context
 from monarch._src.actor.cycles import Cycles
 from monarch._src.actor.ends import Ends
 from monarch._src.actor.enquiries import Enquiries
 from monarch._src.actor.future import PAUSES, Future
 from monarch._src.actor.keeping import Ownership
+from monarch._src.actor.output_barrier import OutputBarrier
 from monarch._src.actor.payloads import Payloads
 from monarch._src.actor.questions import Questions
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, client_ref
@@ -40,13 +42,16 @@ from monarch._src.core.metrics import MetricsTable
 from monarch._src.core.waiting import Waiting
 from monarch._src.events import ProcReady, bus
 from monarch._src.failures import RankFailure
+from monarch._src.logs.written import WRITTEN
 from monarch._src.net.directory import address_of
 from monarch._src.net.node import Node
 from monarch._src.proc.board import Slot
 from monarch._src.shape import Extent
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import (
+    HEARD,
     OK,
+    STATUS,
     ActorFailed,
     AnswerRun,
     Answers,
@@ -146,6 +151,8 @@ class Runtime:
         routes = self.routes = Routes(node, known, payloads)
         payloads.reach = routes.reach_node
         self.agent = Questions(node, known, self.new_future)
+        self.barrier = OutputBarrier(self.agent.flush_output_of)
+        self.closers.append(self.barrier.close)
         self.ownership = Ownership(self.workers)
         self.ends = Ends(
             node, known, routes, self.calls, self.answering, self.new_future, self.ownership
@@ -156,6 +163,7 @@ class Runtime:
         self.ends.on_mesh_gone = self.metrics.drop
         self._baton, self._prober = node.baton, self.cycles
         node.after_drain = self.ends.after_drain
+        node.on_fork = self._forked
         self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Reply: self._on_reply,
             Answers: self._on_answers,
@@ -309,13 +317,40 @@ class Runtime:
         if self._had_ports:
             receiver = self._ports.get(message.call)
             if receiver is not None:
-                receiver.deliver(message.rank, message.status, payload)
+                self._deliver(receiver, message, payload)
                 return
         if message.sent_by >= 0 and not self.calls.is_open(message.call):
             self.returns.to_unread_port(peer, message)
             return
+        status = message.status
+        if status > STATUS or self.barrier.is_shut:
+            status = self._behind_output(message.call, status)
         with self.answering:
-            self.calls.answer(message.call, message.rank, message.status, payload)
+            self.calls.answer(message.call, message.rank, status, payload)
+
+    def _deliver(self, receiver: Receiver, message: Reply, payload: Payload) -> None:
+        rank, status = message.rank, message.status & STATUS
+        if message.status > STATUS:
+            self._output_precedes(0, everywhere=True)  # from whichever mesh
+        if self.agent.output_wanted and (message.status > STATUS or self.barrier.is_shut):
+            self.barrier.after(lambda: receiver.deliver(rank, status, payload))
+        else:
+            receiver.deliver(rank, status, payload)
+
+    def _behind_output(self, number: int, status: int) -> int:
+        """Have an answer to that call given out when output is shown; its status itself."""
+        call = self.calls.get(number)
+        if status > STATUS and call is not None:
+            self._output_precedes(call.mesh, everywhere=bool(status & HEARD))
+        if call is not None and self.agent.output_wanted:
+            call.behind = self.barrier.after
+        return status & STATUS
+
+    def _output_precedes(self, mesh: int, *, everywhere: bool) -> None:
+        if self.agent.output_wanted:
+            self.barrier.note(mesh, everywhere=everywhere)
+        else:  # this process shows none, but who it answers may
+            WRITTEN.heard()
 
     def _on_answers(self, _peer: str, message: Answers, payload: Payload) -> None:
         self._answered(message.call, message.runs, payload)
@@ -326,6 +361,8 @@ class Runtime:
 
     def _answered(self, call: int, runs: list[AnswerRun], payload: Payload) -> None:
         for first, count, status, body in unpacked(runs, payload):
+            if status > STATUS or self.barrier.is_shut:
+                status = self._behind_output(call, status)
             with self.answering:
                 self.calls.answer_alike(call, first, count, status, Payload(body))
 
@@ -440,6 +477,10 @@ class Runtime:
         self.routes.site_lost(site)
         self.node.rooms.more(site)
 
+    def _forked(self) -> None:
+        forked.is_fork = True
+        self.slot.forked()
+
     def close(self, linger_s: float = 0.0) -> None:
         """End this process's part. Idempotent."""
         while self.closers:
@@ -469,6 +510,11 @@ def set_starter(starter: Callable[[], Runtime]) -> None:
 def runtime_or_none() -> Runtime | None:
     """The runtime of this process if there is one; a fork of a client has none."""
     return _runtime if _runtime_pid == os.getpid() else None
+
+
+def is_forked() -> bool:
+    """Whether this is a fork of a process with a runtime, and has begun none of its own."""
+    return _runtime is not None and _runtime.node.is_fork
 
 
 def runtime() -> Runtime:

@@ -29,6 +29,7 @@ from monarch._src.actor.context import (
 )
 from monarch._src.actor.creators import creator_of
 from monarch._src.actor.endpoint import ActorClass, actor_class
+from monarch._src.actor.forked import end_fork
 from monarch._src.actor.in_hand import InHand
 from monarch._src.actor.keeping import UNTIL_OVERDUE, Keeper
 from monarch._src.actor.mailbox import Mailbox, StopNow
@@ -223,6 +224,8 @@ class Worker:
         """Make the actor object. What the constructor does not keep, nobody keeps."""
         (cls, args, kwargs), self._given = self._given, ()
         self.instance_object = cls(*args, **kwargs)
+        if self.runtime.node.is_fork:
+            end_fork(None)
 
     def wait_for_meshes(self) -> None:
         """Until nothing is left of what it owns, or that has had its time."""
@@ -317,6 +320,8 @@ class Worker:
 
     def end(self, failure: RankFailure, cause: BaseException) -> None:
         """It has failed before there was anything of it to clean up but what it had made."""
+        if self.runtime.node.is_fork:  # its constructor has forked
+            end_fork(cause)
         self.condemn(failure, cause, cleans=False)
         self.wait_for_meshes()
         self.cleaned(None)
@@ -375,6 +380,8 @@ class Worker:
         try:
             return hook(cause)
         except BaseException as error:
+            if self.runtime.node.is_fork:
+                end_fork(error)
             return error
 
     def drain(self) -> None:

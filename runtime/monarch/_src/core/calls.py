@@ -31,6 +31,7 @@ class PendingCall(ABC):
     __slots__ = (
         "actor_mesh",
         "begun_ns",
+        "behind",
         "counts",
         "endpoint",
         "failed",
@@ -55,6 +56,8 @@ class PendingCall(ABC):
         self.counts: EndpointCounts | None = None
         self.begun_ns = 0
         self.failed = False  # and counted as such
+        # Set once an answer has come that output goes before: calls what it is given after that.
+        self.behind: Callable[[Callable[[], None]], None] | None = None
 
     def owing(self) -> list[int]:
         """The positions that owe an answer."""

@@ -19,7 +19,7 @@ import msgspec
 
 from monarch._src.shape import NDSlice
 from monarch._src.wire.frames import Payload
-from monarch._src.wire.messages import ELSEWHERE, OK, AnswerRun, Answers, Cast
+from monarch._src.wire.messages import ELSEWHERE, OK, STATUS, AnswerRun, Answers, Cast
 
 Answered: TypeAlias = "tuple[int, int, int, bytes]"  # first position, count, status, body
 Key: TypeAlias = "tuple[str, int]"  # who called, and the number of its call
@@ -87,13 +87,13 @@ class CastTable:
         if gather is None or rank not in gather.owed:
             return []
         gather.owed.discard(rank)
-        if status != ELSEWHERE:
+        if status & STATUS != ELSEWHERE:
             gather.held.append((position, 1, status, body))
             self._since.setdefault(key, now)
         if not gather.owed:  # and what came before it goes before it
             self._restless.discard(key)
             return self.looked() + self._leave(key, gather)
-        if status not in (OK, ELSEWHERE):
+        if status & STATUS not in (OK, ELSEWHERE):
             gather.eager = True
         if gather.eager and gather.held:
             self._restless.add(key)

@@ -20,6 +20,7 @@ import msgspec
 from monarch._src.net import directory as sessions
 from monarch._src.proc import table
 from monarch._src.proc.record import began_of
+from monarch._src.proc.system import undebugged
 from monarch._src.proc.worker_main import Report, WorkerOptions, worker_command
 
 GRACE_S = 10.0  # a worker ends its procs first, which may clean up
@@ -57,7 +58,7 @@ class Starting:
             command, own = worker_command(options, directory)
             with open(log, "wb") as file:
                 child = subprocess.Popen(
-                    command,
+                    undebugged(command),
                     env={**own, **env},
                     cwd="/",
                     stdin=subprocess.DEVNULL,

@@ -1,9 +1,9 @@
 """The pipes of one proc, cut into lines. No threads; the agent's loop drives it.
 
 Reading at the pipe, outside the process, is what lets the last line before a crash arrive. A line
-is sent when it is whole, when it reaches 64 KiB, or when its pipe ends. A line that is
-written over again and again, as a progress bar is, stays one line; what it shows meanwhile is had
-as `unfinished`.
+is sent when it is whole, when it reaches 64 KiB, when its rank answers a call, or when its pipe
+ends. A line that is written over again and again, as a progress bar is, stays one line also then.
+What a line shows that is not ended yet is had as `unfinished`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,39 @@ import codecs
 import os
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from monarch._src.logs.origin import last_mark, without_marks
+from monarch._src.logs.origin import CUT, cut, last_mark, without_marks
 from monarch._src.logs.overwriting import shown
 
 STDOUT, STDERR = 1, 2
-UNFINISHED = 2  # added to the number of a stream: a line that is still written over
+WRITTEN_OVER, BEGUN = 2, 4  # added to the number of a stream: a line that is not ended yet
 LONGEST = 1 << 16
 TAIL = 50
 _CHUNK = 1 << 16
+MOST = 64 * _CHUNK
+
+
+class Tally(Protocol):
+    """Counts what is read of both pipes, where their writer sees it; see `proc.board.Reads`."""
+
+    def begin(self) -> None:
+        """A read begins."""
+        ...
+
+    def end(self, nbytes: int) -> None:
+        """It was of so many bytes."""
+        ...
+
+
+class NoTally:
+    """Where nobody looks."""
+
+    def begin(self) -> None:
+        """As of a `Tally`."""
+
+    def end(self, nbytes: int) -> None:
+        """As of a `Tally`."""
 
 
 @dataclass
@@ -33,30 +57,46 @@ class Stream:
         default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
     )
     rest: str = ""
+    tally: Tally = field(default_factory=NoTally)
 
     @property
-    def unfinished(self) -> str | None:
-        """What a line that is being written over shows now; None if the last one is not."""
-        if "\r" not in self.rest:
-            return None
-        return last_mark(self.rest) + shown(without_marks(self.rest))
+    def is_written_over(self) -> bool:
+        """Whether the line that is not ended yet is a progress bar, say."""
+        return "\r" in self.rest
 
-    def read(self) -> tuple[list[str], bool]:
-        """Every whole line that can be read now, and whether the pipe has ended."""
+    @property
+    def unfinished(self) -> tuple[int, str] | None:
+        """What a line that is not ended yet shows now, and its number; None if there is none."""
+        if not self.rest or not (text := without_marks(self.rest)):
+            return None
+        kind = WRITTEN_OVER if self.is_written_over else BEGUN
+        return self.number + kind, last_mark(self.rest) + shown(text)
+
+    def read(self, most: int = MOST) -> tuple[list[str], bool]:
+        """Every whole line that can be read now, and whether the pipe has ended.
+
+        `most`: about so many bytes of it, since a rank that floods must not keep the agent from
+        others.
+        """
         if self.fd is None:
             return [], True
         lines: list[str] = []
-        for _ in range(64):  # a rank that floods must not keep the agent from others
+        while most > 0:
+            self.tally.begin()
             try:
                 data = os.read(self.fd, _CHUNK)
             except BlockingIOError:
+                self.tally.end(0)
                 return lines, False
             except OSError:
                 data = b""
+            self.tally.end(len(data))
+            most -= len(data)
             if not data:
                 last, self.rest = self.rest + self.decoder.decode(b"", True), ""
                 return (lines + _cut(last) if without_marks(last) else lines), True
-            *whole, rest = (self.rest + self.decoder.decode(data)).split("\n")
+            text = self.rest + self.decoder.decode(data)
+            *whole, rest = (cut(text) if CUT in text else text).split("\n")
             for line in whole:
                 lines += _cut(line)
             if "\r" in rest and len(rest) > LONGEST:
@@ -81,13 +121,17 @@ def _cut(line: str) -> list[str]:
 class Capture:
     """Both pipes of one proc, and the last lines of its stderr."""
 
-    def __init__(self, stdout: int, stderr: int) -> None:
-        self.streams = (Stream(STDOUT, stdout), Stream(STDERR, stderr))
+    def __init__(self, stdout: int, stderr: int, tally: Tally | None = None) -> None:
+        tally = NoTally() if tally is None else tally
+        self.streams = (
+            Stream(STDOUT, stdout, tally=tally),
+            Stream(STDERR, stderr, tally=tally),
+        )
         self.tail: deque[str] = deque(maxlen=TAIL)
 
-    def read(self, stream: Stream) -> tuple[list[tuple[int, str]], bool]:
+    def read(self, stream: Stream, most: int = MOST) -> tuple[list[tuple[int, str]], bool]:
         """New lines of one pipe, each with its stream number; and whether the pipe has ended."""
-        lines, ended = stream.read()
+        lines, ended = stream.read(most)
         if stream.number == STDERR:
             self.tail.extend(without_marks(line) for line in lines)
         return [(stream.number, line) for line in lines], ended

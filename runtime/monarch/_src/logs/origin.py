@@ -17,7 +17,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from monarch._src.logs.written import WRITTEN
+from monarch._src.proc.system import flush_c_stdout, line_buffer_c_stdout
+
 MARK = "\x1emonarch-origin:%d\x1e"
+CUT = "\x1emonarch-cut\x1e"
+"""A rank has answered: what it has begun is a line, unless that is one that is written over."""
 _MARKS = re.compile("\x1emonarch-origin:([0-9]{1,19})\x1e")
 
 
@@ -31,6 +36,7 @@ class MarkedFile(io.FileIO):
         self._last = 0
         self._flusher = 0  # the thread that flushes what is of the origin before
         self._in_line = False
+        self.nbytes = 0  # what was written by way of this, marks too
 
     def seekable(self) -> bool:
         """Never: it may not be the pipe yet when it is asked."""
@@ -43,7 +49,12 @@ class MarkedFile(io.FileIO):
             if origin is not None and origin != self._last:
                 self.mark(origin)
         self._in_line = bytes(data[-1:]) != b"\n"
-        return super().write(data)
+        return self._put(data)
+
+    def _put(self, data: Any) -> int:
+        written = super().write(data)
+        self.nbytes += written
+        return written
 
     def flushed(self, flush: Callable[[], None]) -> None:
         """Have `flush` write what is held; it is of the origin that was marked last."""
@@ -57,12 +68,34 @@ class MarkedFile(io.FileIO):
         """What was written is a line, though nobody has ended it."""
         if self._in_line:
             self._in_line = False
-            super().write(b"\n")
+            self._put(b"\n")
+
+    def cut(self, *, blindly: bool) -> None:
+        """A line that was begun ends here, for who reads; `blindly`: others may have begun one."""
+        if self._in_line or blindly:
+            self._in_line = False
+            self._put(CUT.encode())
 
     def mark(self, origin: int) -> None:
         """What follows is of that origin, also what C code writes."""
         self._last = origin
-        super().write((MARK % origin).encode())
+        self._put((MARK % origin).encode())
+
+
+class _NotedBytes(io.BufferedWriter):
+    """Says that it may hold bytes that the pipe has not got yet."""
+
+    def write(self, data: Any, /) -> int:
+        WRITTEN.held = True
+        return super().write(data)
+
+
+class _NotedText(io.TextIOWrapper):
+    """Says that it may hold text that the pipe has not got yet."""
+
+    def write(self, text: str, /) -> int:
+        WRITTEN.held = True
+        return super().write(text)
 
 
 _marked: list[tuple[TextIO, MarkedFile]] = []
@@ -74,13 +107,14 @@ def mark_streams(origin_now: Callable[[], int | None]) -> None:
         before = getattr(sys, name)
         before.flush()
         raw = MarkedFile(fd, origin_now)
-        text = io.TextIOWrapper(
-            io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace",
-            line_buffering=True,
-        )  # fmt: skip
+        text = _NotedText(
+            _NotedBytes(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
+        )
         text.mode = "w"  # pyright: ignore[reportAttributeAccessIssue]
         setattr(sys, name, text)
         _marked.append((text, raw))
+    WRITTEN.files = [raw for _, raw in _marked]
+    line_buffer_c_stdout()
 
 
 def begin(origin: int) -> None:
@@ -99,6 +133,31 @@ def cut_off() -> None:
     for text, raw in _marked:
         raw.flushed(text.flush)
         raw.end_line()
+
+
+def flush_all() -> None:
+    """Have what is held for the pipes written, by Python and by C's stdout.
+
+    It is of what has just been done here, and that of the thread's context may be another already.
+    """
+    for text, raw in _marked:
+        raw.flushed(text.flush)
+    flush_c_stdout()
+
+
+def cut(text: str) -> str:
+    """Text in which each `CUT` has become the end of a line that was begun before it, or nothing.
+
+    A line that is written over goes on.
+    """
+    *heads, last = text.split(CUT)
+    whole = ""
+    for head in heads:
+        whole += head
+        begun = without_marks(whole[whole.rfind("\n") + 1 :])
+        if begun and "\r" not in begun:
+            whole += "\n"
+    return whole + last
 
 
 def without_marks(text: str) -> str:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from monarch._src.actor.runtime import Runtime
 from monarch._src.errors import SupervisionError
@@ -117,19 +117,49 @@ def _leave() -> NoReturn:
 def forward_output(wanted: Callable[[], bool]) -> Callable[[], None]:
     """Write what ranks print to this program's own streams, tagged. Returns how to end it."""
 
+    streams = _Streams()
+
     def show(output: Output) -> None:
         if not wanted():
             return
         # What a line shows that is still written over comes as a line in the end.
-        lines = [line for line in output.lines if line.whole and line.shown]
-        written = _once_each(lines) if output.gathered else map(_tagged, lines)
-        for stream, text in written:
-            try:
-                print(text, file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
-            except (OSError, ValueError):
-                return  # the program has closed its streams
+        lines = [line for line in output.lines if line.shown and not line.written_over]
+        try:
+            if output.gathered:
+                for stream, text in _once_each(lines):
+                    streams.write(None, stream, text, whole=True)
+            else:
+                for line in lines:
+                    place = (line.mesh_uid, line.rank)
+                    streams.write(place, *_tagged(line), whole=line.whole)
+        except (OSError, ValueError):
+            return  # the program has closed its streams
 
     return bus.subscribe(Output, show)
+
+
+class _Streams:
+    """This program's own streams, on which one rank's line may be begun and not ended."""
+
+    def __init__(self) -> None:
+        self._begun: tuple[tuple[str, int] | None, TextIO] | None = None
+        self._text = ""
+
+    def write(self, rank: tuple[str, int] | None, stream: str, text: str, *, whole: bool) -> None:
+        """Write a line, or how far it has come; what is there of it already stays."""
+        target = sys.stderr if stream == "stderr" else sys.stdout
+        begun = self._begun
+        goes_on = (
+            begun is not None and begun[0] == rank and begun[1] is target
+            and text.startswith(self._text)
+        )  # fmt: skip
+        if begun is not None and not goes_on and not begun[1].closed:
+            begun[1].write("\n")
+            begun[1].flush()
+        self._begun = None if whole else (rank, target)
+        target.write((text[len(self._text) :] if goes_on else text) + ("\n" if whole else ""))
+        self._text = text
+        target.flush()
 
 
 def _tagged(line: OutputLine) -> tuple[str, str]:

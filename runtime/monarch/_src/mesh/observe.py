@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from monarch._src.actor.context import set_origin_source
+from monarch._src.actor.output_barrier import FRONT_ENDS
 from monarch._src.actor.payloads import NO_COUNTS, PayloadCounts
 from monarch._src.actor.questions import AgentGoneError
 from monarch._src.actor.runtime import runtime_or_none
@@ -199,14 +200,23 @@ _listening = 0
 _listening_lock = threading.Lock()
 
 
-def on_output(listener: Callable[[Sequence[OutputLine]], None]) -> Callable[[], None]:
+def on_output(
+    listener: Callable[[Sequence[OutputLine]], None],
+    show: Callable[[Callable[[], None]], None] | None = None,
+) -> Callable[[], None]:
     """Call `listener` with the lines that ranks write, on the thread that receives.
+
+    A listener that hands lines to a thread of its own gives `show` too: it is called with a
+    function that it calls, on any thread, when all lines that it has got are shown. The answers of
+    the ranks that wrote them wait for that, though not for ever.
 
     While anybody listens, lines are not copied to this program's own streams. Returns the function
     that ends it.
     """
     global _listening
     end = bus.subscribe(Output, lambda output: listener(output.lines))
+    if show is not None:
+        FRONT_ENDS.append(show)
     with _listening_lock:
         _listening += 1
     ended = False
@@ -219,6 +229,8 @@ def on_output(listener: Callable[[Sequence[OutputLine]], None]) -> Callable[[], 
                 return
             ended = True
             _listening -= 1
+            if show is not None:
+                FRONT_ENDS.remove(show)
         end()
 
     return unsubscribe

@@ -25,7 +25,9 @@ from monarch._src.errors import MeshStoppedError, SupervisionError
 from monarch._src.events import MeshSpawned, bus
 from monarch._src.failures import RankFailure, at_text
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, check_in_reach
+from monarch._src.net.baton import FORKED
 from monarch._src.net.interrupt import GuardedLock
+from monarch._src.net.waitable import RuntimeEnded
 from monarch._src.shape import MeshTrait, Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import SpawnActor, StopActor, StopMesh, StopProc
@@ -148,6 +150,8 @@ class ProcMesh(MeshTrait):
         name_text("an actor mesh", name)
         payload = constructor_payload(Class, args, kwargs, along_with(self))
         procs, run = self._procs, self._runtime
+        if run.node.is_fork:
+            raise RuntimeEnded(FORKED)
         if run.bootstrapping and run.proc_ref is not None and run.proc_ref.uid == procs.ref.uid:
             raise RuntimeError(
                 f"no actor of {self.name!r} begins before the bootstrap function, which spawns "

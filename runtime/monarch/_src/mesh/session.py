@@ -42,7 +42,7 @@ from monarch._src.mesh.proc_mesh import end_meshes_of
 from monarch._src.net import directory as sessions
 from monarch._src.net.waitable import Waitable
 from monarch._src.proc.record import began_of
-from monarch._src.proc.system import CHILD_VARIABLE
+from monarch._src.proc.system import CHILD_VARIABLE, undebugged
 from monarch._src.wire.messages import Heard, Shutdown
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ def _launch(directory: Path, client: str, environment: dict[str, str]) -> AgentP
     arguments = [str(directory), client, str(os.getpid()), _ROOT]
     with open(directory / "agent.log", "ab") as agent_log:
         child = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, *arguments],
+            undebugged([sys.executable, "-c", _PROGRAM, *arguments]),
             stdin=subprocess.DEVNULL,
             stdout=agent_log,
             stderr=agent_log,

@@ -29,6 +29,7 @@ from monarch._src.mesh.way import Via, reached
 from monarch._src.net import directory as sessions
 from monarch._src.net import keys
 from monarch._src.net.interfaces import resolve
+from monarch._src.proc.system import undebugged
 from monarch._src.proc.worker_main import Report, WorkerOptions, worker_command
 from monarch._src.shape import Extent, Region
 
@@ -111,8 +112,8 @@ class _Worker:
             try:
                 command, env = worker_command(options, directory)
                 self._child = subprocess.Popen(
-                    command, env=env, cwd="/", stdin=subprocess.DEVNULL, start_new_session=True,
-                    pass_fds=(report_w, lifeline_r),
+                    undebugged(command), env=env, cwd="/", stdin=subprocess.DEVNULL,
+                    start_new_session=True, pass_fds=(report_w, lifeline_r),
                 )  # fmt: skip
             except BaseException:
                 sessions.remove(directory)

@@ -88,6 +88,9 @@ class Node:
         self._lock = GuardedLock()
         self._to_self: deque[tuple[AnyMessage, Payload]] = deque()
         self.dropped = 0
+        # Whether this is a fork of the process that is this node; called in one, with no lock.
+        self.is_fork = False
+        self.on_fork: Callable[[], None] | None = None
         self._refusals: Tally[str] = Tally()
         self.router = Router()
         self.baton = Baton(self.router, self.drain)
@@ -490,8 +493,11 @@ class Node:
 
     def forked(self) -> None:
         """This is a fork of the process that the node is: it is nobody, and has no pipes."""
+        self.is_fork = True
         self.baton.forked()
         self.router.forked()
+        if self.on_fork is not None:
+            self.on_fork()
         if self.outside is not None:
             self.outside.forked()
             self.outside = None

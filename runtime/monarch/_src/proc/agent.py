@@ -42,7 +42,7 @@ from monarch._src.net import directory as sessions
 from monarch._src.net.node import Node
 from monarch._src.proc import report
 from monarch._src.proc.asked import Asked
-from monarch._src.proc.board import LEFT, NONE, Board
+from monarch._src.proc.board import LEFT, NONE, Board, Reads
 from monarch._src.proc.casting import Casting
 from monarch._src.proc.memory import KillsForMemory
 from monarch._src.proc.outputs import Outputs
@@ -109,7 +109,7 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._quiet: set[int] = set()
         self._stirred = True  # since all parts of this have looked
-        self._outputs = Outputs(self._selector, self._said)
+        self._outputs = Outputs(self._selector, self._said, self._tally)
         self._starts = Starts(zygote, self._host, self._outputs, self._ties, self._not_started)
         self._register_quietly(self._node.router.fd, self._node.router.look)
         self._register(zygote.fileno(), self._from_zygote)
@@ -407,6 +407,11 @@ class Agent:
 
     # --- output -------------------------------------------------------------------------------
 
+    def _tally(self, node: str) -> Reads | None:
+        place = parse_proc_node(node)
+        board = None if place is None else self._boards.get(place[0])
+        return None if place is None or board is None else board.reads(place[1])
+
     def _said(self, node: str, lines: list[tuple[int, str]]) -> None:
         proc = self._host.proc(node)
         if proc is None or not lines:
@@ -423,8 +428,7 @@ class Agent:
             self._want_output.discard(peer)
 
     def _on_flush(self, peer: str, message: FlushOutput, _payload: Payload) -> None:
-        for node in list(self._outputs.nodes()):
-            self._outputs.read_all(node)
+        self._outputs.read_held()
         self._node.send(peer, OutputFlushed(message.request))
 
     # --- questions ----------------------------------------------------------------------------

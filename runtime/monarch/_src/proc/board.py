@@ -13,6 +13,10 @@ busy, i64 since (nanoseconds of the system-wide monotonic clock), 32 bytes actor
 finds the number unchanged after reading has read a whole one, also if the writer was stopped or
 killed in the middle.
 
+The last 8 bytes the agent writes, u64: 256 times the number of bytes that it has read from the
+rank's output pipes, and how often, modulo 128, times 2, and 1 more while it reads. From that the
+rank sees what it has not counted itself (`monarch._src.logs.written`).
+
 Busy is for how many nanoseconds anything ran, less, while something runs, the time at which that
 began: whoever reads adds the time it is, so that nobody has to write in between.
 """
@@ -67,6 +71,7 @@ class Board:
         self.path = path
         self.ranks = ranks
         self._map = mmap.mmap(-1, SLOT * ranks) if path is None else _made(path, SLOT * ranks)
+        self._counts = memoryview(self._map).cast("Q")
 
     def read(self, rank: int) -> Status:
         """What that rank does now."""
@@ -90,15 +95,43 @@ class Board:
             max(0, busy + now if state == BUSY else busy) / 1e9,
         )
 
+    def reads(self, rank: int) -> Reads:
+        """Where to count what is read of that rank's output."""
+        return Reads(self._counts, rank)
+
     def clear(self, rank: int) -> None:
         """The process of that rank is gone, and another one is to have its slot."""
         self._map[rank * SLOT : (rank + 1) * SLOT] = bytes(SLOT)
 
     def close(self) -> None:
         """Unmap and remove the file."""
+        self._counts.release()
         self._map.close()
         if self.path is not None:
             self.path.unlink(missing_ok=True)
+
+
+class Reads:
+    """What the agent has read of one rank's output, where the rank sees it. `counts`: all slots."""
+
+    def __init__(self, counts: memoryview, rank: int) -> None:
+        self._counts = counts
+        self._at = (rank + 1) * SLOT // 8 - 1
+        self._nbytes = 0
+        self._times = 0  # begun or ended
+
+    def begin(self) -> None:
+        """A read begins."""
+        self._show()
+
+    def end(self, nbytes: int) -> None:
+        """It has ended, and was of so many bytes."""
+        self._nbytes += nbytes
+        self._show()
+
+    def _show(self) -> None:
+        self._times += 1
+        self._counts[self._at] = self._nbytes << 8 | self._times & 0xFF
 
 
 class Slot:
@@ -120,6 +153,15 @@ class Slot:
                 self._map = mmap.mmap(fd, os.fstat(fd).st_size)
             finally:
                 os.close(fd)
+
+    def forked(self) -> None:
+        """This is a fork of the proc, and shows nothing. Takes no lock, which may be held."""
+        self._lock = threading.Lock()
+        self._map = None
+
+    def reads(self) -> tuple[mmap.mmap, int] | None:
+        """Where the agent counts what it reads of this rank's output, if there is a board."""
+        return None if self._map is None else (self._map, self._at + SLOT - 8)
 
     def idle(self) -> None:
         """The proc is ready for work."""

@@ -18,7 +18,7 @@ import msgspec
 
 from monarch._src.proc import spec as wire
 from monarch._src.proc.spec import Boot
-from monarch._src.proc.system import CHILD_VARIABLE, die_with_parent
+from monarch._src.proc.system import CHILD_VARIABLE, adopt_orphans, die_with_parent
 from monarch._src.wire.messages import Command
 
 BOOT_VARIABLE = "MONARCH_BOOT"
@@ -95,6 +95,7 @@ def begin(boot: Boot, lifeline: int, main: Main | None = None) -> int:
     spec = boot.spec
     os.environ[CHILD_VARIABLE] = spec.directory
     sys.path[:] = import_path(boot.path or spec.path, sys.path)
+    adopt_orphans()
     if spec.cwd:
         try:
             os.chdir(spec.cwd)

@@ -12,6 +12,8 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_IOLBF = 1
 _PR_SET_PTRACER = 0x59616D61  # "Yama"
 # In the environment of an agent, of procs, and of what these start: the directory of the session.
 CHILD_VARIABLE = "MONARCH_CHILD"
@@ -32,6 +34,16 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose parent ends (Linux), in place of `init`.
+
+    Where all of a tree do so, what one of them has started is found when that one has ended, also
+    in a session of its own.
+    """
+    if _libc is not None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def may_be_looked_into_by(process: int) -> None:
     """Let that process and what it starts read this one's stacks (Linux, where Yama forbids it).
 
@@ -39,6 +51,39 @@ def may_be_looked_into_by(process: int) -> None:
     """
     if _libc is not None and _HAS_YAMA:
         _libc.prctl(_PR_SET_PTRACER, process, 0, 0, 0)
+
+
+def undebugged(command: list[str]) -> list[str]:
+    """A Python program of ours as it is to be executed, where a debugger follows child processes.
+
+    pydevd (debugpy, PyCharm) puts itself into every command that begins with a Python, and has that
+    process wait for a front end. JupyterLab's attaches to none, so it would wait for ever.
+    """
+    return ["/usr/bin/env", *command] if "pydevd" in sys.modules else command
+
+
+def line_buffer_c_stdout() -> None:
+    """Have C's stdout written line by line, as on a terminal; in a pipe it would wait for pages."""
+    if _c_stdout is not None and _libc is not None:
+        _libc.setvbuf(_c_stdout, None, _IOLBF, 0)
+
+
+def flush_c_stdout() -> None:
+    """Have written what C's stdout holds: a line that was begun."""
+    if _c_stdout is not None and _libc is not None:
+        _libc.fflush(_c_stdout)
+
+
+def _find_c_stdout() -> ctypes.c_void_p | None:
+    if _libc is None:
+        return None
+    try:
+        return ctypes.c_void_p.in_dll(_libc, "stdout")
+    except ValueError:
+        return None  # a C library that has it by another name
+
+
+_c_stdout = _find_c_stdout()
 
 
 def pidfd(pid: int) -> int | None:

@@ -53,6 +53,15 @@ def entry(pid: int) -> Entry | None:
     return next(iter(_parse_ps(_ps("-p", str(pid)))), None)
 
 
+def children() -> set[int]:
+    """The children of this process, which has one thread; ended ones that wait for it too."""
+    own = os.getpid()
+    try:
+        return {int(pid) for pid in read_entry(f"/proc/{own}/task/{own}/children").split()}
+    except OSError:  # a kernel, or a system, without such a list
+        return {one.pid for one in entries() if one.parent == own}
+
+
 def entries() -> list[Entry]:
     """Every process that can be seen."""
     if not _HAS_PROC:

@@ -18,7 +18,7 @@ from monarch._src.core.addresses import Address
 from monarch._src.errors import HostUnreachableError
 from monarch._src.net.gateway_door import DOOR, greet_gateway, try_through
 from monarch._src.proc.near import NearOptions, State
-from monarch._src.proc.system import CHILD_VARIABLE
+from monarch._src.proc.system import CHILD_VARIABLE, undebugged
 
 _ROOT = str(Path(monarch.__file__).parent.parent)
 _PROGRAM = (
@@ -49,7 +49,7 @@ class Through:
         options = NearOptions(str(gateway), ca, private_key, liveness_s)
         arguments = [str(directory), msgspec.json.encode(options).decode(), _ROOT]
         self._child = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, *arguments], cwd="/",
+            undebugged([sys.executable, "-c", _PROGRAM, *arguments]), cwd="/",
             env={**os.environ, CHILD_VARIABLE: str(directory)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip

@@ -6,6 +6,11 @@ Owns: the procs, as their parent: it alone can reap them, and tells the agent ho
 Invariants: no second thread when it forks; no socket of a node. Procs die with it (the kernel sees
 to it on Linux; elsewhere end-of-file on `lifeline` does), and it dies with the agent.
 
+What a proc has started ends with it. Its process group is killed. What has left that, for a session
+of its own, is adopted: by the proc while it lives, if what had started it has ended, and then by
+the zygote. So a child of the zygote that is neither a proc nor of a preloaded module was started by
+a proc that has ended.
+
 A proc that needs another interpreter, or a command in front of it, is forked too and then executes
 that (`monarch._src.proc.execute`): the same parent, the same pipes, the same reaping.
 """
@@ -22,8 +27,9 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import NoReturn, TypeAlias
 
@@ -42,13 +48,17 @@ from monarch._src.proc.spec import (
     StartRank,
 )
 from monarch._src.proc.system import (
+    adopt_orphans,
     die_with_parent,
     may_be_looked_into_by,
     peak_bytes,
+    pidfd,
 )
+from monarch._src.proc.table import children
 
 LARGEST = 1 << 20
 IDLE_MS = 100
+ORPHANS_S = 0.2  # for how long the end of a proc waits for that of what it had started
 FORKS_AT_ONCE = 16  # each closes the descriptors of all
 FD = struct.Struct("i")
 
@@ -80,6 +90,7 @@ class Zygote:
         self._meshes: dict[int, MeshSpec] = {}
         self._broken: dict[int, str] = {}  # meshes none of whose procs can start, and why
         self._ranks: dict[int, tuple[int, int, int]] = {}  # pid -> (mesh, rank, life)
+        self._own: set[int] = set()  # processes that preloaded modules have started
         self._inbox = memoryview(bytearray(LARGEST))  # takes the memory of the largest so far
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
@@ -90,6 +101,7 @@ class Zygote:
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _nothing)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        adopt_orphans()
         # Made here once and not by each fork: a fork pays most for the pages that it writes to.
         try:
             self._main = prepared(self._entry)
@@ -166,6 +178,7 @@ class Zygote:
         if not (spec.forks and spec.preload):
             return
         own = sys.path[:]
+        before = children()
         try:
             sys.path[:] = import_path(spec.path, own)
             for name in spec.preload:
@@ -176,6 +189,7 @@ class Zygote:
             )
         finally:
             sys.path[:] = own
+        self._own |= children() - before
         for stream in self._streams:  # or each fork would write what is held
             stream.flush()
         gc.collect()
@@ -248,6 +262,7 @@ class Zygote:
             sys.stdout, sys.stderr = self._streams  # what was preloaded may have set others
             boot = Boot(spec, start.rank, start.affinity, start.ties, life=start.life)
             if start.command is not None:
+                adopt_orphans()  # it may be a program that starts the proc
                 execute(start.command, start.env, boot, self._lifeline)
             for name, value in start.env.items():
                 if value is not None:
@@ -269,18 +284,48 @@ class Zygote:
                 os._exit(status)
 
     def _reap(self) -> None:
-        while True:
+        found: list[Ended] = []
+        is_over = False
+        while not is_over:
             try:
                 ended = _ended_child()
             except ChildProcessError:
-                return
+                break
             if ended is None:
-                return
+                is_over = True
+                continue
             pid, status, usage = ended
+            self._own.discard(pid)
             place = self._ranks.pop(pid, None)
             if place is not None:
                 mesh, rank, life = place
-                self._tell(Ended(mesh, rank, pid, status, life, peak_bytes(usage)))
+                found.append(Ended(mesh, rank, pid, status, life, peak_bytes(usage)))
+        if is_over:  # there are children yet
+            self._end_orphans()
+        for one in found:
+            self._tell(one)
+
+    def _end_orphans(self) -> None:
+        """End what procs that have ended had started, and what that has started in turn.
+
+        Each that ends is a SIGCHLD, and so another look: one that takes its time is not waited for.
+        """
+        deadline = time.monotonic() + ORPHANS_S
+        while orphans := _elsewhere(children() - self._ranks.keys() - self._own):
+            fds = [fd for fd in map(pidfd, orphans) if fd is not None]
+            try:
+                for pid in orphans:
+                    _end_group(pid)
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+                if not _await_all(fds, deadline):
+                    return
+            finally:
+                for fd in fds:
+                    os.close(fd)
+            for pid in orphans:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
 
     def _tell(self, message: wire.FromZygote) -> None:
         try:
@@ -305,6 +350,24 @@ def _ended_child() -> tuple[int, int, resource.struct_rusage] | None:
         return None
     _end_group(found.si_pid)  # while it is a zombie its pid, and so its group, is its own
     return os.wait4(found.si_pid, 0)
+
+
+def _elsewhere(pids: Iterable[int]) -> list[int]:
+    """Those in another session than this process, as procs and all that they start are."""
+    own = os.getsid(0)
+    return [pid for pid in pids if os.getsid(pid) != own]  # of a child there is always one
+
+
+def _await_all(fds: Sequence[int], deadline: float) -> bool:
+    """Wait until all of these processes have ended; False if they had not in time."""
+    if not fds:
+        return False  # this system has no such descriptors
+    for fd in fds:
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        if not poller.poll(max(0.0, deadline - time.monotonic()) * 1e3):
+            return False
+    return True
 
 
 def _end_group(leader: int) -> None:

@@ -101,7 +101,8 @@ class Call(Message, tag=33):
 class Reply(Message, tag=34):
     """The answer of one rank to a call, or a message to the port of that number.
 
-    Payload: the value (OK), a failure (RAISED, DIED), or a pickled exception (THROWN).
+    Payload: the value (OK), a failure (RAISED, DIED), or a pickled exception (THROWN). `status` may
+    have WROTE and HEARD added to it: see there.
     """
 
     carries_payload: ClassVar[bool] = True
@@ -181,4 +182,8 @@ class Undelivered(Message, tag=43):
 
 
 OK, RAISED, DIED, THROWN, ELSEWHERE = 0, 1, 2, 3, 4
+# Added to the status of an answer: its rank has written output since it last answered there, or has
+# had an answer with one of these. That output is shown before the answer is.
+WROTE, HEARD = 8, 16
+STATUS = WROTE - 1  # the bits of the status itself
 OWN_RANK = -1

@@ -202,7 +202,8 @@ class Snapshotted(Message, tag=24):
 class OutputLines(Message, tag=25):
     """Lines of one rank: pairs of stream (1 stdout, 2 stderr) and text, which may hold marks.
 
-    Streams 3 and 4: what a line of stdout or stderr shows that is still written over.
+    Streams 3 and 4: what a line of stdout or stderr shows that is still written over; 5 and 6: that
+    is begun, and not ended yet.
     """
 
     mesh: int

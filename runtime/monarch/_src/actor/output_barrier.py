@@ -1,0 +1,153 @@
+"""What ranks wrote before an answer is shown before the answer is given out.
+
+Runs in: a client that shows output. An answer says that its rank has written something (`WROTE`);
+the future that it completes waits here until the host agents have read their pipes, sent what was
+there, and the front end has shown it. Answers that come meanwhile wait too: what they speak of may
+be part of that. One request is under way at a time, and the next one is for all that came since.
+Owns: a thread that gives answers out after `BOUND_S` seconds in any case; until the agents have
+answered then, no answer waits for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from time import monotonic
+from typing import TypeAlias
+
+log = logging.getLogger("monarch.actor")
+BOUND_S = 1.0
+Show: TypeAlias = "Callable[[Callable[[], None]], None]"
+FRONT_ENDS: list[Show] = []
+"""`show(done)` shows all lines that it has got, then calls `done`, on any thread."""
+
+
+class OutputBarrier:
+    """Where answers wait for output. Any thread."""
+
+    def __init__(self, flush: Callable[[Collection[int] | None, Callable[[], None]], None]) -> None:
+        """`flush`: have the agents of these meshes (None: all) send output; call when they have."""
+        self._flush = flush
+        self._changed = threading.Condition()
+        # Answers wait while, and only while, this is set; read without the lock.
+        self.is_shut = False
+        self._next: list[Callable[[], None]] = []
+        self._meshes: set[int] = set()
+        self._everywhere = False
+        # The request under way: its number, what waits for it, when that is given out anyway.
+        self._number = 0
+        self._waiting: list[Callable[[], None]] = []
+        self._deadline: float | None = None
+        self._is_late = False  # the agents have not answered in time, and not since
+        self._thread: threading.Thread | None = None
+        self._is_idle = False
+        self._closed = False
+
+    def note(self, mesh: int, *, everywhere: bool) -> None:
+        """An answer has come from that mesh, of ranks that have written; or others have."""
+        with self._changed:
+            self._meshes.add(mesh)
+            self._everywhere = self._everywhere or everywhere
+
+    def after(self, give_out: Callable[[], None]) -> None:
+        """Call that when what was written before is shown."""
+        with self._changed:
+            if not (self._is_late or self._closed):
+                self._next.append(give_out)
+                if self.is_shut:
+                    return
+                self.is_shut = True
+                give_out = self._ask
+        give_out()
+
+    def _ask(self) -> None:
+        with self._changed:
+            self._number += 1
+            number = self._number
+            self._waiting, self._next = self._next, []
+            meshes = None if self._everywhere or not self._meshes else self._meshes
+            self._meshes, self._everywhere = set(), False
+            self._deadline = monotonic() + BOUND_S
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._watch, name="monarch-io-output", daemon=True
+                )
+                self._thread.start()
+            elif self._is_idle:
+                self._changed.notify()
+        self._flush(meshes, lambda: self._flushed(number))
+
+    def _flushed(self, number: int) -> None:
+        """The agents have sent what there was, and it has come."""
+        with self._changed:
+            self._is_late = False
+            if number != self._number or self._deadline is None:
+                return  # what waited for it was given out
+            shows = [*FRONT_ENDS]
+            left = len(shows)
+        if not left:
+            self._shown(number)
+            return
+
+        def done() -> None:
+            nonlocal left
+            with self._changed:
+                left -= 1
+                if left:
+                    return
+            self._shown(number)
+
+        for show in shows:
+            show(done)
+
+    def _shown(self, number: int) -> None:
+        with self._changed:
+            if number != self._number or self._deadline is None:
+                return
+            self._deadline = None
+            waiting, self._waiting = self._waiting, []
+        _give_out(waiting)
+        with self._changed:
+            if not self._next:  # what came last was given out last
+                self.is_shut = False
+                return
+        self._ask()
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed and (self._deadline is None or self._deadline > monotonic()):
+                    left = None if self._deadline is None else self._deadline - monotonic()
+                    self._is_idle = left is None
+                    self._changed.wait(left)
+                self._is_idle = False
+                if self._closed:
+                    return
+                self._is_late, self._deadline = True, None
+                waiting = self._waiting + self._next
+                self._waiting, self._next = [], []
+                self.is_shut = False
+            log.debug("answers are given out ahead of output, which did not come in time")
+            _give_out(waiting)
+
+    def close(self) -> None:
+        """Give out what waits, end the thread. Idempotent."""
+        with self._changed:
+            self._closed, self._deadline = True, None
+            waiting = self._waiting + self._next
+            self._waiting, self._next = [], []
+            self.is_shut = False
+            self._changed.notify()
+            thread, self._thread = self._thread, None
+        _give_out(waiting)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+
+def _give_out(waiting: list[Callable[[], None]]) -> None:
+    for give_out in waiting:
+        try:
+            give_out()
+        except Exception:
+            log.exception("an answer was not taken")
