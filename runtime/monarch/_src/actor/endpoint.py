@@ -189,8 +189,14 @@ class _PortEndpointDecorator(Protocol):
 def _make(
     method: Any, *, concurrent: bool, by_port: bool, instrument: bool
 ) -> EndpointMethod[Any, Any]:
-    if concurrent and not inspect.iscoroutinefunction(method):
-        raise TypeError(f"@concurrent_endpoint needs an `async def`; {method!r} is none")
+    if isinstance(method, EndpointMethod):
+        mark = "concurrent_endpoint" if concurrent else "endpoint"
+        raise ValueError(
+            f"{method.name} is marked as an endpoint already; mark it once, with the options of "
+            f"both: @{mark}(...)"
+        )
+    if concurrent and callable(method) and not inspect.iscoroutinefunction(method):
+        raise ValueError(f"@concurrent_endpoint needs an `async def`; {method!r} is none")
     if not callable(method) or isinstance(method, (type, staticmethod, classmethod)):
         raise TypeError(f"@endpoint marks methods; {method!r} is none")
     return EndpointMethod(

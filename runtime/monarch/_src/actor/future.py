@@ -331,6 +331,11 @@ class Future(Waitable, Generic[R]):
             except BaseException as error:
                 mirror.set_exception(error)
 
+        def give_up(done: asyncio.Future[R]) -> None:
+            if done.cancelled():
+                self.given_up = True
+
+        mirror.add_done_callback(give_up)  # which also keeps this future while that one is kept
         waiter = self._when_done()
         waiter.add_done_callback(copy)
         watched = None if self.done else self._watched(waiter)
