@@ -198,6 +198,8 @@ def _object(where: str) -> Any:
 
 def _imports_from(frame: FrameType) -> bool:
     """Whether that frame is at `from ... import name`; Python says no more than the name itself."""
+    if frame.f_globals.get("__name__") == "importlib._bootstrap":  # about to look for a module
+        return False
     from opcode import opmap  # for programs that fail
 
     return frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]

@@ -23,7 +23,6 @@ from monarch._src.data.memory import Memory, fix_in_place, memory_of, view_of
 from monarch._src.data.regions import Regions
 from monarch._src.data.transfer import Op
 from monarch._src.data.transport import Piece, Unable
-from monarch._src.testing import gpu as fakes
 from monarch._src.testing.gpu import LAUNCH_FAILED, FakeDriver
 from monarch._src.testing.gpu_arrays import DeviceArray
 from monarch.config import configured
@@ -321,15 +320,7 @@ def test_memory_of_a_gpu_is_read_and_written_in_its_own_process(
 
 
 @pytest.mark.usefixtures("fake")
-def test_the_backend_of_memory_of_gpus_is_cuda_ipc_where_there_is_one() -> None:
-    assert get_rdma_backend("cuda") == "cuda_ipc"
-
-
-def test_the_backend_of_memory_of_gpus_is_tcp_or_none_where_there_is_none() -> None:
-    fakes.install(visible=())
-    try:
-        assert get_rdma_backend("cuda") == "tcp"
-        with configured(rdma_allow_tcp_fallback=False):
-            assert get_rdma_backend("cuda") == "none"
-    finally:
-        fakes.uninstall()
+def test_the_backend_of_memory_of_gpus_between_hosts_is_tcp_or_none() -> None:
+    assert get_rdma_backend("cuda") == "tcp"
+    with configured(rdma_allow_tcp_fallback=False):
+        assert get_rdma_backend("cuda") == "none"
