@@ -362,7 +362,7 @@ def test_so_does_one_of_pythons_own_types(four: ProcMesh, error: Exception) -> N
 
 
 def test_one_that_cannot_be_made_of_a_text_is_a_type_error_with_the_cause(four: ProcMesh) -> None:
-    with pytest.raises(TypeError, match="of type Holds cannot be sent .*3: full") as caught:
+    with pytest.raises(TypeError, match=r"of type Holds cannot be sent .*3: full") as caught:
         four.spawn("echo", Echo).same.call(Holds(Picky(3, "full")))
     assert isinstance(caught.value.__cause__, Picky)
 
