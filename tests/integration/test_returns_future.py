@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from monarch.actor import ProcMesh, context, returns_future
+from monarch.actor import (
+    Actor,
+    ActorError,
+    Channel,
+    Port,
+    ProcMesh,
+    context,
+    endpoint,
+    returns_future,
+)
+from monarch.observe import call_of, cancel_calls
 from tests.integration.actors import Counter
 from tests.integration.programs import run
 
@@ -247,3 +260,59 @@ class Sums(Actor):
 print(this_host().spawn_procs().spawn("sums", Sums).add.call_one(4).get(timeout=60))
 """
     assert run(tmp_path, program) == (0, "13\n", "")
+
+
+def test_ctrl_c_ends_the_wait_and_cancels_the_body() -> None:
+    body = Endless()
+    future = body.run()
+
+    def interrupt() -> None:
+        assert body.begun.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        future.get(timeout=60)
+    thread.join(60)
+    assert body.seen == ["cancelled"]
+
+
+class Blocking(Actor):
+    """Waits, on the thread of a sync actor, for a body that never ends."""
+
+    @endpoint
+    def block(self, begun: Port[str]) -> None:
+        never_ends(begun).get()
+
+    @endpoint
+    def is_on_the_main_thread(self) -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+
+@returns_future
+async def never_ends(begun: Port[str]) -> None:
+    begun.send("begun")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        begun.send("ended")
+
+
+def test_a_cancelled_call_ends_the_body_that_its_endpoint_blocks_for(
+    spawn_procs: Callable[..., ProcMesh],
+) -> None:
+    one = spawn_procs()
+    for main in (True, False):  # the first actor of a proc has its main thread
+        blocking = one.spawn("blocking", Blocking)
+        assert blocking.is_on_the_main_thread.call_one().get(timeout=60) is main
+        port, receiver = Channel[str].open()
+        blocked = blocking.block.call_one(port)
+        assert receiver.recv().get(timeout=60) == "begun"
+        call = call_of(blocked)
+        assert call is not None
+        cancel_calls([call])
+        with pytest.raises(ActorError, match="CallCancelled"):
+            blocked.get(timeout=60)
+        assert receiver.recv().get(timeout=60) == "ended"
+        assert blocking.is_on_the_main_thread.call_one().get(timeout=60) is main

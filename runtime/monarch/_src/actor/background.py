@@ -241,10 +241,15 @@ class _Deferred(Future[R]):
             self.fail(asyncio.CancelledError())
 
     def _run_here(self, body: Coroutine[Any, Any, R], timeout: float | None) -> None:
-        """On a loop of its own, on this thread, until it is settled."""
+        """On a loop of its own, on this thread, until it is settled.
+
+        It sleeps as a blocking wait does, so what would interrupt that ends this, too.
+        """
         import asyncio
 
-        loop = asyncio.new_event_loop()
+        from monarch._src.actor.loop import new_loop  # which loads asyncio
+
+        loop = new_loop(self._baton)
         task = self._task_on(loop, body)
         try:
             try:
