@@ -7,8 +7,10 @@ no process, no thread, no socket.
 """
 
 from monarch._src.install_check import warn_of_rival_install
+from monarch._src.monarch_paths import install as serve_monarchs_paths
 from monarch._src.version import VERSION as __version__
 
 __all__ = ["__version__"]
 
 warn_of_rival_install()
+serve_monarchs_paths()

@@ -95,6 +95,12 @@ _WHERE = {
 _prepared = False
 
 
+# What programs for Monarch reach by private paths (`_src.monarch_paths`), under other names there.
+_ALIASES = {"_EndpointProperty": "EndpointMethod", "_context": "context_variable"}
+_WHERE["_EndpointProperty"] = "monarch._src.actor.endpoint"
+_WHERE["_context"] = "monarch._src.actor.here"
+
+
 def __getattr__(name: str) -> Any:
     if name == "config":
         return import_module("monarch.config")
@@ -103,7 +109,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")
     if module.removeprefix("monarch._src.") in _RUNTIME:
         _prepare()
-    value = globals()[name] = getattr(import_module(module), name)
+    value = globals()[name] = getattr(import_module(module), _ALIASES.get(name, name))
     return value
 
 

@@ -105,8 +105,16 @@ def test_a_concurrent_endpoint_takes_the_options_of_an_endpoint(four: ProcMesh) 
     overlapping.stop().get()
 
 
+def test_a_concurrent_endpoint_wraps_no_endpoint() -> None:
+    with pytest.raises(ValueError, match="method is an endpoint already"):
+
+        @concurrent_endpoint  # type: ignore[arg-type]
+        @endpoint
+        async def method(self: Any) -> None: ...
+
+
 def test_a_concurrent_endpoint_with_options_is_for_async_methods_only() -> None:
-    with pytest.raises(TypeError, match="concurrent_endpoint needs an `async def`"):
+    with pytest.raises(ValueError, match="concurrent_endpoint needs an `async def`"):
 
         @concurrent_endpoint(instrument=False)
         def plain(self: object) -> None: ...

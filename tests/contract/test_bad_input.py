@@ -175,7 +175,7 @@ CASES: list[Case] = [
      lambda m: m.echo.sam.call(1)),
     ("another selection", ValueError, "'all' or 'choose'",
      lambda m: send(m.echo.rank, (), {}, selection="any")),  # type: ignore[arg-type]
-    ("no method of a mesh", TypeError, "a method of an actor mesh",
+    ("no method of a mesh", ValueError, "a method of an actor mesh",
      lambda m: as_endpoint(print)),
     ("negative time-out", ValueError, "timeout=-1",
      lambda m: m.echo.rank.call().get(timeout=-1)),

@@ -204,12 +204,20 @@ def test_as_endpoint_leaves_an_endpoint_as_it_is(adding: Adding) -> None:
     assert as_endpoint(adding.plus_rank) is adding.plus_rank
 
 
-def test_as_endpoint_refuses_a_method_of_the_other_kind(four: ProcMesh) -> None:
+def test_as_endpoint_calls_a_plain_method_of_an_async_actor(four: ProcMesh) -> None:
+    not_sync: Any = four.spawn("async", AsyncAdding)
+    twice = as_endpoint(not_sync.twice)
+    assert twice.call(4).get().values() == [8] * 4
+    assert twice.call(number=5).get().values() == [10] * 4
+    with pytest.raises(ActorError, match="unsupported operand"):
+        twice.call(None).get()
+    assert not_sync.plus_rank.call(0).get().values() == [0, 1, 2, 3]
+
+
+def test_as_endpoint_refuses_an_async_method_of_a_sync_actor(four: ProcMesh) -> None:
     sync, not_sync = four.spawn("adding", Adding), four.spawn("async", AsyncAdding)
     with pytest.raises(ValueError, match=r"Adding.thrice is `async def`, but the endpoints.*plain"):
         as_endpoint(sync.thrice)
-    with pytest.raises(ValueError, match=r"AsyncAdding.twice is plain, but the endpoints.*`async"):
-        as_endpoint(not_sync.twice)
     assert sync.plus_rank.call(0).get().values() == [0, 1, 2, 3]
     assert not_sync.plus_rank.call(0).get().values() == [0, 1, 2, 3]
 

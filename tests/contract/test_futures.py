@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+import sys
+import typing
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from monarch.actor import Actor, Channel, ProcMesh, endpoint, returns_future
+from monarch.actor import (
+    Actor,
+    ActorError,
+    ActorMesh,
+    Channel,
+    Future,
+    Port,
+    PortReceiver,
+    ProcMesh,
+    ValueMesh,
+    endpoint,
+    returns_future,
+)
+from monarch.observe import call_of, cancel_calls, open_calls
 from tests.integration.actors import Echo
 from tests.integration.gates import GateKeeper
 from tests.integration.mortals import Failing
@@ -154,3 +171,113 @@ def test_a_future_of_a_port_is_one_like_any_other() -> None:
     port.send("got")
     assert [coming.get(timeout=60), coming.get(), coming.result()] == ["got"] * 3
     assert coming.exception() is None
+
+
+# --- asyncio's own functions ----------------------------------------------------------------------
+
+
+async def _awaited(future: Future[int]) -> int:
+    return await future
+
+
+async def _by_gather(echo: Any) -> list[int]:
+    return list(await asyncio.gather(*(echo.same.call_one(n) for n in range(3))))
+
+
+async def _by_as_completed(echo: Any) -> list[int]:
+    coming = asyncio.as_completed([echo.same.call_one(n) for n in range(3)])
+    return sorted([await each for each in coming])
+
+
+async def _by_wait(echo: Any) -> list[int]:
+    done, late = await asyncio.wait([echo.same.call_one(n).as_asyncio() for n in range(3)])
+    assert not late
+    return sorted(each.result() for each in done)
+
+
+async def _by_wait_for(echo: Any) -> list[int]:
+    return [await asyncio.wait_for(echo.same.call_one(n), 60) for n in range(3)]
+
+
+async def _by_ensure_future(echo: Any) -> list[int]:
+    return [await asyncio.shield(asyncio.ensure_future(echo.same.call_one(n))) for n in range(3)]
+
+
+async def _by_task_group(echo: Any) -> list[int]:
+    if sys.version_info < (3, 11):
+        tasks = [asyncio.create_task(_awaited(echo.same.call_one(n))) for n in range(3)]
+        return [await task for task in tasks]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_awaited(echo.same.call_one(n))) for n in range(3)]
+    return [task.result() for task in tasks]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [_by_gather, _by_as_completed, _by_wait, _by_wait_for, _by_ensure_future, _by_task_group],
+)
+def test_asyncio_waits_for_futures(four: ProcMesh, way: Callable[[Any], Any]) -> None:
+    echo = four.slice(gpus=0).spawn("echo", Echo)
+    assert asyncio.run(way(echo)) == [0, 1, 2]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.wait wraps awaitables there")
+def test_asyncio_wait_of_a_future_says_how(four: ProcMesh) -> None:
+    echo: Any = four.slice(gpus=0).spawn("echo", Echo)
+
+    async def main() -> None:
+        with pytest.raises(
+            AttributeError, match=r"use future.as_asyncio\(\), as in `await asyncio"
+        ):
+            await asyncio.wait([echo.same.call_one(1)])
+
+    asyncio.run(main())
+
+
+def test_a_task_of_a_future_says_how(four: ProcMesh) -> None:
+    echo: Any = four.slice(gpus=0).spawn("echo", Echo)
+
+    async def main() -> None:
+        answer = echo.same.call_one(1)
+        said = r"<Future \w+, which is no coroutine: .* or give asyncio its as_asyncio\(\)>"
+        with pytest.raises(TypeError, match=said):
+            await asyncio.create_task(answer)
+        assert repr(answer) in ("<Future pending>", "<Future done>")
+        assert await answer == 1
+
+    asyncio.run(main())
+
+
+def test_after_a_wait_for_ran_out_the_endpoint_goes_on_unless_its_call_is_cancelled(
+    four: ProcMesh, gate: GateKeeper
+) -> None:
+    echo: Any = four.slice(gpus=0).spawn("echo", Echo)
+    answer = echo.pass_gate.call_one(gate.gate, 5)
+    queued = echo.same.call_one(6)
+
+    async def main() -> int:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(answer, 0.01)
+        assert [call.endpoint for call in open_calls() if call == call_of(answer)] == ["pass_gate"]
+        call = call_of(queued)
+        assert call is not None
+        cancel_calls([call])
+        with pytest.raises(ActorError, match="CallCancelled"):
+            await queued
+        gate.open()
+        return await answer
+
+    assert asyncio.run(main()) == 5
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [ActorMesh, ValueMesh, Future, Port, PortReceiver, Channel])
+def test_types_are_subscripted_in_annotations(kind: Any) -> None:
+    def annotated(given: kind[Echo]) -> None: ...
+
+    found = typing.get_type_hints(annotated, localns={"kind": kind})["given"]
+    assert typing.get_origin(found) is kind
+    assert typing.get_args(found) == (Echo,)
+    assert pickle.loads(pickle.dumps(found)) == found

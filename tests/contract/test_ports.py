@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -177,6 +178,94 @@ def test_a_message_that_comes_after_a_time_out_is_the_next_one() -> None:
         [receiver.recv().get(timeout=60), receiver.recv().get(timeout=0)]
     port.send(2)
     assert receiver.recv().get(timeout=60) == 2
+
+
+def test_a_future_that_is_dropped_unread_takes_no_message() -> None:
+    port, receiver = Channel[int].open()
+    receiver.recv()  # before the message
+    port.send(1)
+    assert receiver.recv().get(timeout=60) == 1
+    port.send(2)
+    port.send(3)
+    coming = receiver.recv()
+    later = receiver.recv()
+    assert later.get(timeout=60) == 3  # so the other one has its message
+    del coming
+    assert receiver.recv().get(timeout=60) == 2
+
+
+def test_what_is_given_back_stays_in_order() -> None:
+    port, receiver = Channel[int].open()
+    for number in range(20):
+        port.send(number)
+    port.send(20)
+    futures = [receiver.recv() for _ in range(21)]
+    assert futures.pop().get(timeout=60) == 20
+    while futures:
+        futures.pop(len(futures) // 2)
+    assert [receiver.recv().get(timeout=60) for _ in range(20)] == list(range(20))
+
+
+def test_a_message_that_is_given_back_goes_to_the_next_that_waits() -> None:
+    port, receiver = Channel[int].open()
+    first, second = receiver.recv(), receiver.recv()
+    del first
+    port.send(1)
+    assert second.get(timeout=60) == 1
+
+
+def test_a_future_that_only_a_task_waits_for_is_not_dropped() -> None:
+    port, receiver = Channel[int].open()
+
+    async def main() -> int:
+        coming = receiver.recv().as_asyncio()
+        await asyncio.sleep(0)
+        gc.collect()
+        port.send(7)
+        return await asyncio.wait_for(coming, 60)
+
+    assert asyncio.run(main()) == 7
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_once_port_is_not_spent_by_a_future_that_is_dropped(when: str) -> None:
+    port, receiver = Channel[int].open(once=True)
+    if when == "after":
+        receiver.recv()
+    port.send(41)
+    behind, last = Channel[int].open()
+    behind.send(0)
+    last.recv().get(timeout=60)  # so the message is there
+    receiver.recv()
+    held = receiver.recv()
+    with pytest.raises(RuntimeError, match="has been read"):
+        receiver.recv()
+    assert held.get(timeout=60) == 41
+    del held
+    with pytest.raises(RuntimeError, match="has been read"):
+        receiver.recv()
+
+
+def test_futures_that_other_threads_drop_lose_no_message() -> None:
+    port, receiver = Channel[int].open()
+    stop = threading.Event()
+
+    def drops() -> None:
+        while not stop.is_set():
+            receiver.recv()
+
+    droppers = [threading.Thread(target=drops) for _ in range(3)]
+    for thread in droppers:
+        thread.start()
+    try:
+        for number in range(300):
+            port.send(number)
+        found = [receiver.recv().get(timeout=60) for _ in range(300)]
+    finally:
+        stop.set()
+        for thread in droppers:
+            thread.join(60)
+    assert sorted(found) == list(range(300))
 
 
 # --- once -----------------------------------------------------------------------------------------

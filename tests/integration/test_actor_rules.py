@@ -97,7 +97,7 @@ def test_what_is_no_class_is_refused_at_spawn(four: ProcMesh) -> None:
 
 
 def test_concurrent_endpoint_is_for_async_methods_only() -> None:
-    with pytest.raises(TypeError, match="concurrent_endpoint needs an `async def`"):
+    with pytest.raises(ValueError, match="concurrent_endpoint needs an `async def`"):
 
         @concurrent_endpoint  # type: ignore[arg-type]
         def plain(self: object) -> None: ...

@@ -18,6 +18,7 @@ import pytest
 from monarch.actor import (
     Actor,
     ActorError,
+    Channel,
     Extent,
     Port,
     ProcMesh,
@@ -294,9 +295,76 @@ class Refuses:
 
 def test_an_object_that_refuses_to_be_pickled_is_named_with_its_reason(four: ProcMesh) -> None:
     echo = four.spawn("echo", Echo)
-    with pytest.raises(TypeError, match=r"'value' of type Refuses .*I stay here") as caught:
+    with pytest.raises(RuntimeError, match=r"'value' of type Refuses .*I stay here") as caught:
         echo.same.call(Refuses())
     assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+class Closed(LookupError):
+    """An error of a library."""
+
+
+class Picky(Exception):
+    """One that cannot be made of a text alone."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+
+
+class Holds:
+    """Raises that when it is pickled."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.error is not None:
+            raise self.error
+        return {}
+
+
+class Giving(Actor):
+    """Takes, or gives back, what cannot be pickled."""
+
+    def __init__(self, held: Any = None) -> None:
+        self.held = held
+
+    @endpoint
+    def give(self) -> Holds:
+        return Holds(Closed("the store is closed"))
+
+
+def test_an_error_of_getstate_arrives_as_its_own_type_with_the_runtimes_text(
+    four: ProcMesh,
+) -> None:
+    closed = Holds(Closed("the store is closed"))
+    giving = four.spawn("giving", Giving)
+    echo = four.spawn("echo", Echo)
+    said = "Echo.same: argument 'value' of type Holds cannot be sent .*: the store is closed"
+    with pytest.raises(Closed, match=said) as caught:
+        echo.same.call(closed)
+    assert caught.value.__cause__ is closed.error
+    with pytest.raises(Closed, match=r"of type list .* because of value\[1\], a Holds: the store"):
+        echo.same.call([1, closed])
+    with pytest.raises(Closed, match="Giving: argument 'held' of type Holds cannot be sent"):
+        four.spawn("another", Giving, closed)
+    with pytest.raises(Closed, match="a Holds cannot be sent to another process: the store"):
+        Channel[Any].open()[0].send(closed)
+    with pytest.raises(ActorError, match="the value that it returned, a Holds,") as answered:
+        giving.give.call().get()
+    assert isinstance(answered.value.exception, Closed)
+
+
+@pytest.mark.parametrize("error", [KeyError("held"), ValueError("no"), AttributeError("missing")])
+def test_so_does_one_of_pythons_own_types(four: ProcMesh, error: Exception) -> None:
+    with pytest.raises(type(error), match="argument 'value' of type Holds cannot be sent"):
+        four.spawn("echo", Echo).same.call(Holds(error))
+
+
+def test_one_that_cannot_be_made_of_a_text_is_a_type_error_with_the_cause(four: ProcMesh) -> None:
+    with pytest.raises(TypeError, match=r"of type Holds cannot be sent .*3: full") as caught:
+        four.spawn("echo", Echo).same.call(Holds(Picky(3, "full")))
+    assert isinstance(caught.value.__cause__, Picky)
 
 
 class RefusesToBeRebuilt:

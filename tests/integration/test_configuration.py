@@ -103,9 +103,10 @@ def test_time_outs_in_an_order_that_cannot_work_are_refused_and_nothing_is_spawn
 ) -> None:
     before, there = get_global_config(), meshes()
     with pytest.raises(ValueError, match="cleanup_timeout=60 s is longer than liveness=30 s"):
-        configure(cleanup_timeout="1m")
+        configure(cleanup_timeout="1m", liveness="30s")
     assert get_global_config() == before
     monkeypatch.setenv("MONARCH_CLEANUP_TIMEOUT", "1m")
+    monkeypatch.setenv("MONARCH_LIVENESS", "30s")
     with pytest.raises(ValueError, match=r"60 s \(from MONARCH_CLEANUP_TIMEOUT\) is longer than"):
         this_host().spawn_procs()
     assert meshes() == there

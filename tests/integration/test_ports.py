@@ -241,7 +241,7 @@ def test_a_method_that_is_not_marked_says_how_to_call_it(answering: Answering) -
 
 
 def test_as_endpoint_takes_nothing_else() -> None:
-    with pytest.raises(TypeError, match="a method of an actor mesh"):
+    with pytest.raises(ValueError, match="a method of an actor mesh"):
         as_endpoint(len)
 
 

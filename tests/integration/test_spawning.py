@@ -9,12 +9,21 @@ import stat
 import sys
 import sysconfig
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from monarch._src.proc.system import CHILD_VARIABLE
-from monarch.actor import Actor, ActorMesh, Extent, ProcMesh, endpoint, this_host
+from monarch.actor import (
+    Actor,
+    ActorMesh,
+    Extent,
+    ProcMesh,
+    default_bootstrap_cmd,
+    endpoint,
+    this_host,
+)
 from monarch.config import configured
 from tests.integration.actors import Counter, Echo, Teller
 
@@ -231,8 +240,33 @@ def test_another_interpreter_is_executed_and_works_alike(
         assert [world["executable"] for world in worlds] == [str(python)] * 2
         echo = procs.spawn("echo", Echo)
         assert echo.apply.call(lambda x: x + 1, 1).get().values() == [2, 2]
+        nested = procs.spawn("nested", Nested).slice(gpus=0)
+        at = os.pathsep.join(packages), sys.executable
+        own, below, equal = nested.executables.call_one(*at).get(timeout=120)
+        assert below == [str(python), str(python), sys.executable]
+        assert (own, equal) == (str(python), True)
     finally:
         procs.stop().get(timeout=60)
+
+
+class Nested(Actor):
+    """Spawns on its own host, whose interpreter it has inherited."""
+
+    @endpoint
+    def executables(self, path: str, clients: str) -> tuple[str, list[str], bool]:
+        env = {"PYTHONPATH": path}
+        host = this_host()
+        command = replace(default_bootstrap_cmd(), program=clients)
+        meshes = [
+            host.spawn_procs(env=env),
+            host.slice().spawn_procs(env=env),
+            host.spawn_procs(env=env, bootstrap_command=command),  # which comes first
+        ]
+        tellers = [mesh.spawn("teller", Teller) for mesh in meshes]
+        worlds = [teller.process_world.call_one().get(timeout=60) for teller in tellers]
+        variable = "MONARCH_PYTHON_EXECUTABLE" in os.environ
+        equal = host == this_host() and not variable
+        return sys.executable, [world["executable"] for world in worlds], equal
 
 
 LOADED = """

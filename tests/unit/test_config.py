@@ -6,7 +6,9 @@ import math
 import os
 import re
 import threading
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 import pytest
@@ -16,11 +18,13 @@ from hypothesis import strategies as st
 from monarch._src.config import (
     LADDER,
     Settings,
+    _said,  # pyright: ignore[reportPrivateUsage]
     check,
     for_new_procs,
     raw_environment,
     settings,
 )
+from monarch._src.foreign_settings import KINDS
 from monarch.config import (
     clear_runtime_config,
     configure,
@@ -74,7 +78,7 @@ def test_time_outs_that_are_not_set_follow_from_liveness() -> None:
     assert derived() == (10.0, 60.0, 30.0)
     configure(liveness=3)
     assert derived() == (1.0, 6.0, 3.0)
-    configure(cleanup_timeout=2, startup_timeout="2m", message_delivery_timeout="5s")
+    configure(liveness=4, cleanup_timeout=2, startup_timeout="2m", message_delivery_timeout="5s")
     assert derived() == (2.0, 120.0, 5.0)
 
 
@@ -203,15 +207,15 @@ def test_a_time_out_that_could_not_work_is_refused(values: dict[str, object]) ->
 
 # Of each pair the first may not be longer than the second: what is set, and what is said of it.
 INVERTED = [
-    ({"cleanup_timeout": "31s"},
-     "cleanup_timeout=31 s{} is longer than liveness=30 s (the default): procs whose owner is gone",
+    ({"liveness": "30s", "cleanup_timeout": "31s"},
+     "cleanup_timeout=31 s{} is longer than liveness=30 s{}: procs whose owner is gone",
      "Set cleanup_timeout to at most 30 s, or liveness to at least 31 s"),
+    ({"cleanup_timeout": "6s", "message_delivery_timeout": "5s"},
+     "cleanup_timeout=6 s{} is longer than message_delivery_timeout=5 s{}: liveness, which lies",
+     "Set cleanup_timeout to at most 5 s, or message_delivery_timeout to at least 6 s"),
     ({"liveness": "5s", "cleanup_timeout": "6s"},
      "cleanup_timeout=6 s{} is longer than liveness=5 s{}: procs whose owner is gone",
      "Set cleanup_timeout to at most 5 s, or liveness to at least 6 s"),
-    ({"message_delivery_timeout": "29s"},
-     "liveness=30 s (the default) is longer than message_delivery_timeout=29 s{}: a call would be",
-     "Set liveness to at most 29 s, or message_delivery_timeout to at least 30 s"),
     ({"liveness": "1m", "message_delivery_timeout": "59s"},
      "liveness=60 s{} is longer than message_delivery_timeout=59 s{}",
      "Set liveness to at most 59 s, or message_delivery_timeout to at least 60 s"),
@@ -267,6 +271,13 @@ def test_equal_time_outs_are_in_order() -> None:
     assert settings().cleanup_s == settings().delivery_s == settings().liveness
 
 
+@contextmanager
+def _in_silence() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what has moved
+        yield
+
+
 @given(
     st.fixed_dictionaries(
         {},
@@ -280,13 +291,152 @@ def test_whatever_is_accepted_is_in_order_and_whatever_is_refused_is_not(
     values: dict[str, float],
 ) -> None:
     tried = Settings(**values)
-    in_order = tried.cleanup_s <= tried.liveness <= tried.delivery_s
+    low, high = values.get("cleanup_timeout", 0), values.get("message_delivery_timeout", math.inf)
+    in_order = low <= values.get("liveness", min(high, max(low, 30))) <= high
     try:
-        with configured(**values):
+        with _in_silence(), configured(**values):
             assert in_order
-            assert settings() == tried
+            found = settings()
+            assert found.cleanup_s <= found.liveness <= found.delivery_s
+            moved = {} if "liveness" in values else {"liveness": found.liveness}
+            assert found == msgspec.structs.replace(tried, **moved)
     except ValueError:
         assert not in_order
+
+
+MOVING = [
+    ({"message_delivery_timeout": "5s"}, 5.0,
+     "delivery_timeout=5 s moves liveness from 30 s to 5 s, .*cleanup_timeout 1.66667 s, startup_"),
+    ({"cleanup_timeout": "1m"}, 60.0,
+     "cleanup_timeout=60 s moves liveness from 30 s to 60 s, .*startup_timeout 120 s, message_del"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "liveness", "said"), MOVING)
+def test_a_time_out_moves_what_is_not_set_and_says_so_once(
+    values: dict[str, str], liveness: float, said: str
+) -> None:
+    _said.clear()
+    with pytest.warns(UserWarning, match=said) as warned:
+        assert configure(**values)["liveness"] == liveness
+    assert warned[0].filename == __file__
+    configure(**values)
+    assert get_runtime_config().keys() == values.keys()
+    clear_runtime_config()
+    assert settings().liveness == 30.0
+
+
+@pytest.mark.parametrize(("values", "liveness", "said"), MOVING)
+def test_what_has_moved_is_told_to_new_processes_also_where_the_environment_moves_it(
+    values: dict[str, str], liveness: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in values.items():
+        monkeypatch.setenv(f"MONARCH_{key.upper()}", value)
+    _said.clear()
+    assert settings().liveness == liveness
+    with pytest.warns(UserWarning, match=said):
+        told = for_new_procs()
+    assert told["MONARCH_LIVENESS"] == f"{liveness:.9f}s"
+    for name, text in told.items():
+        monkeypatch.setenv(name, text)
+    _said.clear()
+    assert for_new_procs() == told
+
+
+# --- settings of Monarch --------------------------------------------------------------------------
+
+# What Monarch 0.7 has by default, but for those settings that are ours too.
+OF_MONARCH: dict[str, object] = {
+    "actor_spawn_max_idle": "30s", "channel_net_rx_buffer_full_check_interval": "5s",
+    "channel_reconnect_timeout": "1m", "channel_tcp_congestion": "",
+    "channel_tcp_keepalive_idle": "1m", "codec_max_frame_length": 10737418240,
+    "default_encoding": object(), "default_transport": "tcp",
+    "enable_dest_actor_reordering_buffer": True, "enable_file_capture": False,
+    "enable_otel_metrics": True, "enable_otel_tracing": True, "enable_recorder_tracing": True,
+    "enable_sqlite_tracing": False, "enable_unawaited_python_task_traceback": False,
+    "file_log_level": "", "force_file_log": False, "forwarder_flush_timeout": "5s",
+    "get_actor_state_max_idle": "30s", "get_proc_state_max_idle": "1m",
+    "host_spawn_ready_timeout": "30s", "max_cast_dimension_size": 16, "max_cast_fanout": 16,
+    "mesh_admin_addr": "[::]:1729", "mesh_admin_config_dump_bridge_timeout": "5s",
+    "mesh_admin_max_concurrent_resolves": 2, "mesh_admin_pyspy_bridge_timeout": "13s",
+    "mesh_admin_pyspy_client_timeout": "20s", "mesh_admin_pyspy_max_profile_duration": "5m",
+    "mesh_admin_pyspy_timeout": "10s", "mesh_admin_query_child_timeout": "100ms",
+    "mesh_admin_resolve_actor_timeout": "200ms", "mesh_admin_single_host_timeout": "3s",
+    "mesh_admin_tree_timeout": "10s", "mesh_attach_config_timeout": "1m",
+    "mesh_bootstrap_enable_pdeathsig": True, "mesh_orphan_timeout": "1m",
+    "mesh_proc_spawn_max_idle": "30s", "mesh_terminate_concurrency": 16,
+    "mesh_terminate_timeout": "10s", "message_ack_every_n_messages": 1000,
+    "message_ack_time_interval": "500ms", "message_latency_sampling_rate": 0.009999999776482582,
+    "message_ttl_default": 64, "monarch_log_suffix": "", "otel_metric_export_interval": "1s",
+    "pending_actor_delivery_timeout": "30s", "prefix_with_rank": True, "proc_launcher_kind": "",
+    "proc_stop_max_idle": "30s", "process_exit_timeout": "10s",
+    "process_memory_metric_interval": "5m", "pyspy_bin": "", "rdma_cq_poller_per_device": True,
+    "rdma_host_odp": False, "rdma_ibverbs_target": "", "rdma_max_chunk_size_mb": 64,
+    "rdma_max_nics_per_buffer": None, "rdma_min_stripe_size_kb": 512,
+    "rdma_peer_device_affinity": "", "rdma_qp_init_timeout": "30s", "rdma_qps_per_cq": 64,
+    "rdma_qps_per_peer": 4, "rdma_runtime_worker_threads": 4,
+    "rdma_tcp_fallback_parallelism": 1, "read_log_buffer": 100, "scuba_log_enter_exit": False,
+    "sequencer_max_locked_keys": 128, "server_heartbeat_interval": "1s",
+    "split_max_buffer_age": "50ms", "split_max_buffer_size": 5, "stop_actor_timeout": "10s",
+    "stop_grace_period": "10s", "supervision_watchdog_timeout": "2m", "tail_log_lines": 0,
+    "terminated_snapshot_retention": 100, "tokio_worker_threads": None, "use_direct_spawn": False,
+}  # fmt: skip
+ALIKE: dict[str, object] = {
+    "cleanup_timeout": "3s", "enable_log_forwarding": False, "message_delivery_timeout": "30s",
+    "rdma_allow_tcp_fallback": True, "rdma_disable_ibverbs": False, "small_write_threshold": 256,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", OF_MONARCH)
+def test_a_setting_of_monarch_without_effect_is_kept_and_says_so_once(key: str) -> None:
+    _said.clear()
+    value = OF_MONARCH[key]
+    before = settings()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        configure(**{key: value})
+        with configured(**{key: value}) as inside:
+            assert (key in inside) == (value is not None)
+    assert [str(each.message).split(" ")[0] for each in warned] == [key] * (value is not None)
+    assert settings() == before
+    assert get_runtime_config().keys() == {key}
+    assert for_new_procs() == {}
+    clear_runtime_config()
+    assert key not in get_global_config()
+
+
+def test_all_settings_of_monarch_are_accepted_together() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = configure(**OF_MONARCH, **ALIKE)
+    assert found["mesh_admin_pyspy_max_profile_duration"] == 300.0
+    assert found["cleanup_timeout"] == 3.0
+    assert KINDS.keys() == OF_MONARCH.keys()
+
+
+def test_what_there_is_in_place_of_a_setting_of_monarch_is_named() -> None:
+    _said.clear()
+    with pytest.warns(UserWarning, match="; cleanup_timeout is what there is of that kind") as told:
+        configure(stop_actor_timeout="10s")
+    assert told[0].filename == __file__
+    said = r"enable_transport\(\) is what there is"
+    with pytest.warns(UserWarning, match=said) as told, configured(default_transport="tcp"):
+        pass
+    assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [("stop_actor_timeout", "soon", "give a duration"), ("codec_max_frame_length", -1, "at least"),
+     ("prefix_with_rank", "perhaps", "True or False"), ("pyspy_bin", 3, "give text"),
+     ("message_latency_sampling_rate", 1.5, "from 0 to 1"), ("tail_log_lines", True, "at least")],
+)  # fmt: skip
+def test_a_setting_of_monarch_of_the_wrong_type_is_refused(
+    key: str, value: object, said: str
+) -> None:
+    with pytest.raises(TypeError, match=f"^{key}=.*{said}"):
+        configure(**{key: value})
+    assert get_runtime_config() == {}
 
 
 def test_every_rung_names_settings_and_is_kept_by_the_defaults() -> None:

@@ -2,9 +2,10 @@
 
 There is one value for how long silence is tolerated, `liveness`; every time-out of the runtime is
 derived from it unless it is set by itself. Time-outs of which one has to end before another are
-checked together (`LADDER`): an order in which one could not do its work is refused where it is set,
-whichever layers the two come from. Later settings do not reach meshes that exist; the processes of
-a new mesh get those that are in force where it is spawned.
+checked together (`LADDER`), whichever layers they come from. Where one that is set does not fit the
+default of `liveness`, that moves and a warning says so; an order in which one could not do its work
+although all of them are set is refused where it is set. Later settings do not reach meshes that
+exist; the processes of a new mesh get those that are in force where it is spawned.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from __future__ import annotations
 import os
 import re
 import threading
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+
+from monarch._src.foreign_settings import KINDS, without_effect
 
 SPIN_S = 200e-6
 
@@ -173,12 +177,43 @@ _PARSERS: dict[str, Callable[[str, object], Any]] = {
 }
 
 
+def _fraction(key: str, value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1:
+        return float(value)
+    raise TypeError(f"{key}={value!r}: give a number from 0 to 1")
+
+
+def _text_value(key: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"{key}={value!r}: give text")
+
+
+def _anything(_key: str, value: object) -> object:
+    return value
+
+
+def _amount(key: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise TypeError(f"{key}={value!r}: give a whole number of at least 0")
+
+
+_FOREIGN: dict[str, Callable[[str, object], Any]] = {
+    "duration": seconds, "count": _amount, "fraction": _fraction, "flag": _flag,
+    "text": _text_value, "any": _anything,
+}  # fmt: skip
+
+
 def _parsed(
     values: dict[str, object], called: Callable[[str], str] = lambda key: key
 ) -> dict[str, Any]:
     """`called`: what an error calls a key."""
     parsed: dict[str, Any] = {}
     for key, value in values.items():
+        if key in KINDS:
+            parsed[key] = None if value is None else _FOREIGN[KINDS[key]](called(key), value)
+            continue
         if key not in _PARSERS:
             raise ValueError(f"there is no setting {key!r}; {_hint(key)}")
         parsed[key] = None if value is None else _PARSERS[key](called(key), value)
@@ -226,13 +261,19 @@ def check(settings: Settings, source: Callable[[str], str] = lambda _: "") -> No
             "leave the setting out"
         )
     for shorter, longer, otherwise in LADDER:
-        low, high = _in_force(settings, shorter), _in_force(settings, longer)
-        if low > high:
-            raise ValueError(
-                f"{shorter}={low:g} s{source(shorter)} is longer than {longer}={high:g} s"
-                f"{source(longer)}: {otherwise}. Set {shorter} to at most {high:g} s, or "
-                f"{longer} to at least {low:g} s"
-            )
+        _check_pair(settings, shorter, longer, otherwise, source)
+
+
+def _check_pair(
+    settings: Settings, shorter: str, longer: str, otherwise: str, source: Callable[[str], str]
+) -> None:
+    low, high = _in_force(settings, shorter), _in_force(settings, longer)
+    if low > high:
+        raise ValueError(
+            f"{shorter}={low:g} s{source(shorter)} is longer than {longer}={high:g} s"
+            f"{source(longer)}: {otherwise}. Set {shorter} to at most {high:g} s, or "
+            f"{longer} to at least {low:g} s"
+        )
 
 
 def _in_force(settings: Settings, key: str) -> float:
@@ -284,16 +325,60 @@ def _variable(key: str) -> str:
 
 def _merged(runtime: dict[str, Any]) -> Settings:
     environment = _parsed(_environment(), _variable)
-    given = {k: v for k, v in {**environment, **runtime}.items() if v is not None}
-    merged = Settings(**given)
+    both = {**environment, **runtime}
+    given = {k: v for k, v in both.items() if v is not None and k not in KINDS}
 
     def source(key: str) -> str:
         if key not in given:
             return " (the default)" if key == "liveness" else " (derived from liveness)"
         return "" if key in runtime else f" (from {_variable(key)})"
 
+    merged = Settings(**given)
+    if "liveness" not in given:
+        merged = _with_liveness_moved(merged, source)
     check(merged, source)
     return merged
+
+
+def _with_liveness_moved(merged: Settings, source: Callable[[str], str]) -> Settings:
+    """With `liveness`, which is not set, as near to its default as those that are set allow."""
+    low, high = merged.cleanup_timeout, merged.message_delivery_timeout
+    fits = merged.liveness
+    if low is not None and high is not None:
+        between = "liveness, which lies between the two, has no place"
+        _check_pair(merged, "cleanup_timeout", "message_delivery_timeout", between, source)
+    if high:
+        fits = min(fits, high)
+    if low:
+        fits = max(fits, low)
+    return merged if fits == merged.liveness else msgspec.structs.replace(merged, liveness=fits)
+
+
+def _moved(merged: Settings, runtime: Mapping[str, Any]) -> str:
+    """What to say if `liveness` is not its default, and nothing has set it."""
+    if merged.liveness == Settings().liveness or runtime.get("liveness") is not None:
+        return ""
+    if "liveness" not in runtime and "liveness" in _environment():
+        return ""
+    shorter = merged.liveness < Settings().liveness
+    cause = "message_delivery_timeout" if shorter else "cleanup_timeout"
+    derived = ", ".join(
+        f"{key} {_in_force(merged, key):g} s" for key in _IN_FORCE if getattr(merged, key) is None
+    )
+    return (
+        f"{cause}={_in_force(merged, cause):g} s moves liveness from {Settings().liveness:g} s to "
+        f"{merged.liveness:g} s, and what follows from it: {derived}. Set liveness too to say so "
+        "yourself"
+    )
+
+
+_said: set[str] = set()
+
+
+def _warn_once(text: str, stacklevel: int) -> None:
+    if text and text not in _said:
+        _said.add(text)
+        warnings.warn(text, UserWarning, stacklevel=stacklevel + 1)
 
 
 def settings() -> Settings:
@@ -317,7 +402,12 @@ def for_new_procs() -> dict[str, str]:
     with _lock:
         runtime = _configured()
     given = {**_parsed(_environment(), _variable), **runtime}
-    return {_variable(key): _as_text(value) for key, value in given.items()}
+    merged = _merged(runtime)
+    moved = _moved(merged, runtime)
+    if moved:  # there it is set, and nobody is told again
+        _warn_once(moved, 3)
+        given["liveness"] = merged.liveness
+    return {_variable(key): _as_text(value) for key, value in given.items() if key not in KINDS}
 
 
 def _as_text(value: Any) -> str:
@@ -332,7 +422,8 @@ def configure(**values: object) -> dict[str, Any]:
     """Set settings for what is made from now on; returns all settings in force.
 
     A None takes a setting back: it is as if nothing had set it. What is set while a block of
-    `configured` runs ends with the block.
+    `configured` runs ends with the block. Settings of Monarch that have no effect here are kept,
+    and a UserWarning says so, once each; another one says where a time-out moves `liveness`.
 
     Raises:
         ValueError: an unknown key (the nearest names are listed), a value that cannot work, or
@@ -341,9 +432,19 @@ def configure(**values: object) -> dict[str, Any]:
     """
     parsed = _parsed(values)
     with _lock:
-        _merged({**_configured(), **parsed})
+        runtime = {**_configured(), **parsed}
+        merged = _merged(runtime)
+    _warn_of(parsed, _moved(merged, runtime), 2)
+    with _lock:
         _layers[-1].update(parsed)
     return get_global_config()
+
+
+def _warn_of(parsed: Mapping[str, Any], moved: str, stacklevel: int) -> None:
+    for key, value in parsed.items():
+        if key in KINDS and value is not None:
+            _warn_once(without_effect(key), stacklevel + 1)
+    _warn_once(moved, stacklevel + 1)
 
 
 @contextmanager
@@ -354,9 +455,11 @@ def configured(**values: object) -> Generator[dict[str, Any], None, None]:
     """
     parsed = _parsed(values)
     with _lock:
-        _merged({**_configured(), **parsed})
+        runtime = {**_configured(), **parsed}
+        merged = _merged(runtime)
         _layers.append(parsed)
     try:
+        _warn_of(parsed, _moved(merged, runtime), 3)
         yield get_global_config()
     finally:
         with _lock:
@@ -364,8 +467,11 @@ def configured(**values: object) -> Generator[dict[str, Any], None, None]:
 
 
 def get_global_config() -> dict[str, Any]:
-    """All settings in force, by name."""
-    return msgspec.structs.asdict(settings())
+    """All settings in force, by name, and those of Monarch without effect that are set."""
+    with _lock:
+        runtime = _configured()
+    foreign = {k: v for k, v in runtime.items() if k in KINDS and v is not None}
+    return {**msgspec.structs.asdict(_merged(runtime)), **foreign}
 
 
 def get_runtime_config() -> dict[str, Any]:

@@ -25,7 +25,6 @@ from monarch._src.data.transfer import Op
 from monarch._src.data.transport import Piece, Unable
 from monarch.config import configured
 from monarch.rdma import get_rdma_backend
-from tests.support import fake_cuda
 from tests.support.fake_cuda import LAUNCH_FAILED, FakeDriver
 from tests.support.fake_gpu_arrays import DeviceArray
 from tests.unit.data.gpus import FAR, fake, handle_of
@@ -321,15 +320,7 @@ def test_memory_of_a_gpu_is_read_and_written_in_its_own_process(
 
 
 @pytest.mark.usefixtures("fake")
-def test_the_backend_of_memory_of_gpus_is_cuda_ipc_where_there_is_one() -> None:
-    assert get_rdma_backend("cuda") == "cuda_ipc"
-
-
-def test_the_backend_of_memory_of_gpus_is_tcp_or_none_where_there_is_none() -> None:
-    fake_cuda.install(visible=())
-    try:
-        assert get_rdma_backend("cuda") == "tcp"
-        with configured(rdma_allow_tcp_fallback=False):
-            assert get_rdma_backend("cuda") == "none"
-    finally:
-        fake_cuda.uninstall()
+def test_the_backend_of_memory_of_gpus_between_hosts_is_tcp_or_none() -> None:
+    assert get_rdma_backend("cuda") == "tcp"
+    with configured(rdma_allow_tcp_fallback=False):
+        assert get_rdma_backend("cuda") == "none"

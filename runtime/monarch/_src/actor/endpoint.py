@@ -189,10 +189,15 @@ class _PortEndpointDecorator(Protocol):
 def _make(
     method: Any, *, concurrent: bool, by_port: bool, instrument: bool
 ) -> EndpointMethod[Any, Any]:
-    if concurrent and not inspect.iscoroutinefunction(method):
-        raise TypeError(f"@concurrent_endpoint needs an `async def`; {method!r} is none")
+    if concurrent and isinstance(method, EndpointMethod):
+        raise ValueError(
+            f"{method.name} is an endpoint already, which @concurrent_endpoint does not wrap: mark "
+            "it with @concurrent_endpoint only, and give that the options"
+        )
     if not callable(method) or isinstance(method, (type, staticmethod, classmethod)):
         raise TypeError(f"@endpoint marks methods; {method!r} is none")
+    if concurrent and not inspect.iscoroutinefunction(method):
+        raise ValueError(f"@concurrent_endpoint needs an `async def`; {method!r} is none")
     return EndpointMethod(
         cast("Callable[..., Any]", method),
         concurrent=concurrent,

@@ -357,6 +357,11 @@ class Future(Waitable, Generic[R]):
             except BaseException as error:
                 mirror.set_exception(error)
 
+        def give_up(done: asyncio.Future[R]) -> None:
+            if done.cancelled():
+                self.given_up = True
+
+        mirror.add_done_callback(give_up)  # which also keeps this future while that one is kept
         waiter = self._when_done()
         waiter.add_done_callback(copy)
         watched = None if self.done else self._watched(waiter)
@@ -431,6 +436,8 @@ class Future(Waitable, Generic[R]):
             )
 
         def __getattr__(self, name: str) -> NoReturn:
+            if name in _OF_ASYNCIO:
+                raise AttributeError(_NO_ASYNCIO.format(name=name), name=name, obj=self)
             # Only of what is not there. Who asks what an object can do asks for private names.
             hint = "" if name.startswith("_") or name == "source" else _NO_ANSWER.format(name=name)
             raise AttributeError(
@@ -440,7 +447,10 @@ class Future(Waitable, Generic[R]):
 
     def __repr__(self) -> str:
         state = "pending" if not self.done else "failed" if self._error is not None else "done"
-        return f"<Future {state}>"
+        # asyncio says what it was given in place of a coroutine, and no more than that.
+        caller = sys._getframe(1).f_globals.get("__name__", "")  # pyright: ignore[reportPrivateUsage]
+        hint = _NO_COROUTINE if str(caller).startswith("asyncio.") else ""
+        return f"<Future {state}{hint}>"
 
 
 def _owed_by(pending: Any) -> str:
@@ -467,6 +477,15 @@ def _nothing() -> None:
     pass
 
 
+_OF_ASYNCIO = ("add_done_callback", "remove_done_callback", "get_loop", "cancel", "cancelled")
+_NO_ASYNCIO = (
+    "this Future is awaited like one of asyncio's, but is bound to no loop and has no {name!r}: "
+    "use future.as_asyncio(), as in `await asyncio.wait([f.as_asyncio() for f in futures])`. What "
+    "an endpoint does is cancelled by monarch.observe.cancel_calls"
+)
+_NO_COROUTINE = (
+    ", which is no coroutine: `await` it inside an `async def`, or give asyncio its as_asyncio()"
+)
 _NO_ANSWER = (
     ": it is the answer to come; get() it, or await it, first: "
     "`mesh.endpoint.call(...).get().{name}`"

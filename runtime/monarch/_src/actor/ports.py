@@ -9,13 +9,19 @@ A port is also how an endpoint answers: a call's own number is one, so `explicit
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
 
 from monarch._src.actor.context import current
 from monarch._src.actor.future import Future
 from monarch._src.actor.remote import error_for, pack_exception, rebuild, ship, unpack, unship
 from monarch._src.actor.runtime import Runtime, is_forked, runtime
+from monarch._src.actor.unpicklable import as_refusal
 from monarch._src.core.metrics import EndpointCounts
 from monarch._src.logs.written import LONG_NS, WRITTEN
 from monarch._src.net.baton import FORKED
@@ -76,9 +82,8 @@ class Port(Generic[R]):
         try:
             payload = ship(value, loose=True)
         except Exception as error:
-            raise TypeError(
-                f"a {type(value).__qualname__} cannot be sent to another process: {error}"
-            ) from error
+            said = f"a {type(value).__qualname__} cannot be sent to another process: {error}"
+            raise as_refusal(said, error) from error
         self._post(OK, payload)
 
     def exception(self, error: BaseException) -> None:
@@ -149,39 +154,108 @@ def unheeded(port: Port[R]) -> Port[R]:
     return _port(port.node, port.address, port.number, 0, False, False)
 
 
-class _Awaited:
-    """A future for a message, and whether it is to say who sent that."""
+class _Message(msgspec.Struct, eq=False):
+    """What came to a port; `number` counts the messages of one receiver."""
 
-    __slots__ = ("future", "ranked")
+    number: int
+    rank: int
+    status: int
+    payload: Payload
 
-    def __init__(self, future: Future[Any], ranked: bool) -> None:
-        self.future = future
+
+class _Received(Future[R]):
+    """The future of one `recv()`.
+
+    It has a claim to the next message until its outcome is looked at. Dropped before that, it gives
+    the message back, or its place in the queue.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_message",
+        "_rank",
+        "_receiver",
+        "_stopped_waiting",
+        "claim",
+        "ranked",
+    )
+
+    def __init__(self, receiver: PortReceiver[Any], claim: int, *, ranked: bool) -> None:
+        """`claim`: its place among the futures of that receiver."""
+        self._stopped_waiting = False
+        super().__init__(*receiver.waits)
+        self._receiver = weakref.ref(receiver)
+        self._message: _Message | None = None
+        self._rank = 0
+        self.claim = claim
         self.ranked = ranked
 
-    def settle(self, rank: int, status: int, payload: Payload) -> None:
+    def give(self, message: _Message) -> None:
         """This is the message."""
+        self._message = message
+        self._rank = message.rank
+        self.settle(partial(decoded, message.status, message.payload))  # without a cycle
 
-        def decode() -> Any:
-            value = decoded(status, payload)
-            return (rank, value) if self.ranked else value
+    @property
+    def is_read(self) -> bool:
+        """Whether its outcome was looked at."""
+        return self.done and self._message is None
 
-        self.future.settle(decode)
+    @property
+    def given_up(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the last wait for it has ended without it."""
+        return self._stopped_waiting
+
+    @given_up.setter
+    def given_up(self, value: bool) -> None:
+        if value and not self._stopped_waiting:
+            receiver = self._receiver()
+            if receiver is not None:
+                receiver.given_up.append(weakref.ref(self))
+        self._stopped_waiting = value
+
+    def on_done(self, callback: Callable[[], None], *, receives: bool = False) -> None:
+        # What waits for it may not refer to it: an asyncio future does not.
+        receiver = self._receiver()
+        if receiver is not None:
+            receiver.hold(self)
+        super().on_done(callback, receives=receives)
+
+    def _result(self) -> R:
+        try:
+            value: Any = super()._result()
+        finally:
+            if self._decode is None:  # else the stack was too full: it can be had later
+                self._message = None
+        return cast(R, (self._rank, value)) if self.ranked else value
+
+    def __del__(self) -> None:
+        # On any thread, and maybe in the midst of anything, when the garbage collector runs.
+        receiver = self._receiver()
+        if receiver is not None and not self.is_read:
+            receiver.dropped(self._message)
 
 
 class PortReceiver(Generic[R]):
     """The receiving end; stays where it was made.
 
     The port is closed when nobody has this any more, nor waits for one of its futures.
+
+    Invariants: under the lock, no message waits while a future does, and messages are in the order
+    in which they came. What a dropped future gives back is put in order by the thread that has the
+    lock, or by the next one: a finalizer may interrupt either.
     """
 
     def __init__(self, run: Runtime, *, once: bool) -> None:
-        self._runtime = run
+        self.waits = run.waits()
         self._once = once
-        self._taken = False
         self._lock = GuardedLock()
-        self._messages: deque[tuple[int, int, Payload]] = deque()
-        self._waiting: deque[_Awaited] = deque()
-        self._unread: deque[_Awaited] = deque()  # settled when nobody waited for them any more
+        self._came = self._asked = 0
+        self._messages: deque[_Message] = deque()
+        self._claims: deque[weakref.ref[_Received[Any]]] = deque()  # oldest first
+        self._held: set[_Received[Any]] = set()  # claims that something waits for
+        self._returned: deque[_Message | None] = deque()  # by finalizers; None: a mere claim
+        self.given_up: deque[weakref.ref[_Received[Any]]] = deque()
         self.number = run.open_port(self)
 
     def __repr__(self) -> str:
@@ -189,6 +263,9 @@ class PortReceiver(Generic[R]):
 
     def recv(self) -> Future[R]:
         """The next message. A future that timed out, or whose await was cancelled, loses none.
+
+        Futures get messages in the order in which they were asked for. One that is dropped before
+        its outcome was looked at takes none, and leaves a once-port unread.
 
         Raises:
             RuntimeError: a once-port that has been read.
@@ -203,43 +280,86 @@ class PortReceiver(Generic[R]):
         return _RankedReceiver(self)
 
     def _next(self, *, ranked: bool) -> Future[Any]:
+        self._tidy()
         with self._lock:
-            awaited = self._given_up()
-            if awaited is not None:
-                awaited.ranked = ranked
-                awaited.future.given_up = False
-                return awaited.future
-            if self._once and self._taken:
+            future = self._oldest_given_up()
+            if future is not None:
+                future.ranked = ranked
+                future.given_up = False
+            elif self._once and self._is_taken():
                 raise RuntimeError("this port takes one message, and it has been read")
-            self._taken = True
-            future = self._runtime.new_future()
-            awaited = _Awaited(future, ranked)
-            if self._messages:
-                awaited.settle(*self._messages.popleft())
             else:
-                future.source = self
-                self._waiting.append(awaited)
-            return future
+                self._asked += 1
+                future = _Received[Any](self, self._asked, ranked=ranked)
+                if self._messages:
+                    future.give(self._messages.popleft())
+                else:
+                    future.source = self
+                    self._claims.append(weakref.ref(future))
+        self._tidy()
+        return future
+
+    def _is_taken(self) -> bool:
+        """Of a once-port: whether its message, or the claim to it, is somebody's."""
+        if self._messages:
+            return False
+        return bool(self._came) or any(claim() is not None for claim in self._claims)
+
+    def _oldest_given_up(self) -> _Received[Any] | None:
+        """Of the futures whose wait has ended without them, the first. Under the lock."""
+        found: list[_Received[Any]] = []
+        for _ in range(len(self.given_up)):
+            future = self.given_up.popleft()()
+            if future is not None and future.given_up and not future.is_read:
+                found.append(future)
+        found.sort(key=lambda future: future.claim)
+        self.given_up.extend(map(weakref.ref, found[1:]))
+        return found[0] if found else None
 
     def deliver(self, rank: int, status: int, payload: Payload) -> None:
         """A message came. On the thread that receives."""
         with self._lock:
-            if not self._waiting:
-                self._messages.append((rank, status, payload))
-                return
-            awaited = self._waiting.popleft()
-            awaited.future.source = None
-            awaited.settle(rank, status, payload)
-            if awaited.future.given_up:
-                self._unread.append(awaited)
+            self._came += 1
+            self._place(_Message(self._came, rank, status, payload))
+        self._tidy()
 
-    def _given_up(self) -> _Awaited | None:
-        """A future that somebody stopped waiting for: what it gets is the next message."""
-        while self._unread:
-            awaited = self._unread.popleft()
-            if awaited.future.given_up:  # not looked at since
-                return awaited
-        return next((one for one in self._waiting if one.future.given_up), None)
+    def hold(self, future: _Received[Any]) -> None:
+        """Keep a future that something waits for, until its message has come. Any thread."""
+        with self._lock:
+            if not future.done:
+                self._held.add(future)
+        self._tidy()
+
+    def dropped(self, message: _Message | None) -> None:
+        """A future is gone at which nobody has looked. In a finalizer."""
+        self._returned.append(message)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Put in order what dropped futures have given back. Never blocks."""
+        while self._returned and self._lock.enter_if_free():
+            try:
+                while self._returned:
+                    message = self._returned.popleft()
+                    self._claims = deque(ref for ref in self._claims if ref() is not None)
+                    if message is not None:
+                        self._place(message)
+            finally:
+                self._lock.leave()
+
+    def _place(self, message: _Message) -> None:
+        """Give a message to the oldest claim, or keep it in order. Under the lock."""
+        while self._claims:
+            future = self._claims.popleft()()
+            if future is not None:
+                self._held.discard(future)
+                future.source = None
+                future.give(message)
+                return
+        at = len(self._messages)
+        while at and self._messages[at - 1].number > message.number:
+            at -= 1
+        self._messages.insert(at, message)
 
 
 class _RankedReceiver(PortReceiver[tuple[int, R]]):

@@ -25,7 +25,7 @@ from monarch._src.actor.context import ActorId, ActorInstance, Context
 from monarch._src.actor.cycles import Cycles
 from monarch._src.actor.ends import Ends
 from monarch._src.actor.enquiries import Enquiries
-from monarch._src.actor.future import PAUSES, Future
+from monarch._src.actor.future import PAUSES, Future, Prober
 from monarch._src.actor.keeping import Ownership
 from monarch._src.actor.output_barrier import OutputBarrier
 from monarch._src.actor.payloads import Payloads
@@ -43,6 +43,7 @@ from monarch._src.core.waiting import Waiting
 from monarch._src.events import ProcReady, bus
 from monarch._src.failures import RankFailure
 from monarch._src.logs.written import WRITTEN
+from monarch._src.net.baton import Baton
 from monarch._src.net.directory import address_of
 from monarch._src.net.node import Node
 from monarch._src.proc.board import Slot
@@ -290,6 +291,10 @@ class Runtime:
     def new_future(self) -> Future[Any]:
         """A future that threads of this process can wait for."""
         return Future(self._baton, self._prober)
+
+    def waits(self) -> tuple[Baton, Prober]:
+        """What a Future of a kind of its own is made with."""
+        return self._baton, self._prober
 
     # --- messages -----------------------------------------------------------------------------
 

@@ -137,19 +137,18 @@ def as_endpoint(
     """An endpoint of a method that is not marked as one, as in `as_endpoint(mesh.method).call()`.
 
     Raises:
-        TypeError: it is no method of an actor mesh.
-        ValueError: it is `async def` on a sync actor, or the other way round.
+        ValueError: it is no method of an actor mesh, or it is `async def` and the actor has no loop
+            to run it on. A plain method of an async actor keeps its loop busy meanwhile.
     """
     if isinstance(method, Endpoint):
         return method  # pyright: ignore[reportUnknownVariableType]
     if not isinstance(method, PlainMethod):
-        raise TypeError(f"as_endpoint takes a method of an actor mesh, not {method!r}")
+        raise ValueError(f"as_endpoint takes a method of an actor mesh, not {method!r}")
     function = method.function
-    if inspect.iscoroutinefunction(function) != method.is_async:
-        kinds = ("`async def`", "plain") if not method.is_async else ("plain", "`async def`")
+    if inspect.iscoroutinefunction(function) and not method.is_async:
         raise ValueError(
-            f"{method.target.class_name}.{function.__name__} is {kinds[0]}, but the endpoints of "
-            f"that actor are {kinds[1]}"
+            f"{method.target.class_name}.{function.__name__} is `async def`, but the endpoints of "
+            "that actor are plain: it has no loop to run it on"
         )
     made: EndpointMethod[Any, Any] = EndpointMethod(function, by_port=explicit_response_port)
     return Endpoint(method.runtime, method.target, made)

@@ -25,8 +25,8 @@ CLASS = "class"
 
 
 def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(*args: Any) -> Any:
-        return function(*args)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
 
     return call
 
@@ -80,6 +80,8 @@ class ServedEndpoints:
             function = getattr(self._class.cls, name, None)
             if not inspect.isfunction(function):
                 raise AttributeError(f"{self._class.name} has no endpoint {name!r}")
+            if self._class.is_async and not inspect.iscoroutinefunction(function):
+                function = _awaited(function)
             method = EndpointMethod[Any, Any](function)
         if not method.instrument:
             return Served(method, None)

@@ -7,6 +7,7 @@ attributes, closures, classes and what their code uses for the innermost thing t
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any, cast
@@ -16,6 +17,9 @@ from monarch._src.actor.remote import ship
 DEEPEST = 20
 MOST_LOOKED_INTO = 1000  # things in one container
 _USES = ", which uses "
+_PICKLE_METHODS = frozenset(
+    ("__getstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
+)
 _MADE_ANEW = ("__dict__", "__weakref__", "_abc_impl")  # of a class, where it is rebuilt
 _NOTEBOOKS_OWN = (
     "lines with % and ! are the notebook's own; subprocess.run(...) runs a command on a rank"
@@ -29,8 +33,11 @@ def unpicklable(
     kwargs: dict[str, Any],
     error: Exception,
     what: object = None,
-) -> tuple[TypeError, Exception | None]:
+) -> tuple[Exception, Exception | None]:
     """The error that names what of a call cannot be pickled, and its cause if that tells more.
+
+    It is a TypeError, unless a class's own `__getstate__` or `__reduce__` has raised: then it is of
+    the type of that error.
 
     Args:
         who: what is called, as `Trainer.step`.
@@ -38,7 +45,7 @@ def unpicklable(
         error: what pickling all of it raised.
         what: goes along with the arguments: an actor's class, say.
     """
-    told = TypeError(_told(who, signature, args, kwargs, error, what))
+    told = as_refusal(_told(who, signature, args, kwargs, error, what), error)
     return told, None if _NOTEBOOKS_OWN in str(told) else error
 
 
@@ -64,7 +71,25 @@ def _told(
     return f"{who} cannot be sent to another process: {at}{why}"
 
 
-def unpicklable_answer(value: object, error: Exception) -> TypeError:
+def as_refusal(text: str, error: Exception) -> Exception:
+    """The error with that text: of the type of `error` if a user's method of pickling raised it."""
+    if _raised_by_a_class(error):
+        try:
+            made = type(error)(text)
+            if type(made) is type(error) and text in " ".join(map(str, made.args)):
+                return made
+        except Exception:
+            pass  # its constructor takes something else
+    return TypeError(text)
+
+
+def _raised_by_a_class(error: Exception) -> bool:
+    """Whether one of the methods by which classes say how they are pickled has raised that."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code.co_name in _PICKLE_METHODS for frame, _ in frames)
+
+
+def unpicklable_answer(value: object, error: Exception) -> Exception:
     """The error that names what of an answer cannot be pickled; `error` is what that raised."""
     said = f"the value that it returned, a {_type_of(value)}, cannot be sent to another process"
     if inspect.isgenerator(value) or inspect.isasyncgen(value):
@@ -72,7 +97,7 @@ def unpicklable_answer(value: object, error: Exception) -> TypeError:
     if inspect.iscoroutine(value):
         value.close()  # nobody can await it any more
         return TypeError(f"{said}: await it in an `async def` endpoint")
-    return TypeError(f"{said}{_why('it', value, error)}")
+    return as_refusal(f"{said}{_why('it', value, error)}", error)
 
 
 def _why(name: str, value: object, cause: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from monarch._src.actor.runtime import runtime_or_none
 from monarch._src.config import settings
@@ -84,34 +85,29 @@ def backend_of(handle: Handle) -> str:
                 found = pair.choice.best(names) or "none"
                 return _last_resort() if found == "tcp" else found
     if handle.gpu:
-        return get_rdma_backend("cuda") if "cuda_ipc" in suited(handle) else _last_resort()
-    found = get_rdma_backend()
-    return "shm" if handle.shared and found == "cma" else found
+        usable = "cuda_ipc" in suited(handle) and not why_no_gpu()
+        return "cuda_ipc" if usable else _last_resort()
+    if "cma" in suited(handle) and cma.works_here() is None:
+        return "shm" if handle.shared else "cma"
+    return get_rdma_backend()
 
 
-def get_rdma_backend(device: str = "cpu") -> str:
-    """The fastest transport that memory of that kind of device can be moved by, on this host.
+def get_rdma_backend(device: str = "cpu") -> Literal["ibverbs", "tcp", "none"]:
+    """What moves memory of that kind of device between hosts.
 
-    Of `"cpu"`, any memory: `cma` where one process may look into another, else `ibverbs` over an
-    RDMA card, else `tcp`. Of `"cuda"`, a GPU's: `cuda_ipc` where this process can use a GPU, else
-    `tcp`. `none` if TCP may not be used (`rdma_allow_tcp_fallback`). Which one a pair uses is
-    decided by a probe; see `transports()`.
+    Of `"cpu"`: `ibverbs` over an RDMA card, else `tcp`. Of `"cuda"`, a GPU's: `tcp`. `none` if TCP
+    may not be used (`rdma_allow_tcp_fallback`). Two processes of one host have faster ways (`shm`,
+    `cma`, `cuda_ipc`): `transports()` and `RDMABuffer.backend` say which they use.
 
     Raises:
         ValueError: there is no memory of such a device that could be moved.
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device={device!r}: memory of 'cpu' or 'cuda' is moved")
-    if device == "cuda":
-        return _last_resort() if why_no_gpu() else "cuda_ipc"
-    if cma.works_here() is None:
-        return "cma"
-    if is_ibverbs_available():
-        return "ibverbs"
-    return _last_resort()
+    return "ibverbs" if device == "cpu" and is_ibverbs_available() else _last_resort()
 
 
-def _last_resort() -> str:
+def _last_resort() -> Literal["tcp", "none"]:
     return "tcp" if settings().rdma_allow_tcp_fallback else "none"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from types import GenericAlias
 from typing import Any, cast
 
 from monarch._src.actor.answers import OneCall
@@ -132,7 +133,12 @@ class ActorMesh(MeshTrait):
 
     Beside them it has what every mesh has, `initialized` and `stop`; who the actors are it tells by
     `name`, `class_name`, `procs` and `uid`, unless an endpoint has that name.
+
+    `ActorMesh[Trainer]` is for annotations; at run time it is `ActorMesh`.
     """
+
+    def __class_getitem__(cls, item: Any, /) -> GenericAlias:
+        return GenericAlias(cls, item)
 
     def __init__(self, runtime: Runtime, actors: Actors, region: Region) -> None:
         self._runtime = runtime

@@ -55,6 +55,7 @@ from monarch._src.mesh.session import (
     session_for_client,
     shutdown_context,
 )
+from monarch._src.proc.execute import inherited_python
 from monarch._src.proc.system import free_descriptors, raise_fd_limit
 from monarch._src.shape import Extent, MeshTrait, NDSlice, Region
 from monarch._src.wire.messages import Bootstrap, Shutdown, SpawnProcs, StopMesh
@@ -185,8 +186,11 @@ class HostMesh(MeshTrait):
         environments = _environments(
             for_new_procs(), env_for(env, extent, elsewhere=elsewhere), elsewhere
         )
+        # An explicit command comes before the interpreter that this proc only inherited.
+        gives_way = bootstrap_command is not None and self._python == inherited_python()
+        python = "" if gives_way else self._python
         commands = commands_for(
-            bootstrap_command, self._python, environments, numactl, extent, elsewhere=elsewhere
+            bootstrap_command, python, environments, numactl, extent, elsewhere=elsewhere
         )
         if not elsewhere:
             _make_room_for(len(region))
@@ -360,10 +364,13 @@ def _when_all_done(run: Runtime, futures: Sequence[Future[None]]) -> Future[None
 
 
 def this_host() -> HostMesh:
-    """The host this code runs on, as a mesh without dims."""
+    """The host this code runs on, as a mesh without dims.
+
+    In a process of hosts that had `with_python_executable`, with that interpreter.
+    """
     run = runtime_or_none()
     sites = (run.site,) if run is not None and run.site else ()
-    return HostMesh(Region.of_extent(Extent((), ())), sites=sites)
+    return HostMesh(Region.of_extent(Extent((), ())), inherited_python(), sites)
 
 
 def hosts_of(sites: Sequence[str]) -> HostMesh:

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias, TypeVar, cast
 import msgspec
 
 from monarch._src.actor.remote import ship
-from monarch._src.proc.execute import ENTRY_ARGUMENTS
+from monarch._src.actor.unpicklable import as_refusal
+from monarch._src.proc.execute import ENTRY_ARGUMENTS, PYTHON_VARIABLE
 from monarch._src.proc.hardware import (
     CUDA,
     list_text,
@@ -100,10 +101,9 @@ def bootstrap_payload(function: BootstrapFunction) -> Payload:
     try:
         return ship(function)
     except Exception as error:
-        raise TypeError(
-            f"the bootstrap function {getattr(function, '__qualname__', function)} cannot be sent "
-            f"to another process: {error}"
-        ) from error
+        name = getattr(function, "__qualname__", function)
+        said = f"the bootstrap function {name} cannot be sent to another process: {error}"
+        raise as_refusal(said, error) from error
 
 
 # --- environment ----------------------------------------------------------------------------------
@@ -284,7 +284,8 @@ def commands_for(
         if asked is not None:
             command = _checked_command(command, rank, elsewhere)
         elif python:
-            command = replace(default_bootstrap_cmd(), program=python)
+            own = {PYTHON_VARIABLE: python}
+            command = replace(default_bootstrap_cmd(), program=python, env=own)
         elif before or any(name.startswith(_READ_AT_START) for name in added):
             command = default_bootstrap_cmd()
         found.append(None if command is None else _launch(command, before, rank))

@@ -38,7 +38,7 @@ class Sieve:
         with self._lock:
             now, window_s = self._streams.came(mesh, rank, lines)
         if window_s is not None:
-            background.submit(self._when_over(mesh, window_s), self._run.new_future())
+            background.submit(self._when_over(mesh, window_s))
         return now
 
     async def _when_over(self, mesh: int, window_s: float) -> None:

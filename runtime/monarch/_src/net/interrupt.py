@@ -493,6 +493,20 @@ class GuardedLock:
         self._lock.release()
         guard.__exit__(kind, *error)
 
+    def enter_if_free(self) -> bool:
+        """Take the lock unless a thread has it, this one included; `leave` gives it back."""
+        guard = uninterrupted()
+        guard.__enter__()
+        if self._lock.acquire(blocking=False):
+            self._guards.append(guard)
+            return True
+        guard.__exit__(None, None, None)
+        return False
+
+    def leave(self) -> None:
+        """Give the lock back after `enter_if_free`."""
+        self.__exit__(None)
+
 
 def guard_for_this_thread() -> Guard | NoGuard:
     """The same for a wait, which lets through what it was held back when it blocks."""

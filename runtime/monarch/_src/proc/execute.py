@@ -23,9 +23,11 @@ from monarch._src.wire.messages import Command
 
 BOOT_VARIABLE = "MONARCH_BOOT"
 LIFELINE_VARIABLE = "MONARCH_LIFELINE"
+PYTHON_VARIABLE = "MONARCH_PYTHON_EXECUTABLE"
 ENTRY_ARGUMENTS = ("-m", "monarch._src.proc.executed")
 NO_LIFELINE = -1
 Main: TypeAlias = Callable[[Boot, int], int]
+_inherited_python = ""
 
 
 def execute(command: Command, env: dict[str, str | None], boot: Boot, lifeline: int) -> NoReturn:
@@ -57,6 +59,8 @@ def main() -> NoReturn:
         )
     boot = wire.decode_boot(os.environ.pop(BOOT_VARIABLE))
     lifeline = _lifeline(os.environ.pop(LIFELINE_VARIABLE, ""))
+    global _inherited_python
+    _inherited_python = os.environ.pop(PYTHON_VARIABLE, "")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(  # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType]
             encoding="utf-8", errors="backslashreplace", line_buffering=True
@@ -76,6 +80,14 @@ def main() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def inherited_python() -> str:
+    """What `with_python_executable` said of the hosts on which this proc was spawned; "": nothing.
+
+    Processes that this proc spawns on its own host run under the same interpreter.
+    """
+    return _inherited_python
 
 
 def prepared(entry: str) -> Main:
