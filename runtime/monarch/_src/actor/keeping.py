@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from monarch._src.actor.context import current
 from monarch._src.actor.future import Future
 from monarch._src.core.supervision import Action, Ask, Bury, CleanUp, Life, Stage, StopMesh, Tell
-from monarch._src.failures import MeshFailure, RankFailure, as_causes
+from monarch._src.failures import MeshFailure, RankFailure, as_causes, of_bootstrap
 from monarch._src.net.waitable import Waitable
 
 log = logging.getLogger("monarch.actor")
@@ -266,8 +266,8 @@ class Ownership:
     def failed(self, uid: int, failures: Sequence[RankFailure], *, note: bool = True) -> None:
         """Something of that mesh has failed. On the thread that receives.
 
-        A constructor's failure is not judged at the top, unless it was the end of its process: the
-        first call tells it, where it can be understood.
+        That of a bootstrap function is not judged at the top, unless it was the end of its process:
+        each call that waits for that rank raises it.
         """
         keeper = self._keepers.get(uid)
         mesh = None if keeper is None else keeper.meshes.get(uid)
@@ -277,7 +277,7 @@ class Ownership:
             mesh.note(failures)
         told = failures
         if keeper is self.root:
-            told = [f for f in failures if f.kind != "constructor" or f.death is not None]
+            told = [f for f in failures if not of_bootstrap(f) or f.death is not None]
         if told and not keeper.mesh_failed(uid, told):
             log.info("%s has failed while it was stopped: %s", mesh.name, told[0].what)
 

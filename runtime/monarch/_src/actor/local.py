@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from monarch._src.actor.creators import made_by_bootstrap
 from monarch._src.actor.living import run
 from monarch._src.actor.remote import pack
 from monarch._src.actor.runtime import Runtime
@@ -29,7 +30,8 @@ class LocalActors:
     `take_main(worker)` may claim an actor for the main thread by returning True; it then has to run
     it. Every other actor gets a thread of its own.
 
-    From `hold` to `release` actors are made and queue what they are sent, but do not begin.
+    From `hold` to `release` actors are made and queue what they are sent, but do not begin; those
+    that a bootstrap function has spawned do, since it may wait for them.
     """
 
     def __init__(self, runtime: Runtime, take_main: Callable[[Worker], bool] | None = None) -> None:
@@ -60,7 +62,7 @@ class LocalActors:
             worker.post(*message)
         self._watch(spec.creator)
         with self._beginning:
-            if self._held is not None:
+            if self._held is not None and not made_by_bootstrap(spec):
                 self._held.append(worker)
             else:
                 self._begin(worker)

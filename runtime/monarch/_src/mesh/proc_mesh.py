@@ -22,7 +22,7 @@ from monarch._src.actor.remote import ship
 from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.actor.texts import name_text, reason_text
 from monarch._src.actor.unpicklable import unpicklable
-from monarch._src.errors import MeshStoppedError, SupervisionError
+from monarch._src.errors import MeshStoppedError, SupervisionError, death_error
 from monarch._src.events import MeshSpawned, bus
 from monarch._src.failures import RankFailure, at_text
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, check_in_reach
@@ -140,19 +140,13 @@ class ProcMesh(MeshTrait):
             SupervisionError: a proc of this mesh, or an actor on it that is not stopped, has died,
                 or the bootstrap function of a proc has raised. A slice without it can be spawned
                 on.
-            RuntimeError: called by the bootstrap function of a proc of this mesh, or by an actor
-                that is ending.
+            RuntimeError: called by an actor that is ending.
         """
         self._check_usable()
         cls = actor_class(Class)
         name_text("an actor mesh", name)
         payload = constructor_payload(Class, args, kwargs, along_with(self))
         procs, run = self._procs, self._runtime
-        if run.bootstrapping and run.proc_ref is not None and run.proc_ref.uid == procs.ref.uid:
-            raise RuntimeError(
-                f"no actor of {self.name!r} begins before the bootstrap function, which spawns "
-                f"{name!r} here, has returned; spawn it from the client"
-            )
         self._check_sound(name)
         uid = run.uids()
         context = current.get()
@@ -326,7 +320,7 @@ class OwnedProcs:
         """Processes of it have failed, so it will never be complete."""
         future = self.mesh._procs.initialized  # pyright: ignore[reportPrivateUsage]
         if future is not None:
-            future.fail(SupervisionError(failures=failures))
+            future.fail(death_error(failures))
 
     def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
         """A failure of one of its processes is told as it is."""
@@ -472,7 +466,7 @@ def proc_bootstrapped(mesh: int, rank: int, failure: RankFailure | None) -> None
     if failure is not None:
         procs.failures[rank] = failure
         if procs.initialized is not None:
-            procs.initialized.fail(SupervisionError(failures=[failure]))
+            procs.initialized.fail(death_error([failure]))
     elif procs.bootstrapped is not None:
         procs.bootstrapped.add(rank)
         _settle_if_all(procs, procs.bootstrapped)
