@@ -194,6 +194,18 @@ class Keeper:
             self.gone(uid)
 
 
+def ended_keeper(reason: str) -> Keeper:
+    """One whose owner has ended, for that reason: it takes no mesh."""
+
+    def ignore(_: object = None) -> None:
+        """There is no owner left to tell."""
+
+    keeper = Keeper(ignore, ignore, ignore)
+    keeper.stop(reason, 0.0)
+    keeper.cleaned_up()
+    return keeper
+
+
 def came_of(failure: RankFailure, causes: Sequence[RankFailure]) -> RankFailure:
     """A failure, and what had failed before it of what it owns."""
     added = [cause for cause in as_causes(causes) if cause not in failure.causes]
@@ -221,8 +233,12 @@ class HasKeeper(Protocol):
 class Ownership:
     """Which owner of this process has which mesh."""
 
-    def __init__(self, workers: dict[int, Any]) -> None:
+    def __init__(
+        self, workers: dict[int, Any], ended: Callable[[int], Keeper | None]
+    ) -> None:
+        """`ended`: the owner that an actor which has ended is now; None of any other."""
         self._workers = workers
+        self._ended = ended
         self._keepers: dict[int, Keeper] = {}
         # What becomes of failures that no actor here is to judge: at the client they are at the
         # top, a proc passes them on to whoever owns its mesh.
@@ -234,7 +250,9 @@ class Ownership:
         context = current.get()
         uid = 0 if context is None else context.actor_instance.actor_id.uid
         worker: HasKeeper | None = self._workers.get(uid)
-        return self.root if worker is None else worker.keeper
+        if worker is None:
+            return self._ended(uid) or self.root
+        return worker.keeper
 
     def own(self, uid: int, mesh: Owned, within: int = 0) -> None:
         """That mesh is being made by this code. `within`: the mesh of procs that it stands on.

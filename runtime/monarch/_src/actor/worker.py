@@ -85,6 +85,7 @@ class Worker:
         self.dead: RankFailure | None = None
         self.cause: BaseException | None = None
         self.gone = False  # it has cleaned up too
+        self.stop_began: float | None = None  # when it was first told to end
         self.in_hand = InHand(self)
         # Of an async actor: its loop, and what runs in it.
         self.tasks: Tasks | None = None
@@ -122,6 +123,7 @@ class Worker:
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
         """Queue a message; a call of an actor that has ended is answered at once."""
         if isinstance(message, StopActor):
+            self.stop_began = self.stop_began or monotonic()
             self.mailbox.put(StopNow(message.reason, (peer, message)))
             self._unpause()
         elif self.dead is not None:
@@ -145,6 +147,7 @@ class Worker:
 
     def stop(self, reason: str, grace_s: float | None = None) -> None:
         """End after what is queued, within that time; None: as the setting says."""
+        self.stop_began = self.stop_began or monotonic()
         self.mailbox.put(StopNow(reason, grace_s=grace_s))
         self._unpause()
 
@@ -348,6 +351,11 @@ class Worker:
         if self._teller is not None:
             self._teller.cancel()
         self.drain()
+        if self.runtime.workers.get(self.spec.actor) is self:  # and not one made anew
+            self.runtime.tombstones.add(self)
+            del self.runtime.workers[self.spec.actor]
+        if self.runtime.on_gone is not None:
+            self.runtime.on_gone(self)
 
     def epitaph(self, reason: str) -> RankFailure:
         """What is told of an actor that was stopped."""

@@ -115,7 +115,7 @@ class ProcMesh(MeshTrait):
     @property
     def actor_names(self) -> tuple[str, ...]:
         """The names of the actor meshes that this process has spawned on it."""
-        live = [a.name for a in self._procs.actors.values() if a.stopped is None]
+        live = [a.name for a in list(self._procs.actors.values()) if a.stopped is None]
         return tuple(dict.fromkeys(live))
 
     def _new_with_region(self, region: Region) -> ProcMesh:
@@ -153,7 +153,7 @@ class ProcMesh(MeshTrait):
         actors = Actors(uid, name, cls, procs.ref, self._region, owned=True)
         mesh = ActorMesh(run, actors, self._region)
         run.ownership.own(uid, OwnedActors(mesh), procs.ref.uid)
-        procs.actors[uid] = actors
+        procs.actors[uid], actors.held_in = actors, procs.actors
         if procs.kept:  # noted first: a client that dies between the two leaves nothing unknown
             actors.note(run)
         extent = self._region.extent
@@ -212,7 +212,7 @@ class ProcMesh(MeshTrait):
             raise self._refused(name, gone, "stop() these procs and spawn others")
         # One that never lived, or that its owner has stopped, is nobody's trouble any more: in a
         # notebook the next spawn is the corrected class.
-        for actors in procs.actors.values():
+        for actors in list(procs.actors.values()):
             if actors.stopped is None and (
                 ill := {
                     rank: failure
@@ -274,7 +274,7 @@ class ProcMesh(MeshTrait):
             procs.stopped = reason
             future = procs.stop_future = run.ends.stopping(uid)
         run.ownership.released(uid)
-        for actors in procs.actors.values():
+        for actors in list(procs.actors.values()):
             actors.stopped = actors.stopped or f"its procs were stopped ({reason})"
         dead = run.known.dead(uid)
         run.routes.post(procs.ref, procs.region, StopProc(reason, grace), skip=dead)
@@ -429,7 +429,7 @@ def end_meshes_of(run: Runtime, reason: str | None) -> None:
         procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
         if mesh._runtime is run:  # pyright: ignore[reportPrivateUsage]
             procs.stopped = procs.stopped or reason
-            for actors in procs.actors.values():
+            for actors in list(procs.actors.values()):
                 actors.stopped = actors.stopped or reason
             forget(procs)
 
@@ -479,7 +479,7 @@ def proc_restarting(mesh: int, rank: int) -> None:
         return
     procs = found._procs  # pyright: ignore[reportPrivateUsage]
     procs.failures.pop(rank, None)
-    for actors in procs.actors.values():
+    for actors in list(procs.actors.values()):
         actors.failures.pop(rank, None)
 
 
