@@ -19,7 +19,6 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Bootstrap, Bootstrapped
 
 
-
 class BootstrapRun:
     """One run of it. `failure` says what it raised; told of the rank as a constructor's is."""
 

@@ -233,9 +233,7 @@ class HasKeeper(Protocol):
 class Ownership:
     """Which owner of this process has which mesh."""
 
-    def __init__(
-        self, workers: dict[int, Any], ended: Callable[[int], Keeper | None]
-    ) -> None:
+    def __init__(self, workers: dict[int, Any], ended: Callable[[int], Keeper | None]) -> None:
         """`ended`: the owner that an actor which has ended is now; None of any other."""
         self._workers = workers
         self._ended = ended

@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
+
 from monarch._src.actor.keeping import Keeper, ended_keeper
 from monarch._src.actor.remote import pack
-from monarch._src.failures import RankFailure
+from monarch._src.failures import FailureKind, RankFailure
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import DIED, OK, Call, StopActor
 from monarch._src.wire.seen import SeenActor
@@ -28,6 +30,19 @@ if TYPE_CHECKING:
 SHOWN = 64
 """How many of the actors that ended last are still told to those that look."""
 
+WHOLE = 128
+"""Of how many that failed last the whole failure is kept, with its frames and causes."""
+LONGEST_TEXT = 80
+
+
+class _Brief(msgspec.Struct, frozen=True, gc=False):
+    """What stays of an older failure."""
+
+    kind: FailureKind
+    endpoint: str | None
+    message: str
+
+
 # The name of the actor, of its mesh of procs and of its class; its rank there, and where that is.
 _Place: TypeAlias = "tuple[str, str, str, int, tuple[tuple[str, int], ...]]"
 
@@ -38,7 +53,8 @@ class Tombstones:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         # Why each ended: the reason with which it was stopped, or its failure.
-        self._stones: dict[int, tuple[_Place, str | RankFailure]] = {}
+        self._stones: dict[int, tuple[_Place, str | RankFailure | _Brief]] = {}
+        self._failed: dict[int, None] = {}  # those whose failure is kept whole, oldest first
         self._places: dict[_Place, _Place] = {}  # equal ones are kept once
 
     def __contains__(self, uid: object) -> bool:
@@ -47,6 +63,17 @@ class Tombstones:
     def __len__(self) -> int:
         return len(self._stones)
 
+    def _add_failed(self, uid: int, place: _Place, failure: RankFailure) -> None:
+        """Keep its frames while it is among the last that have failed."""
+        self._failed[uid] = None
+        if len(self._failed) > WHOLE:
+            oldest = next(iter(self._failed))
+            del self._failed[oldest]
+            told, why = self._stones[oldest]
+            if isinstance(why, RankFailure):
+                self._stones[oldest] = told, _Brief(why.kind, why.endpoint, _text_of(why))
+        self._stones[uid] = place, failure
+
     def add(self, worker: Worker) -> None:
         """That actor has ended, and nothing of it runs."""
         spec, dead = worker.spec, worker.dead
@@ -54,13 +81,16 @@ class Tombstones:
         place = (
             spec.name, dead.mesh_name, spec.class_name, dead.rank, tuple(dead.point.items())
         )  # fmt: skip
-        stopped = dead.kind == "stopped"
-        why = sys.intern(dead.message) if stopped else dead
-        self._stones[spec.actor] = self._places.setdefault(place, place), why
+        place = self._places.setdefault(place, place)
+        if dead.kind == "stopped":
+            self._stones[spec.actor] = place, sys.intern(dead.message)
+        else:
+            self._add_failed(spec.actor, place, dead)
 
     def forget(self, uid: int) -> None:
         """An actor of that uid is made anew: a controller."""
         self._stones.pop(uid, None)
+        self._failed.pop(uid, None)
 
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
         """Answer what was sent to one of them."""
@@ -89,7 +119,13 @@ class Tombstones:
         (_, mesh_name, class_name, rank, point), why = self._stones[uid]
         if isinstance(why, RankFailure):
             return why
+        brief = _Brief("stopped", None, why) if isinstance(why, str) else why
         return RankFailure(
-            mesh_name, rank, dict(point), class_name, None, self._runtime.host, os.getpid(),
-            "stopped", "", why,
+            mesh_name, rank, dict(point), class_name, brief.endpoint, self._runtime.host,
+            os.getpid(), brief.kind, "", brief.message,
         )  # fmt: skip
+
+
+def _text_of(failure: RankFailure) -> str:
+    text = ": ".join(filter(None, (failure.exception_type, failure.message)))
+    return sys.intern(text[:LONGEST_TEXT])

@@ -354,6 +354,7 @@ class Worker:
         if self.runtime.workers.get(self.spec.actor) is self:  # and not one made anew
             self.runtime.tombstones.add(self)
             del self.runtime.workers[self.spec.actor]
+        self.runtime.metrics.ended(self.spec.mesh, self.spec.name)
         if self.runtime.on_gone is not None:
             self.runtime.on_gone(self)
 

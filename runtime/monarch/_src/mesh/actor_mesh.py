@@ -217,13 +217,12 @@ class ActorMesh(MeshTrait):
         if actors.held_in is not None:
             actors.held_in.pop(actors.uid, None)
         self._runtime.routes.unkeep(actors.procs, actors.uid)
-        ownership = self._runtime.ownership
-        ownership.released(actors.uid)
-        future.on_done(lambda: ownership.gone(actors.uid))
+        self._runtime.ownership.released(actors.uid)
+        run = self._runtime
+        future.on_done(partial(_forget, run, actors.uid, actors.procs.uid, actors.name))
         if actors.noted:
             self._runtime.node.send(AGENT, ForgetActors(actors.uid))
         pending = _Stopped(self._callees, future)
-        run = self._runtime
         number = run.calls.open(pending)
         gone = self._callees.failures_in(actors.region)
         message = StopActor(actors.uid, number, 0, reason)
@@ -298,6 +297,11 @@ class OwnedActors:
 
 
 reserve(name for name in dir(ActorMesh) if not name.startswith("_"))
+
+
+def _forget(run: Runtime, uid: int, procs: int, name: str) -> None:
+    run.ownership.gone(uid)
+    run.metrics.ended(procs, name)
 
 
 def check_in_reach(dead: Mapping[int, RankFailure]) -> None:
