@@ -21,7 +21,7 @@ from monarch._src.config import settings
 from monarch._src.core.access import MAKE_KEYS, TRUST_ALL, Role, fingerprint
 from monarch._src.core.addresses import Address, is_beyond_this_host, parse_dialled, parse_listening
 from monarch._src.errors import SessionError
-from monarch._src.mesh.host_mesh import HostMesh
+from monarch._src.mesh.host_mesh import Handle, HostMesh
 from monarch._src.mesh.session import Session, current_session, lock, session
 from monarch._src.mesh.sites import PATIENCE_PART, Sites
 from monarch._src.mesh.transport import check_transport
@@ -213,7 +213,7 @@ def attach_to_workers(
     with lock:
         sites = _sites(own, ca, private_key).attach(addresses)
     extent = Extent(("hosts",), (len(sites),))
-    return HostMesh(Region.of_extent(extent), sites=tuple(sites), name=name or "")
+    return HostMesh(Region.of_extent(extent), sites=tuple(sites), name=name or "", handle=Handle())
 
 
 def attach(address: str, *, ca: CA | None = None, private_key: Path | None = None) -> None:
