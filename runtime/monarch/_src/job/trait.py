@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeVar
 from monarch._src.errors import JobError
 from monarch._src.job import record
 from monarch._src.mesh.host_mesh import HostMesh, another_handle
-from monarch._src.mesh.workers import attach_to_workers, has_workers
+from monarch._src.mesh.workers import attached_workers, has_workers
 
 log = logging.getLogger("monarch.job")
 DEFAULT_JOB_PATH = ".monarch/job_state.pkl"
@@ -112,7 +112,7 @@ class JobTrait(ABC):
             for name, addresses in workers.items():
                 mesh = None if before is None or name not in before else before[name]
                 if mesh is None or not has_workers(mesh):
-                    mesh = attach_to_workers(name=name, ca=ca, workers=addresses)
+                    mesh = attached_workers(name=name, ca=ca, workers=addresses)
                     new.append(mesh)
                 found[name] = mesh
         except BaseException:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -55,6 +56,8 @@ from monarch._src.mesh.session import (
     session_for_client,
     shutdown_context,
 )
+from monarch._src.net.baton import SHUT_DOWN
+from monarch._src.net.waitable import RuntimeEnded
 from monarch._src.proc.system import free_descriptors, raise_fd_limit
 from monarch._src.shape import Extent, MeshTrait, NDSlice, Region
 from monarch._src.wire.messages import Bootstrap, Shutdown, SpawnProcs, StopMesh
@@ -77,6 +80,45 @@ OF_THIS_HOST = Handle()  # every `this_host()` of a client is the same handle
 OF_ALL = Handle()  # of meshes that were taken up with a session: each handle ends those too
 
 
+class Attachment:
+    """Workers that were asked for; which hosts they are is known once they have answered.
+
+    `begin` asks for them, on a thread of its own, and returns their sites, in order.
+    """
+
+    def __init__(self, run: Runtime, begin: Callable[[], Sequence[str]]) -> None:
+        self._run = run
+        self._sites: tuple[str, ...] = ()
+        self.initialized: Future[bool] = run.new_future()
+        threading.Thread(
+            target=self._attach, args=(begin,), name="attaches-to-workers", daemon=True
+        ).start()
+
+    def _attach(self, begin: Callable[[], Sequence[str]]) -> None:
+        try:
+            self._sites = tuple(begin())
+        except BaseException as error:
+            self.initialized.fail(error)
+        else:
+            self.initialized.settle(lambda: True)
+
+    def sites(self) -> tuple[str, ...]:
+        """The sites of the workers. Blocks; raises why they are not to be had."""
+        if not self._run.node.wait(self.initialized):
+            raise RuntimeEnded(SHUT_DOWN)
+        self.initialized.result()
+        return self._sites
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether they are not to be had. Blocks."""
+        try:
+            self.sites()
+        except Exception:
+            return True
+        return False
+
+
 class HostMesh(MeshTrait):
     """A mesh of hosts. `this_host()` has no dims: procs on it have those of `per_host`."""
 
@@ -84,7 +126,7 @@ class HostMesh(MeshTrait):
         self,
         region: Region,
         python: str = "",
-        sites: tuple[str, ...] = (),
+        sites: tuple[str, ...] | Attachment = (),
         name: str = "",
         handle: Handle | None = None,
     ) -> None:
@@ -94,12 +136,17 @@ class HostMesh(MeshTrait):
         """
         self._region = region
         self._python = python
-        self._sites = sites
+        self._asked = sites
         self._name = name
         self._handle = handle
 
     def _new_with_region(self, region: Region) -> HostMesh:
-        return HostMesh(region, self._python, self._sites, self._name, self._handle)
+        return HostMesh(region, self._python, self._asked, self._name, self._handle)
+
+    @property
+    def _sites(self) -> tuple[str, ...]:
+        """Those of all hosts that it is a slice of; waits for workers that were asked for."""
+        return self._asked.sites() if isinstance(self._asked, Attachment) else self._asked
 
     @property
     def name(self) -> str:
@@ -114,7 +161,12 @@ class HostMesh(MeshTrait):
 
     @property
     def initialized(self) -> Future[bool]:
-        """Done, with True: hosts are there when their mesh is."""
+        """Done, with True, when each of these hosts has answered.
+
+        Fails with what kept one of them from it: HostUnreachableError, SessionError, ValueError.
+        """
+        if isinstance(self._asked, Attachment):
+            return self._asked.initialized
         return Future[bool].of(True)
 
     @property
@@ -133,7 +185,7 @@ class HostMesh(MeshTrait):
             python_executable: the path of one that has monarch-jupyter of the same version.
         """
         python = os.fspath(python_executable)
-        return HostMesh(self._region, python, self._sites, self._name, self._handle)
+        return HostMesh(self._region, python, self._asked, self._name, self._handle)
 
     def spawn_procs(
         self,
@@ -293,7 +345,7 @@ class HostMesh(MeshTrait):
             ValueError: this is a slice of workers; give all of them back, or stop meshes.
         """
         run = runtime_or_none()
-        if run is None:
+        if run is None or self._are_none():
             return Future[None].of(None)
         self._check_whole("stop")
         sites = set(self._sites or ("",))
@@ -325,6 +377,8 @@ class HostMesh(MeshTrait):
                 "these hosts cannot be shut down through a reference: only the program that has "
                 "attached to them may do that; stop() here ends what this process has spawned there"
             )
+        if self._are_none():
+            return Future[None].of(None)
         if not self._sites:
             return shutdown_context(reason="the host mesh was shut down")
         self._check_whole("shut down")
@@ -334,6 +388,10 @@ class HostMesh(MeshTrait):
         message = Shutdown("its client has shut the host mesh down")
         tell = partial(run.routes.tell_agent_at, message=message)
         return _when_all_done(run, session.sites.end(self._sites, tell))
+
+    def _are_none(self) -> bool:
+        """Whether these are workers that were not to be had."""
+        return isinstance(self._asked, Attachment) and self._asked.has_failed
 
     def _ends(self, mesh: ProcMesh) -> bool:
         """Whether `stop` ends those processes, which are on these hosts."""
@@ -372,6 +430,10 @@ class HostMesh(MeshTrait):
         return HostMesh, (self._region, self._python, self._sites, self._name)
 
     def __repr__(self) -> str:
+        if isinstance(self._asked, Attachment) and not self._asked.initialized.done:
+            return f"<HostMesh {self._region.extent} attaching>"
+        if self._are_none():
+            return f"<HostMesh {self._region.extent} not attached>"
         run = runtime_or_none()
         here = _host_text(self._own_sites(), run.host if run else "this host")
         return f"<HostMesh {self._region.extent} {here}>"
@@ -416,7 +478,7 @@ def another_handle(hosts: HostMesh) -> HostMesh:
     return HostMesh(
         hosts._region,  # pyright: ignore[reportPrivateUsage]
         hosts._python,  # pyright: ignore[reportPrivateUsage]
-        hosts._sites,  # pyright: ignore[reportPrivateUsage]
+        hosts._asked,  # pyright: ignore[reportPrivateUsage]
         hosts.name,
         Handle(),
     )
