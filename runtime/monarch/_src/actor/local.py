@@ -119,18 +119,15 @@ class LocalActors:
 
     def are_overdue(self) -> bool:
         """Whether one of them was told to end before, and runs on."""
-        return any(worker.stop_began is not None for worker in list(self._workers.values()))
+        return any(worker.stop_due is not None for worker in list(self._workers.values()))
 
-    def wait_until_gone(self, allowed_s: float, least_s: float) -> bool:
-        """Wait for their ends, for each as long as it is allowed to take; False: some run on.
-
-        `allowed_s`: seconds from when it was first told to end; `least_s`: seconds from now.
-        """
+    def wait_until_gone(self, least_s: float) -> bool:
+        """Wait for their ends until each has had its time, and so long; False: some run on."""
         least = time.monotonic() + least_s
         with self._changed:
             while self._workers:
-                began = [one.stop_began or least for one in self._workers.values()]
-                left = max(least, max(began) + allowed_s) - time.monotonic()
+                due = [one.stop_due or least for one in self._workers.values()]
+                left = max(least, *due) - time.monotonic()
                 if left <= 0:
                     return False
                 self._changed.wait(left)

@@ -178,7 +178,7 @@ class Program:
 
         One that was told to end by itself and does not may be stuck on the main thread.
         """
-        if self._actors.wait_until_gone(grace_s, min(grace_s, OVERDUE_S)):
+        if self._actors.wait_until_gone(min(grace_s, OVERDUE_S)):
             return  # the main thread goes on
         with self._leaving:
             if self._left:

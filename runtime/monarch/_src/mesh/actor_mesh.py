@@ -225,7 +225,7 @@ class ActorMesh(MeshTrait):
         pending = _Stopped(self._callees, future)
         number = run.calls.open(pending)
         gone = self._callees.failures_in(actors.region)
-        message = StopActor(actors.uid, number, 0, reason)
+        message = StopActor(actors.uid, number, 0, reason, grace_s=bound_s)
         missed = run.routes.post(actors.procs, actors.region, message, skip=gone, gather=True)
         with run.answering:
             for position in {*gone, *missed}:

@@ -155,10 +155,16 @@ class Sites:
         """Whether this client has workers, or asks for some."""
         return bool(self._attaching or self.held())
 
+    def begin(self) -> None:
+        """`attach` is about to be called, on another thread."""
+        with self._lock:
+            self._attaching += 1
+
     def attach(self, workers: Sequence[Address], patience_s: float) -> list[str]:
         """Have these workers; their sites, in that order. Blocks until each has answered.
 
-        Several threads may ask at once. `patience_s`: how long one that starts late is waited for.
+        After `begin`. Several threads may ask at once. `patience_s`: how long one that starts late
+        is waited for.
 
         Raises:
             HostUnreachableError: one cannot be reached, or does not let this process in.
@@ -166,8 +172,6 @@ class Sites:
                 host of this client already.
         """
         asked = [self._new(address) for address in workers]
-        with self._lock:
-            self._attaching += 1
         try:
             self._reach_all(asked, time.monotonic() + patience_s)
             with self._one_by_one:

@@ -238,6 +238,7 @@ def _attach(
         _check_near(addresses)
     with lock:
         sites = _sites(own, ca, private_key)
+        sites.begin()
         asked = Attachment(_client_session().runtime, partial(sites.attach, addresses, patience_s))
     extent = Extent(("hosts",), (len(addresses),))
     return HostMesh(Region.of_extent(extent), sites=asked, name=name or "", handle=Handle())
