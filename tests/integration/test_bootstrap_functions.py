@@ -25,7 +25,7 @@ from monarch.actor import (
 )
 from monarch.observe import meshes, snapshot
 from tests.conftest import Faults
-from tests.integration import test_bootstrap_functions as bootstrap_functions
+from tests.integration import environments as shared
 from tests.integration.actors import Counter, Echo, Teller, Tidy, append
 from tests.integration.environments import KEY, Spawn, environments
 from tests.integration.gates import GateKeeper
@@ -265,17 +265,14 @@ def test_a_process_that_dies_in_it_says_so(spawn_procs: Spawn, faults: object) -
         procs.spawn("teller", Teller).pid.call().get(timeout=60)
 
 
-helper: Any = None
-
-
 def test_one_may_spawn_on_its_own_proc_and_wait_for_that(spawn_procs: Spawn) -> None:
     def set_up() -> None:
         counter = this_proc().spawn("helper", Counter)
         assert counter.add.call_one(2).get() == 2
-        bootstrap_functions.helper = counter
+        vars(shared)["helper"] = counter
 
     def use() -> int:
-        return bootstrap_functions.helper.add.call_one(1).get()
+        return vars(shared)["helper"].add.call_one(1).get()
 
     procs = spawn_procs({"gpus": 2}, bootstrap=set_up)
     echo = procs.spawn("echo", Echo)

@@ -128,6 +128,7 @@ class _AsyncLife:
         self._inbox = _Inbox(worker.mailbox, loop)
         self._overlapping: set[asyncio.Task[None]] = set()
         self._judging: asyncio.Task[None] | None = None
+        self._hook_waits = False  # `_judging` has begun to wait for the answer of an actor
         self._released: asyncio.Future[None] | None = None  # messages need not wait for `_judging`
         self._changes = _Changes(worker.keeper, loop)
         self._ends: RankFailure | None = None  # why they are being cancelled
@@ -151,6 +152,7 @@ class _AsyncLife:
         except BaseException as error:
             worker.end(worker.describe(error, "constructor", None), error)
             return
+        worker.instance.waiting.on_begin = self._begins_to_wait
         worker.on_ask = self._ask
         self._judge_soon()  # what came before there was anybody to ask
         keeper = worker.keeper
@@ -190,6 +192,7 @@ class _AsyncLife:
     def _judge_soon(self) -> None:
         if self._judging is None or self._judging.done():
             self._judging = self._loop.create_task(self._judge())
+            self._hook_waits = False
 
     async def _judge_first(self) -> None:
         """Have what has failed judged before the next message.
@@ -197,24 +200,19 @@ class _AsyncLife:
         Messages wait until `__supervise__` returns, or awaits the answer of an actor: that one may
         need another message of this actor before it answers.
         """
-        waiting = self._worker.instance.waiting
-        began_before = self._judging is not None and not self._judging.done()
-        if began_before and waiting.waits:
-            return
         self._judge_soon()
         judging = self._judging
         assert judging is not None
-        released = self._released = self._loop.create_future()
-
-        def release() -> None:
-            if asyncio.current_task(self._loop) is judging:
-                self._release()
-
-        waiting.on_begin = release
-        try:
+        if not self._hook_waits:
+            released = self._released = self._loop.create_future()
             await asyncio.wait({judging, released}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.on_begin = self._released = None
+            self._released = None
+
+    def _begins_to_wait(self) -> None:
+        judging = self._judging
+        if judging is not None and asyncio.current_task(self._loop) is judging:
+            self._hook_waits = True
+            self._release()
 
     def _release(self) -> None:
         if self._released is not None and not self._released.done():

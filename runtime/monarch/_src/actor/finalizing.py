@@ -12,10 +12,11 @@ import os
 import sys
 import sysconfig
 import threading
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from monarch._src.actor.endpoint import forget_classes
 
+_CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)
 _LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
@@ -27,8 +28,9 @@ def run_exit_functions() -> None:
 def run_destructors() -> None:
     """Destroy what the modules of the program hold, and all that nothing refers to any more.
 
-    Names that begin with an underscore go first, as in an interpreter that ends. Modules of
-    libraries stay: their threads may still use them.
+    Names that begin with an underscore go first, as in an interpreter that ends. Modules, classes
+    and functions stay, so that destructors find them; so do modules of libraries, whose threads may
+    still run.
     """
     # A daemon thread of the program that finds its globals gone ends without a word.
     threading.excepthook = lambda _: None
@@ -37,7 +39,8 @@ def run_destructors() -> None:
         for private in (True, False):
             for name in list(names):
                 if name.startswith("_") is private and not _is_dunder(name):
-                    names[name] = None
+                    if not isinstance(names[name], _CODE):
+                        names[name] = None
     forget_classes()
     gc.collect()
 

@@ -58,7 +58,7 @@ class Waiting:
         self.actor = actor
         self.waits: dict[int, Wait] = {}  # by call; of two for one call the later one
         self._seen: set[ProbeId] = set()
-        # Of an async actor, while its messages wait for `__supervise__`.
+        # Of an async actor: its messages may wait for the task that begins to wait here.
         self.on_begin: Callable[[], None] | None = None
 
     def begin(self, wait: Wait) -> None:
