@@ -38,9 +38,10 @@ def run_destructors() -> None:
         names = vars(module)
         for private in (True, False):
             for name in list(names):
-                if name.startswith("_") is private and not _is_dunder(name):
-                    if not isinstance(names[name], _CODE):
-                        names[name] = None
+                if name.startswith("_") is not private or _is_dunder(name):
+                    continue
+                if not isinstance(names[name], _CODE):
+                    names[name] = None
     forget_classes()
     gc.collect()
 
