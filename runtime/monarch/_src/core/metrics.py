@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil
-from threading import Lock
 
 import msgspec
 
@@ -67,7 +66,8 @@ class EndpointCounts:
         self.total_ns += other.total_ns
         self.max_ns = max(self.max_ns, other.max_ns)
         self.waited_ns += other.waited_ns
-        self.buckets = [one + two for one, two in zip(self.buckets, other.buckets, strict=True)]
+        for bucket, count in enumerate(other.buckets):
+            self.buckets[bucket] += count
 
     def sent(self, nbytes: int) -> None:
         """A call begins; `nbytes` of arguments to all ranks together."""
@@ -109,7 +109,6 @@ class MetricsTable:
 
     def __init__(self) -> None:
         self._counts: dict[Key, EndpointCounts] = {}
-        self._folding = Lock()
 
     def counts(self, key: Key, now_ns: int) -> EndpointCounts:
         """Those of that endpoint; the same object every time, made by who asks first."""
@@ -120,10 +119,10 @@ class MetricsTable:
         """Actors of that name, on that mesh of procs, have ended."""
         if len(self._counts) < MOST_KEYS:
             return
-        with self._folding:
-            for key in list(self._counts):
-                if key.mesh == mesh and key.actor == actor and not key.span:
-                    counts = self._counts.pop(key)
+        for key in list(self._counts):
+            if key.mesh == mesh and key.actor == actor and not key.span:
+                counts = self._counts.pop(key, None)
+                if counts is not None:
                     to = msgspec.structs.replace(key, actor=ENDED)
                     self.counts(to, counts.since_ns).add(counts)
 
