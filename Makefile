@@ -61,6 +61,7 @@ stress: $(VENV)/.test $(VENV)/.labextension ## ten million messages, their order
 		tests/integration/test_casts.py \
 		tests/fault/test_respawning.py tests/unit/core/test_link_schedules.py tests/unit/core/test_tree.py \
 		tests/unit/core/test_supervision.py tests/unit/wire $(ARGS)
+	@MONARCH_SOAK=5000 $(PY) -m pytest tests/integration/test_soak.py $(ARGS)
 	@MONARCH_TEST_TRANSFERS=5000 MONARCH_TEST_OWNER_DEATHS=1002 MONARCH_TEST_PULLS=1000 \
 		$(PY) -m pytest tests/integration/data -k "leave_nothing or training_goes_on" $(ARGS)
 	@MONARCH_TEST_BOTH_WAYS=1 $(PY) -m pytest tests/integration/data/test_softroce.py $(ARGS)

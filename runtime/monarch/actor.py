@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from monarch._src.debug.controller import debug_controller
     from monarch._src.errors import (
         ActorError,
+        BootstrapError,
         CallCancelled,
         DeadlockError,
         MeshStoppedError,
@@ -61,8 +62,8 @@ if TYPE_CHECKING:
 _LIGHT = {
     "actor.endpoint": "Actor concurrent_endpoint endpoint",
     "core.identity": "ProcId Uid",
-    "errors": "ActorError CallCancelled DeadlockError MeshStoppedError RestartedError "
-    "SupervisionError",
+    "errors": "ActorError BootstrapError CallCancelled DeadlockError MeshStoppedError "
+    "RestartedError SupervisionError",
     "failures": "Behind Death Frame MeshFailure OutOfMemory RankFailure Undeliverable",
     "shape": "Extent NDSlice Point Region Shape ValueMesh",
     "telemetry.meter": "get_meter",
@@ -142,6 +143,7 @@ __all__ = [
     "ActorMesh",
     "Behind",
     "BootstrapCommand",
+    "BootstrapError",
     "CallCancelled",
     "Channel",
     "ChannelTransport",

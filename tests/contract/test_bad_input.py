@@ -238,8 +238,14 @@ CASES: list[Case] = [
 
 @pytest.mark.parametrize(("error", "said", "do"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_bad_input_is_refused_as_the_contract_says_and_the_mesh_is_usable_afterwards(
-    meshes: Meshes, error: type[BaseException], said: str, do: Callable[[Meshes], Any]
+    meshes: Meshes,
+    error: type[BaseException],
+    said: str,
+    do: Callable[[Meshes], Any],
+    request: pytest.FixtureRequest,
 ) -> None:
+    if "constructor that raises" in request.node.name:
+        request.getfixturevalue("faults")
     with pytest.raises(error, match=said):
         do(meshes)
     meshes.check_usable()

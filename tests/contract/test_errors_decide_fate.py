@@ -303,7 +303,7 @@ class ExitingConstructor(Actor):
     ],
 )
 def test_what_a_constructor_raises_is_told_on_first_use_with_its_traceback(
-    four: ProcMesh, kind: type[Any], said: str
+    four: ProcMesh, faults: Faults, kind: type[Any], said: str
 ) -> None:
     mesh = four.spawn("bad", kind)
     for answer in (mesh.rank.call(), mesh.rank.choose(), mesh.initialized):

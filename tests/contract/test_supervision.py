@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 
-from monarch.actor import Actor, MeshFailure, ProcMesh, SupervisionError, endpoint, this_host
+from monarch.actor import (
+    Actor,
+    MeshFailure,
+    ProcMesh,
+    SupervisionError,
+    current_rank,
+    endpoint,
+    this_host,
+)
 from tests.conftest import Faults
 from tests.integration.actors import Echo, Recorder, Tidy, append
-from tests.integration.gates import GateKeeper, write_byte
+from tests.integration.gates import Gate, GateKeeper, write_byte
 
 Spawn = Callable[..., ProcMesh]
 
@@ -265,3 +273,164 @@ def test_calls_in_flight_to_ranks_that_live_are_answered_when_another_dies(
     gate.open(2)
     assert [answer.get() for answer in held] == [0, 2]
     faults.take()
+
+
+# --- constructors, and the order of what is told -------------------------------------------------
+
+
+class Stillborn(Actor):
+    """Its constructor raises on the ranks that it is told."""
+
+    def __init__(self, ranks: list[int]) -> None:
+        if current_rank().rank in ranks:
+            raise LookupError("no data here")
+
+    @endpoint
+    def fine(self) -> str:
+        return "fine"
+
+
+def test_a_constructor_that_raises_reaches_the_hook_without_a_call_once_for_each_rank(
+    four: ProcMesh, faults: Faults
+) -> None:
+    mesh = four.spawn("stillborn", Stillborn, [1, 3])
+    ranks: list[int] = []
+    while len(ranks) < 2:
+        fault = faults.take()
+        assert fault.mesh_name == "stillborn"
+        assert "Stillborn.__init__ on workers" in fault.report()
+        ranks += [failure.rank for failure in fault.failures]
+    assert sorted(ranks) == [1, 3]
+    with pytest.raises(SupervisionError, match="no data here"):
+        mesh.fine.call().get(timeout=60)
+    mesh.stop().get(timeout=60)
+    assert faults.untaken() == []
+
+
+class Mother(Actor):
+    """Owns an actor whose constructor raises, and is told of it."""
+
+    def __init__(self, procs: ProcMesh, told: str) -> None:
+        self.seen: list[str] = []
+        self.told = told
+        self.child = procs.spawn("child", Stillborn, [0])
+
+    @endpoint
+    def heard(self) -> list[str]:
+        return self.seen
+
+    def __supervise__(self, failure: MeshFailure) -> bool:
+        self.seen.append(failure.failures[0].kind)
+        write_byte(self.told)
+        return True
+
+
+def test_the_owner_of_an_actor_whose_constructor_raises_is_asked_first_and_without_a_call(
+    four: ProcMesh, gate: GateKeeper, faults: Faults
+) -> None:
+    mother = four.slice(gpus=0).spawn("mother", Mother, four.slice(gpus=1), gate.gate.entered)
+    gate.wait_entered()
+    assert mother.heard.call_one().get(timeout=60) == ["constructor"]
+    assert faults.untaken() == []
+
+
+class Busy(Actor):
+    """An async owner that writes down in which order things reach it."""
+
+    def __init__(self, procs: ProcMesh) -> None:
+        self.log: list[str] = []
+        self.child = procs.spawn("child", Dying)
+        self.answered = asyncio.Event()
+
+    @endpoint
+    async def let_die(self, gate: Gate) -> None:
+        self.child.die.broadcast(gate)
+
+    @endpoint
+    async def hold(self, gate: Gate) -> None:
+        gate.pass_through()  # the loop does not turn meanwhile
+        self.log.append("held")
+
+    @endpoint
+    async def note(self, text: str) -> None:
+        self.log.append(text)
+
+    @endpoint
+    async def logged(self) -> list[str]:
+        return self.log
+
+    async def __supervise__(self, failure: MeshFailure) -> bool:
+        self.log.append("asked")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        self.log.append("answered")
+        return True
+
+
+class Dying(Actor):
+    """Passes a gate and dies."""
+
+    @endpoint
+    def die(self, gate: Gate) -> None:
+        gate.pass_through()
+        raise ValueError("the child is ill")
+
+    def __cleanup__(self, exception: BaseException | None) -> None:
+        """Its owner is told after this."""
+
+
+def test_an_async_owner_is_asked_before_the_messages_that_wait(
+    four: ProcMesh, gate: GateKeeper
+) -> None:
+    busy = four.slice(gpus=0).spawn("busy", Busy, four.slice(gpus=1))
+    busy.let_die.call_one(gate.gate).get(timeout=60)
+    gate.wait_entered()
+    held = busy.hold.call_one(gate.gate)
+    gate.wait_entered()
+    notes = [busy.note.call_one(f"note {number}") for number in range(20)]
+    gate.open(1)  # one of the two goes on, and the other one after it
+    gate.open(1)
+    held.get(timeout=60)
+    for note in notes:
+        note.get(timeout=60)
+    log: list[str] = []
+    while "answered" not in log:
+        log = busy.logged.call_one().get(timeout=60)
+    at = log.index("asked")
+    assert log[at : at + 2] == ["asked", "answered"], "a message ran in between"
+
+
+class CallsBack(Busy):
+    """Its hook waits for an answer that needs another message of it."""
+
+    async def __supervise__(self, failure: MeshFailure) -> bool:
+        self.log.append("asked")
+        await self.helper.forward.call_one(self.own)
+        self.log.append("answered")
+        return True
+
+    @endpoint
+    async def meet(self, own: CallsBack, helper: Any) -> None:
+        self.own, self.helper = own, helper
+
+
+class Forwards(Actor):
+    """Calls back whoever calls it."""
+
+    @endpoint
+    async def forward(self, to: CallsBack) -> None:
+        await to.note.call_one("called back")
+
+
+def test_a_hook_that_waits_for_an_actor_lets_messages_go_on(
+    four: ProcMesh, gate: GateKeeper
+) -> None:
+    owner = four.slice(gpus=0).spawn("owner", CallsBack, four.slice(gpus=1))
+    helper = four.slice(gpus=2).spawn("helper", Forwards)
+    owner.meet.call_one(owner, helper).get(timeout=60)
+    owner.let_die.call_one(gate.gate).get(timeout=60)
+    gate.open(1)
+    log: list[str] = []
+    while "answered" not in log:
+        log = owner.logged.call_one().get(timeout=60)
+    assert log == ["asked", "called back", "answered"]

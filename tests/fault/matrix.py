@@ -134,10 +134,10 @@ def outcome(cell: Cell) -> Outcome:
         return Outcome("SupervisionError", "proc died", says, running, fault=True, lives=False)
     name = RAISES.get(cell.how, "MemoryError" if cell.how == "memory" else cell.how)
     if cell.when == "spawning":
-        # An actor's constructor is told by the first call alone; this is of the whole process.
+        # A bootstrap function is told by the calls that wait for its rank alone.
         return Outcome("SupervisionError", "constructor", name, fault=False, lives=False)
     if cell.when == "constructing" and cell.how not in ENDS_ITSELF:
-        return Outcome("SupervisionError", "constructor", name, lives=False)
+        return Outcome("SupervisionError", "constructor", name, fault=True, lives=False)
     if cell.how in ("raise", "memory"):
         if cell.when in ("call", "cast"):
             return Outcome("ActorError", "endpoint", name)

@@ -86,6 +86,7 @@ def connected_to() -> set[str]:
 def are_free(site: Site) -> bool:
     """Whether a client that knows nothing of any session can have the workers now."""
     mesh = attach_to_workers(ca=site.job, workers=site.addresses)
+    mesh.initialized.get(timeout=PATIENCE_S)
     mesh.stop().get(timeout=PATIENCE_S)
     shutdown_context()
     return True
@@ -102,6 +103,7 @@ def test_the_next_client_finds_the_state_through_the_same_gateway(
     assert not connected_to() & {*site.addresses, site.gateway.address}
     attach_through(site.gateway.address)  # as a cell that is run again says
     hosts = attach_to_workers(ca=site.job, workers=site.addresses)
+    hosts.initialized.get(timeout=PATIENCE_S)
     assert hosts.size("hosts") == 2
     detach()
     session = attach(name)

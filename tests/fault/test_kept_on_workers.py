@@ -86,6 +86,7 @@ def killed(client: Keeper) -> None:
 def is_free(one: Worker) -> bool:
     """Whether a client that knows nothing of any session can have it now."""
     mesh = attach_to_workers(ca=TRUST_ALL, workers=[one.address])
+    mesh.initialized.get(timeout=PATIENCE_S)
     mesh.stop().get(timeout=PATIENCE_S)
     shutdown_context()
     return True
@@ -283,7 +284,7 @@ def test_a_worker_that_was_kept_is_nobody_elses_and_the_refusal_says_whose(
 ) -> None:
     killed(first)
     with pytest.raises(SessionError, match=f"the session '{name}' keeps it.*monarch kill {name}"):
-        attach_to_workers(ca=TRUST_ALL, workers=addresses(two))
+        attach_to_workers(ca=TRUST_ALL, workers=addresses(two)).initialized.get()
 
 
 def test_monarch_kill_ends_it_on_all_hosts_and_the_workers_are_free(

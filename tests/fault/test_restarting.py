@@ -170,7 +170,9 @@ def test_the_hook_is_called_when_the_limit_is_reached_and_not_before(
     assert phoenix.slice(gpus=0).count.call_one().get(timeout=60) == ("first", 2)
 
 
-def test_a_constructor_that_raises_at_first_is_told_on_first_use_as_ever(renewed: ProcMesh) -> None:
+def test_a_constructor_that_raises_at_first_is_told_on_first_use_as_ever(
+    renewed: ProcMesh, faults: Faults
+) -> None:
     class Bad(Actor):
         def __init__(self) -> None:
             raise ValueError("never")

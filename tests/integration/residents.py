@@ -14,6 +14,7 @@ import sys
 from monarch.actor import attach_to_workers
 try:
     mesh = attach_to_workers(ca="trust_all_connections", workers=sys.argv[1:])
+    mesh.initialized.get(60)
 except Exception as error:
     print(f"{type(error).__name__}: {error}", flush=True)
 else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import sys
 import threading
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from monarch.actor import (
+    ActorError,
+    BootstrapError,
     ProcMesh,
     SupervisionError,
     context,
@@ -22,6 +25,7 @@ from monarch.actor import (
 )
 from monarch.observe import meshes, snapshot
 from tests.conftest import Faults
+from tests.integration import environments as shared
 from tests.integration.actors import Counter, Echo, Teller, Tidy, append
 from tests.integration.environments import KEY, Spawn, environments
 from tests.integration.gates import GateKeeper
@@ -261,15 +265,31 @@ def test_a_process_that_dies_in_it_says_so(spawn_procs: Spawn, faults: object) -
         procs.spawn("teller", Teller).pid.call().get(timeout=60)
 
 
-def test_one_that_spawns_on_its_own_proc_is_told_instead_of_waiting_for_ever(
+def test_one_may_spawn_on_its_own_proc_and_wait_for_that(spawn_procs: Spawn) -> None:
+    def set_up() -> None:
+        counter = this_proc().spawn("helper", Counter)
+        assert counter.add.call_one(2).get() == 2
+        vars(shared)["helper"] = counter
+
+    def use() -> int:
+        return vars(shared)["helper"].add.call_one(1).get()
+
+    procs = spawn_procs({"gpus": 2}, bootstrap=set_up)
+    echo = procs.spawn("echo", Echo)
+    assert echo.apply.call(use).get(timeout=60).values() == [3, 3]
+
+
+def test_who_waits_for_a_rank_whose_bootstrap_function_raised_gets_an_actor_error(
     spawn_procs: Spawn,
 ) -> None:
-    def set_up() -> None:
-        this_proc().spawn("teller", Teller).pid.call_one().get()
-
-    procs = spawn_procs({"gpus": 1}, bootstrap=set_up)
-    with pytest.raises(SupervisionError, match=r"before the bootstrap function, .* has returned"):
-        procs.initialized.get(timeout=60)
+    procs = spawn_procs({"gpus": 2}, bootstrap=fails_on_one)
+    teller = procs.spawn("teller", Teller)
+    for answer in (procs.initialized, teller.pid.call(), teller.slice(gpus=1).pid.call_one()):
+        with pytest.raises(ActorError, match="no licence") as caught:
+            answer.get(timeout=60)
+        assert isinstance(caught.value, BootstrapError)
+        copy = pickle.loads(pickle.dumps(caught.value))
+        assert (type(copy), str(copy)) == (BootstrapError, str(caught.value))
 
 
 def test_what_cannot_be_a_bootstrap_function_is_refused_before_anything_starts() -> None:

@@ -17,6 +17,7 @@ from monarch.actor import (
     concurrent_endpoint,
     endpoint,
 )
+from tests.conftest import Faults
 from tests.integration.gates import GateKeeper
 
 
@@ -146,7 +147,9 @@ def test_the_ring_is_usable_afterwards(four: ProcMesh, kind: type[Any]) -> None:
         assert members[1].throw.call_one(2).get(timeout=60) == 2
 
 
-def test_a_constructor_that_waits_for_itself_is_told_so(four: ProcMesh, gate: GateKeeper) -> None:
+def test_a_constructor_that_waits_for_itself_is_told_so(
+    four: ProcMesh, gate: GateKeeper, faults: Faults
+) -> None:
     passing = four.slice(gpus=0).spawn("passing", Passing)
     asking = four.slice(gpus=1).spawn("asking", Asking, passing, gate.gate)
     passing.meet.call_one(asking).get(timeout=60)

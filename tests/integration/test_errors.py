@@ -292,7 +292,7 @@ def test_messages_queued_behind_the_end_of_an_actor_are_answered_with_its_cause(
 
 
 def test_the_error_of_a_constructor_is_raised_at_first_use_and_at_every_later_one(
-    four: ProcMesh,
+    four: ProcMesh, faults: Faults
 ) -> None:
     bad = four.spawn("bad", BadConstructor)
     for _ in range(2):
@@ -310,7 +310,9 @@ def test_the_error_of_a_constructor_is_raised_at_first_use_and_at_every_later_on
     )
 
 
-def test_ranks_whose_constructor_was_fine_work_without_the_others(four: ProcMesh) -> None:
+def test_ranks_whose_constructor_was_fine_work_without_the_others(
+    four: ProcMesh, faults: Faults
+) -> None:
     bad = four.spawn("bad", BadConstructor, [1, 2])
     assert bad.slice(gpus=0).rank.call_one().get() == 0
     assert bad.slice(gpus=3).rank.call_one().get() == 3
@@ -318,7 +320,7 @@ def test_ranks_whose_constructor_was_fine_work_without_the_others(four: ProcMesh
         bad.slice(gpus=slice(0, 2)).rank.call().get()
 
 
-def test_initialized_raises_the_error_of_a_constructor(four: ProcMesh) -> None:
+def test_initialized_raises_the_error_of_a_constructor(four: ProcMesh, faults: Faults) -> None:
     with pytest.raises(SupervisionError, match="no data for rank 2"):
         four.spawn("bad", BadConstructor, [2]).initialized.get()
 

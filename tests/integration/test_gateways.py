@@ -272,8 +272,9 @@ def test_a_worker_that_is_not_there_is_named_as_the_gateway_sees_it(through: Sit
     with configured(liveness=3):
         shutdown_context()
         attach(through.gateway.address)
+        hosts = [through.addresses[0], "tcp://127.0.0.1:1"]
         with pytest.raises(ConnectionError) as raised:
-            attach_to_workers(ca=through.job, workers=[through.addresses[0], "tcp://127.0.0.1:1"])
+            attach_to_workers(ca=through.job, workers=hosts).initialized.get(timeout=PATIENCE_S)
     assert "tcp://127.0.0.1:1, as the gateway sees it" in str(raised.value)
     assert "ECONNREFUSED" in str(raised.value)
     mesh = attach_to_workers(ca=through.job, workers=through.addresses)  # nothing is left of that
@@ -315,6 +316,7 @@ def test_a_client_that_has_workers_keeps_its_way_to_them(
     attach(site.addresses[1])  # which is meant as little as a wrong address
     attach(site.gateway.address)
     mesh = attach_to_workers(ca=site.job, workers=site.addresses[:1])
+    mesh.initialized.get(timeout=PATIENCE_S)
     assert port_of(site.behind[0]) not in connected_to()
     attach(site.gateway.address)
     with pytest.raises(SessionError, match=f"through the gateway {site.gateway.address}"):
@@ -322,6 +324,7 @@ def test_a_client_that_has_workers_keeps_its_way_to_them(
     mesh.stop().get(timeout=PATIENCE_S)
     attach(site.addresses[1])
     mesh = attach_to_workers(ca=site.job, workers=site.addresses)
+    mesh.initialized.get(timeout=PATIENCE_S)
     assert port_of(site.behind[0]) not in connected_to()
     assert port_of(site.behind[1]) in connected_to()
 

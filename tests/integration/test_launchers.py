@@ -154,7 +154,7 @@ def test_each_mesh_that_was_asked_for_runs_actors(launcher: Launcher, path: Path
     count, said = (2, "yes") if launcher.hosts else (1, "")
     assert ranks(state, "loaders") == [(rank, said) for rank in range(count)]
     again = launcher.job(meshes, env).state(path)  # a cell that is run again
-    assert again.trainers is state.trainers or not launcher.hosts
+    assert again.trainers == state.trainers or not launcher.hosts
     assert ranks(again, "trainers") == [(0, said)]
 
 
@@ -259,7 +259,7 @@ def test_a_mesh_that_was_given_back_is_had_again_beside_those_that_were_not(
     loader = state.loaders.spawn_procs({"gpus": 1}).spawn("teller", Teller)
     state.trainers.stop().get()
     again = job.state(path)
-    assert again.loaders is state.loaders
+    assert again.loaders == state.loaders
     assert loader.place.call_one().get()[0] == 0
     assert ranks(again, "trainers")[0][0] == 0
 

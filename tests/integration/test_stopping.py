@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from monarch.actor import MeshStoppedError, ProcMesh, SupervisionError, this_host
+from monarch.actor import Actor, MeshStoppedError, ProcMesh, SupervisionError, endpoint, this_host
 from monarch.config import configured
 from tests.integration.actors import Counter, Echo, Recorder, Teller, Tidy
-from tests.integration.gates import GateKeeper
+from tests.integration.gates import Gate, GateKeeper
 from tests.integration.mortals import Failing
-from tests.integration.programs import watched
+from tests.integration.programs import run, watched
 
 Spawn = Callable[..., ProcMesh]
 
@@ -138,3 +141,132 @@ def test_an_error_in_flight_does_not_keep_a_mesh_from_stopping(spawn_procs: Spaw
     answers = [failing.raise_value_error.call() for _ in range(50)]
     procs.stop().get(timeout=60)
     assert all("a bad value" in str(answer.exception()) for answer in answers)
+
+
+# --- what is stuck -------------------------------------------------------------------------------
+
+
+class Held(Actor):
+    """Stands at a gate in its constructor, if it is given one."""
+
+    def __init__(self, gate: Gate | None = None) -> None:
+        if gate is not None:
+            gate.pass_through()
+
+    @endpoint
+    def rank(self) -> int:
+        return 0
+
+    @endpoint
+    def pass_gate(self, gate: Gate) -> None:
+        gate.pass_through()
+
+
+@pytest.mark.parametrize("where", ["endpoint", "constructor"])
+def test_stop_of_actors_that_are_stuck_resolves_and_says_which_run_on(
+    spawn_procs: Spawn, gate: GateKeeper, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    procs = spawn_procs({"gpus": 2}, name="stuck")
+    first = procs.slice(gpus=0)
+    if where == "constructor":
+        held = first.spawn("held", Held, gate.gate)
+    else:
+        held = procs.spawn("held", Held)
+        held.slice(gpus=0).pass_gate.broadcast(gate.gate)
+    gate.wait_entered()
+    with configured(cleanup_timeout="200ms"), caplog.at_level(logging.WARNING):
+        assert held.stop().get(timeout=60) is None
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith(
+        "'held' (Held) has not ended within 0.2 s of its stop(), on stuck, gpus=0"
+    )
+    with pytest.raises(MeshStoppedError):
+        held.rank.call()
+    # The others of its process work, and it ends by itself once it goes on.
+    assert procs.spawn("echo", Echo).rank.call().get(timeout=60).values() == [0, 1]
+    gate.open()
+    procs.stop().get(timeout=60)
+
+
+def test_procs_do_not_give_a_stuck_actor_its_time_again(
+    spawn_procs: Spawn, gate: GateKeeper
+) -> None:
+    """Clean-up may take ten minutes here, so the end of the test shows what was not waited for."""
+    with configured(liveness=1200, cleanup_timeout=600, message_delivery_timeout=1200):
+        procs = spawn_procs({"gpus": 2})
+        held = procs.spawn("held", Held)
+        held.pass_gate.broadcast(gate.gate)
+        gate.wait_entered(2)
+        with configured(cleanup_timeout="200ms"):
+            held.stop().get(timeout=60)
+    procs.stop().get(timeout=60)
+
+
+# --- what still runs -----------------------------------------------------------------------------
+
+
+class Noisy:
+    """Writes a line when it is destroyed."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __del__(self) -> None:
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(fd, b"destroyed")
+        os.close(fd)
+
+
+kept: Any = None
+
+
+class Keeping(Actor):
+    """Has a member and a global that notice their ends."""
+
+    def __init__(self, folder: str) -> None:
+        global kept
+        kept = Noisy(f"{folder}/global")
+        self.member = Noisy(f"{folder}/member")
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def test_a_proc_that_ends_in_order_runs_the_destructors_of_globals_and_actors(
+    spawn_procs: Spawn, tmp_path: Path
+) -> None:
+    procs = spawn_procs({"gpus": 1})
+    keeping = procs.spawn("keeping", Keeping, str(tmp_path))
+    keeping.pid.call_one().get(timeout=60)
+    keeping.stop().get(timeout=60)
+    assert not (tmp_path / "global").exists()
+    procs.stop().get(timeout=60)
+    assert (tmp_path / "member").read_text() == "destroyed"
+    assert (tmp_path / "global").read_text() == "destroyed"
+
+
+def test_destructors_of_a_script_run_too(tmp_path: Path) -> None:
+    program = f"""
+    import os
+    from monarch.actor import Actor, endpoint, this_host
+
+    class Noisy:
+        def __del__(self):
+            os.close(os.open({str(tmp_path / "global")!r}, os.O_CREAT | os.O_WRONLY))
+
+    class Keeping(Actor):
+        def __init__(self):
+            globals()["kept"] = Noisy()
+
+        @endpoint
+        def pid(self):
+            return os.getpid()
+
+    procs = this_host().spawn_procs()
+    procs.spawn("keeping", Keeping).pid.call_one().get()
+    assert not os.path.exists({str(tmp_path / "global")!r})
+    procs.stop().get()
+    """
+    assert run(tmp_path, program) == (0, "", "")
+    assert (tmp_path / "global").exists()

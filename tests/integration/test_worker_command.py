@@ -76,7 +76,7 @@ def test_keys_that_did_not_fit_are_not_used_again_when_others_of_that_name_are_g
     right, wrong = str(tmp_path / "right"), str(tmp_path / "wrong")
     with worker("--address", "tcp://127.0.0.1:0", "--keys", right) as one:
         with configured(liveness=1.5), pytest.raises(ConnectionError, match="handshake fails"):
-            attach_to_workers(ca=wrong, workers=[one.address])
+            attach_to_workers(ca=wrong, workers=[one.address]).initialized.get()
         mesh = attach_to_workers(ca=right, workers=[one.address])
         with pytest.raises(ValueError, match="one key at a time; attach in another process"):
             attach_to_workers(ca=wrong, workers=[one.address])
@@ -90,7 +90,7 @@ def test_a_client_without_keys_is_told_that_the_worker_may_have_some(
     with worker("--address", "tcp://127.0.0.1:0", "--keys", job) as one:
         why = r"is it a worker, without keys, as this side is\?"
         with configured(liveness=1.5), pytest.raises(ConnectionError, match=why):
-            attach_to_workers(ca=TRUST_ALL, workers=[one.address])
+            attach_to_workers(ca=TRUST_ALL, workers=[one.address]).initialized.get()
     shutdown_context(reason="the worker has ended")
     lost = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
     assert lost
@@ -101,7 +101,7 @@ def test_a_worker_that_was_stopped_is_among_what_is_asked_about(job: str) -> Non
     with worker("--address", "tcp://127.0.0.1:0", "--keys", job) as one:
         one.process.send_signal(signal.SIGSTOP)
         with configured(liveness=1.5), pytest.raises(ConnectionError, match=r"or is it stopped\?"):
-            attach_to_workers(ca=job, workers=[one.address])
+            attach_to_workers(ca=job, workers=[one.address]).initialized.get()
         one.process.send_signal(signal.SIGCONT)
     shutdown_context(reason="the worker has ended")
 
@@ -128,4 +128,4 @@ def test_every_interface_is_listened_at_and_not_dialled(job: str) -> None:
 
 def test_a_socket_that_is_not_there_is_told_by_its_errno(job: str, tmp_path: Path) -> None:
     with configured(liveness=1), pytest.raises(ConnectionError, match="there is no such socket"):
-        attach_to_workers(ca=job, workers=[f"ipc://{tmp_path}/nobody"])
+        attach_to_workers(ca=job, workers=[f"ipc://{tmp_path}/nobody"]).initialized.get()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,20 +19,26 @@ from monarch._src.net import keys
 from monarch.actor import (
     HostMesh,
     MeshStoppedError,
+    ProcMesh,
     attach_to_workers,
     run_worker_loop_forever,
     shutdown_context,
     start_worker_loop_forever,
     this_host,
 )
-from monarch.session import sessions
+from monarch.config import configured
+from monarch.job import ProcessJob
+from monarch.session import SessionError, sessions
+from tests.integration.actors import Echo
 from tests.integration.commands import Commands, monarch
 from tests.integration.residents import CLIENT, Resident
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
 
 
 def attached(found: list[Worker], ca: str = TRUST_ALL) -> HostMesh:
-    return attach_to_workers(ca=ca, workers=[one.address for one in found])
+    mesh = attach_to_workers(ca=ca, workers=[one.address for one in found])
+    mesh.initialized.get(timeout=PATIENCE_S)
+    return mesh
 
 
 # --- taken and given back -------------------------------------------------------------------------
@@ -212,3 +219,87 @@ def test_monarch_ps_shows_a_worker_and_reap_leaves_it_alone(own_base_directory: 
         assert found["serves"] == one.address
         commands.reap()
         assert one.process.poll() is None
+
+
+# --- handles -------------------------------------------------------------------------------------
+
+
+def test_stop_of_one_handle_leaves_the_procs_of_another_alone(tmp_path: Path) -> None:
+    job = ProcessJob({"hosts": 1})
+    try:
+        one = job.state(cached_path=None).hosts
+        first = one.spawn_procs(name="first").spawn("a", Resident)
+        two = job.state(cached_path=None).hosts
+        second = two.spawn_procs(name="second").spawn("a", Resident)
+        assert one == two
+        assert first.add.call_one(1).get(timeout=PATIENCE_S) == 1
+        assert second.add.call_one(1).get(timeout=PATIENCE_S) == 1
+        one.stop().get(timeout=PATIENCE_S)
+        with pytest.raises(MeshStoppedError):
+            first.add.call_one(1)
+        assert second.add.call_one(1).get(timeout=PATIENCE_S) == 2
+        two.stop().get(timeout=PATIENCE_S)
+        with pytest.raises(MeshStoppedError, match="given back"):
+            two.spawn_procs()
+    finally:
+        job.kill()
+
+
+def shut_down(hosts: HostMesh) -> str:
+    """In an actor: what becomes of it."""
+    try:
+        hosts.shutdown()
+    except RuntimeError as error:
+        return str(error)
+    return "it went on"
+
+
+def test_hosts_cannot_be_shut_down_through_a_reference(four: ProcMesh) -> None:
+    with workers(1) as found:
+        mesh = attached(found)
+        echo = mesh.spawn_procs().spawn("echo", Echo)
+        here = four.slice(gpus=0).spawn("here", Echo)
+        for actors, hosts in ((echo, mesh), (here, this_host())):
+            said = actors.apply.call(shut_down, hosts).get(timeout=PATIENCE_S).values()
+            assert [text.split(":")[0] for text in said] == [
+                "these hosts cannot be shut down through a reference"
+            ]
+        assert echo.rank.call().get(timeout=PATIENCE_S).values() == [0]
+        with pytest.raises(RuntimeError, match="through a reference"):
+            pickle.loads(pickle.dumps(mesh)).shutdown()
+        mesh.shutdown().get(timeout=PATIENCE_S)
+
+
+# --- workers that start late ---------------------------------------------------------------------
+
+
+def test_attach_returns_at_once_and_a_worker_that_starts_late_is_waited_for(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/late"
+    mesh = attach_to_workers(ca=TRUST_ALL, workers=[address])
+    assert repr(mesh) == "<HostMesh {hosts: 1} attaching>"
+    assert not mesh.initialized.done
+    ended = start_worker_loop_forever(address=address, ca=TRUST_ALL)
+    assert mesh.initialized.get(timeout=PATIENCE_S) is True
+    assert mesh.spawn_procs().spawn("a", Resident).add.call_one(3).get(timeout=PATIENCE_S) == 3
+    mesh.shutdown().get(timeout=PATIENCE_S)
+    ended.get(timeout=PATIENCE_S)
+
+
+def test_a_worker_that_never_starts_is_told_by_initialized_and_by_what_needs_it(
+    tmp_path: Path,
+) -> None:
+    with configured(attach_timeout="200ms"):
+        mesh = attach_to_workers(ca=TRUST_ALL, workers=[f"ipc://{tmp_path}/never"])
+    for use in (mesh.initialized.get, mesh.spawn_procs, lambda: mesh.hosts):
+        with pytest.raises(ConnectionError, match="there is no such socket"):
+            use()
+    assert "not attached" in repr(mesh)
+    mesh.stop().get(timeout=PATIENCE_S)
+    mesh.shutdown().get(timeout=PATIENCE_S)
+
+
+def test_the_end_of_the_session_ends_the_wait_for_workers(tmp_path: Path) -> None:
+    mesh = attach_to_workers(ca=TRUST_ALL, workers=[f"ipc://{tmp_path}/never"])
+    shutdown_context()
+    with pytest.raises((ConnectionError, SessionError, RuntimeError)):
+        mesh.hosts  # noqa: B018

@@ -29,7 +29,9 @@ from tests.workers import PATIENCE_S, TRUST_ALL, Worker, workers
 
 
 def attached(found: list[Worker], ca: str = TRUST_ALL) -> HostMesh:
-    return attach_to_workers(ca=ca, workers=[one.address for one in found])
+    mesh = attach_to_workers(ca=ca, workers=[one.address for one in found])
+    mesh.initialized.get(timeout=PATIENCE_S)
+    return mesh
 
 
 @pytest.fixture(scope="module")

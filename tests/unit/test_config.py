@@ -37,6 +37,7 @@ DEFAULTS = {
     "liveness": 30.0,
     "cleanup_timeout": None,
     "startup_timeout": None,
+    "attach_timeout": None,
     "message_delivery_timeout": None,
     "detached_limit": 604800.0,
     "preload": (),

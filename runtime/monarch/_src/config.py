@@ -32,6 +32,8 @@ class Settings(msgspec.Struct, frozen=True):
     cleanup_timeout: how long a stopping proc may drain and clean up before it is killed; a third
         of `liveness`.
     startup_timeout: how long a new proc may take to say hello; twice `liveness`.
+    attach_timeout: how long `attach_to_workers` waits for a worker that starts late; twice
+        `liveness`.
     message_delivery_timeout: how long a proc keeps a call to an actor that it does not know yet,
         because the message that makes the actor is still on its way; `liveness`.
     detached_limit: how long worker hosts go on with what a kept session has there while no client
@@ -56,6 +58,7 @@ class Settings(msgspec.Struct, frozen=True):
     liveness: float = 30.0
     cleanup_timeout: float | None = None
     startup_timeout: float | None = None
+    attach_timeout: float | None = None
     message_delivery_timeout: float | None = None
     detached_limit: float = 7 * 86400.0
     preload: tuple[str, ...] = ()
@@ -76,6 +79,10 @@ class Settings(msgspec.Struct, frozen=True):
     @property
     def startup_s(self) -> float:
         return 2 * self.liveness if self.startup_timeout is None else self.startup_timeout
+
+    @property
+    def attach_s(self) -> float:
+        return 2 * self.liveness if self.attach_timeout is None else self.attach_timeout
 
     @property
     def delivery_s(self) -> float:
@@ -162,6 +169,7 @@ _PARSERS: dict[str, Callable[[str, object], Any]] = {
     "liveness": seconds,
     "cleanup_timeout": seconds,
     "startup_timeout": seconds,
+    "attach_timeout": seconds,
     "message_delivery_timeout": seconds,
     "detached_limit": seconds,
     "preload": module_names,
@@ -246,6 +254,7 @@ LADDER = (
 _IN_FORCE = {
     "cleanup_timeout": "cleanup_s",
     "startup_timeout": "startup_s",
+    "attach_timeout": "attach_s",
     "message_delivery_timeout": "delivery_s",
 }
 

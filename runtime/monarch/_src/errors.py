@@ -19,6 +19,7 @@
     ├── StacksError           (RuntimeError) the stacks of ranks cannot be read here, and why
     ├── SessionError          (RuntimeError) a session cannot be kept, taken up or let go of
     └── SupervisionError      (RuntimeError) what you called has died, or never lived
+        ├── BootstrapError    (ActorError) the bootstrap function of a process has raised
         ├── MeshStoppedError  a mesh was used after `stop`
         └── RestartedError    it died in the middle of the call, and is being started again
 
@@ -37,7 +38,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from monarch._src.failures import RankFailure, failures_text
+from monarch._src.failures import RankFailure, failures_text, of_bootstrap
 
 
 class _FailureReport:
@@ -117,6 +118,30 @@ class SupervisionError(_FailureReport, RuntimeError):
         return type(self), (self._message, self.failures, self.remedy)
 
 
+class BootstrapError(ActorError, SupervisionError):
+    """The bootstrap function of a process has raised, so no actor of that process ever lived.
+
+    An `ActorError`, since code of the user has raised, and a `SupervisionError`, since no call to
+    that rank will ever be answered. `exception` is None: the text has the remote traceback.
+    """
+
+    def __init__(
+        self,
+        message: str = "a bootstrap function has raised",
+        failures: Sequence[RankFailure] = (),
+        remedy: str = "",
+    ) -> None:
+        SupervisionError.__init__(self, message, failures, remedy)
+
+    @property
+    def exception(self) -> BaseException | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Always None: the remote exception itself stays where it was raised."""
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SupervisionError.__reduce__(self)
+
+
 class MeshStoppedError(SupervisionError):
     """A mesh was used after it had been stopped. Nothing has failed, so there are no `failures`.
 
@@ -136,8 +161,12 @@ class RestartedError(SupervisionError):
 
 def death_error(failures: Sequence[RankFailure]) -> SupervisionError:
     """What is raised for the deaths of these ranks, the first cause first."""
-    restarts = bool(failures) and failures[0].restarted > 0
-    return (RestartedError if restarts else SupervisionError)(failures=failures)
+    kind: type[SupervisionError] = SupervisionError
+    if failures and failures[0].restarted > 0:
+        kind = RestartedError
+    elif failures and of_bootstrap(failures[0]):
+        kind = BootstrapError
+    return kind(failures=failures)
 
 
 class CallCancelled(KeyboardInterrupt):
@@ -338,7 +367,8 @@ def portable(exception: BaseException | None) -> BaseException | None:
 
 # Tracebacks show where a user imports these from.
 for _public in (
-    ActorError, CallCancelled, DeadlockError, MeshStoppedError, RestartedError, SupervisionError,
+    ActorError, BootstrapError, CallCancelled, DeadlockError, MeshStoppedError, RestartedError,
+    SupervisionError,
 ):  # fmt: skip
     _public.__module__ = "monarch.actor"
 

@@ -471,6 +471,11 @@ def told_point(proc: dict[str, int], actor: dict[str, int]) -> dict[str, int]:
     return actor
 
 
+def of_bootstrap(failure: RankFailure) -> bool:
+    """Whether a bootstrap function has raised, and so no actor of that proc ever lived."""
+    return failure.kind == "constructor" and not failure.actor_class
+
+
 def moved(failure: RankFailure, mesh_name: str, rank: int, point: dict[str, int]) -> RankFailure:
     """The same failure, told of another mesh that stands on the same process."""
     return replace(failure, mesh_name=mesh_name, rank=rank, point=point)

@@ -15,7 +15,7 @@ from monarch._src.actor.context import current
 from monarch._src.actor.in_hand import CutShort
 from monarch._src.actor.keeping import UNTIL_OVERDUE, Keeper
 from monarch._src.actor.loop import ActorLoop, new_loop
-from monarch._src.actor.mailbox import Item, JudgeNow, Mailbox, StopNow
+from monarch._src.actor.mailbox import JUDGE, Item, JudgeNow, Mailbox, StopNow
 from monarch._src.actor.remote import unship
 from monarch._src.actor.served import Served
 from monarch._src.actor.worker import Worker
@@ -128,6 +128,8 @@ class _AsyncLife:
         self._inbox = _Inbox(worker.mailbox, loop)
         self._overlapping: set[asyncio.Task[None]] = set()
         self._judging: asyncio.Task[None] | None = None
+        self._hook_waits = False  # `_judging` has begun to wait for the answer of an actor
+        self._released: asyncio.Future[None] | None = None  # messages need not wait for `_judging`
         self._changes = _Changes(worker.keeper, loop)
         self._ends: RankFailure | None = None  # why they are being cancelled
         # What each task is busy with: a call, or the worker while that is constructed.
@@ -150,6 +152,7 @@ class _AsyncLife:
         except BaseException as error:
             worker.end(worker.describe(error, "constructor", None), error)
             return
+        worker.instance.waiting.on_begin = self._begins_to_wait
         worker.on_ask = self._ask
         self._judge_soon()  # what came before there was anybody to ask
         keeper = worker.keeper
@@ -163,7 +166,7 @@ class _AsyncLife:
                 await self._changes.until(lambda: not keeper.lives)
                 await self._cancel_overlapping(worker.epitaph(item.reason))
             elif isinstance(item, JudgeNow):
-                self._judge_soon()
+                await self._judge_first()
             elif item is not None:
                 answer = worker.supervision.returned(item)
                 if inspect.isawaitable(answer):
@@ -179,7 +182,8 @@ class _AsyncLife:
     # --- supervision: beside what it does, one failure after another ------------------------------
 
     def _ask(self) -> None:
-        # Any thread.
+        # Any thread. For a look before the next message, and beside an endpoint that awaits.
+        self._worker.mailbox.put_first(JUDGE)
         try:
             self._loop.call_soon_threadsafe(self._judge_soon)
         except RuntimeError:
@@ -188,6 +192,31 @@ class _AsyncLife:
     def _judge_soon(self) -> None:
         if self._judging is None or self._judging.done():
             self._judging = self._loop.create_task(self._judge())
+            self._hook_waits = False
+
+    async def _judge_first(self) -> None:
+        """Have what has failed judged before the next message.
+
+        Messages wait until `__supervise__` returns, or awaits the answer of an actor: that one may
+        need another message of this actor before it answers.
+        """
+        self._judge_soon()
+        judging = self._judging
+        assert judging is not None
+        if not self._hook_waits:
+            released = self._released = self._loop.create_future()
+            await asyncio.wait({judging, released}, return_when=asyncio.FIRST_COMPLETED)
+            self._released = None
+
+    def _begins_to_wait(self) -> None:
+        judging = self._judging
+        if judging is not None and asyncio.current_task(self._loop) is judging:
+            self._hook_waits = True
+            self._release()
+
+    def _release(self) -> None:
+        if self._released is not None and not self._released.done():
+            self._released.set_result(None)
 
     async def _judge(self) -> None:
         worker = self._worker
@@ -211,6 +240,7 @@ class _AsyncLife:
         task = self._worker.instance.task
         if task is not None:
             task.cancel()
+        self._release()
 
     def work_here(self) -> Any:
         """What this thread does now. On it, in a signal handler."""

@@ -10,6 +10,7 @@ import threading
 
 from monarch._src.actor.accompanying import take as take_along
 from monarch._src.actor.context import ActorId, ActorInstance, Context, End, current
+from monarch._src.actor.creators import BOOTSTRAP as NAME
 from monarch._src.actor.forked import end_fork
 from monarch._src.actor.remote import describe, unship
 from monarch._src.actor.runtime import Runtime
@@ -17,8 +18,6 @@ from monarch._src.core.waiting import Waiting
 from monarch._src.failures import RankFailure
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Bootstrap, Bootstrapped
-
-NAME = "bootstrap"
 
 
 class BootstrapRun:

@@ -10,6 +10,7 @@ from monarch._src.shape import Extent
 from monarch._src.wire.messages import Creator, SpawnActor
 
 CLIENT = "client"
+BOOTSTRAP = "bootstrap"  # name and class of what runs a bootstrap function
 
 
 def made_by(instance: ActorInstance) -> list[Creator]:
@@ -28,6 +29,13 @@ def made_by(instance: ActorInstance) -> list[Creator]:
         )  # fmt: skip
         who = who.creator
     return found
+
+
+def made_by_bootstrap(spec: SpawnActor) -> bool:
+    """Whether a bootstrap function of that mesh of procs has spawned it, or an actor of one."""
+    return any(
+        who.mesh == spec.mesh and who.name == who.class_name == BOOTSTRAP for who in spec.made_by
+    )
 
 
 def creator_of(spec: SpawnActor, directory: str, client: ProcsRef | None) -> CreatorInstance | None:

@@ -255,7 +255,9 @@ class ActorClass(msgspec.Struct, frozen=True):
         return self.cls.__name__
 
 
+# What was found of the classes that were used last. It keeps them: a notebook defines many.
 _known: dict[type, ActorClass] = {}
+MOST_KNOWN = 256
 _without_endpoints = frozenset(Actor.__mro__)
 
 # Each proc goes through the classes of its actors, and pays most for the pages that it is the first
@@ -285,6 +287,11 @@ def _endpoints_of(cls: type) -> dict[str, EndpointMethod[Any, Any]]:
             made: dict[str, Any] = {n: v for n, v in own.items() if isinstance(v, EndpointMethod)}
             found.update(made)
     return found
+
+
+def forget_classes() -> None:
+    """Keep no class any longer; each is looked at anew when it is used again."""
+    _known.clear()
 
 
 def actor_class(cls: Any) -> ActorClass:
@@ -333,4 +340,6 @@ def actor_class(cls: Any) -> ActorClass:
             )
     found = ActorClass(cls, endpoints, bool(made_async))
     _known[cls] = found
+    if len(_known) > MOST_KNOWN:
+        _known.pop(next(iter(_known)), None)
     return found

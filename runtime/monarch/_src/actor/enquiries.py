@@ -76,7 +76,8 @@ class Enquiries:
         return Counted(tuple(figures), tuple(TELEMETRY.measures()))
 
     def _on_read_actors(self, peer: str, message: ReadActors, _payload: Payload) -> None:
-        seen = ActorsSeen(tuple(worker.seen() for worker in list(self._run.workers.values())))
+        living = [worker.seen() for worker in list(self._run.workers.values())]
+        seen = ActorsSeen((*self._run.tombstones.seen(), *living))
         self._run.node.send(peer, Reply(message.call, message.rank, OK), packed_actors(seen))
 
     def _on_set_log_level(self, peer: str, message: SetLogLevel, _payload: Payload) -> None:

@@ -335,8 +335,10 @@ class Future(Waitable, Generic[R]):
             return None
         instance = context.actor_instance
         if instance.is_async:
-            if instance.task is None:
-                return None  # what it does overlaps
+            if instance.task is None:  # what it does overlaps
+                if instance.waiting.on_begin is not None:
+                    instance.waiting.on_begin()
+                return None
         elif instance.thread != threading.get_ident():
             return None
         wait = Wait(self.pending.number, self, waiter)

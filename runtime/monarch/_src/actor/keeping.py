@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from monarch._src.actor.context import current
 from monarch._src.actor.future import Future
 from monarch._src.core.supervision import Action, Ask, Bury, CleanUp, Life, Stage, StopMesh, Tell
-from monarch._src.failures import MeshFailure, RankFailure, as_causes
+from monarch._src.failures import MeshFailure, RankFailure, as_causes, of_bootstrap
 from monarch._src.net.interrupt import GuardedLock
 from monarch._src.net.waitable import Waitable
 
@@ -194,6 +194,18 @@ class Keeper:
             self.gone(uid)
 
 
+def ended_keeper(reason: str) -> Keeper:
+    """One whose owner has ended, for that reason: it takes no mesh."""
+
+    def ignore(_: object = None) -> None:
+        """There is no owner left to tell."""
+
+    keeper = Keeper(ignore, ignore, ignore)
+    keeper.stop(reason, 0.0)
+    keeper.cleaned_up()
+    return keeper
+
+
 def came_of(failure: RankFailure, causes: Sequence[RankFailure]) -> RankFailure:
     """A failure, and what had failed before it of what it owns."""
     added = [cause for cause in as_causes(causes) if cause not in failure.causes]
@@ -221,8 +233,10 @@ class HasKeeper(Protocol):
 class Ownership:
     """Which owner of this process has which mesh."""
 
-    def __init__(self, workers: dict[int, Any]) -> None:
+    def __init__(self, workers: dict[int, Any], ended: Callable[[int], Keeper | None]) -> None:
+        """`ended`: the owner that an actor which has ended is now; None of any other."""
         self._workers = workers
+        self._ended = ended
         self._keepers: dict[int, Keeper] = {}
         # What becomes of failures that no actor here is to judge: at the client they are at the
         # top, a proc passes them on to whoever owns its mesh.
@@ -234,7 +248,9 @@ class Ownership:
         context = current.get()
         uid = 0 if context is None else context.actor_instance.actor_id.uid
         worker: HasKeeper | None = self._workers.get(uid)
-        return self.root if worker is None else worker.keeper
+        if worker is None:
+            return self._ended(uid) or self.root
+        return worker.keeper
 
     def own(self, uid: int, mesh: Owned, within: int = 0) -> None:
         """That mesh is being made by this code. `within`: the mesh of procs that it stands on.
@@ -266,8 +282,8 @@ class Ownership:
     def failed(self, uid: int, failures: Sequence[RankFailure], *, note: bool = True) -> None:
         """Something of that mesh has failed. On the thread that receives.
 
-        A constructor's failure is not judged at the top, unless it was the end of its process: the
-        first call tells it, where it can be understood.
+        That of a bootstrap function is not judged at the top, unless it was the end of its process:
+        each call that waits for that rank raises it.
         """
         keeper = self._keepers.get(uid)
         mesh = None if keeper is None else keeper.meshes.get(uid)
@@ -277,7 +293,7 @@ class Ownership:
             mesh.note(failures)
         told = failures
         if keeper is self.root:
-            told = [f for f in failures if f.kind != "constructor" or f.death is not None]
+            told = [f for f in failures if not of_bootstrap(f) or f.death is not None]
         if told and not keeper.mesh_failed(uid, told):
             log.info("%s has failed while it was stopped: %s", mesh.name, told[0].what)
 

@@ -6,17 +6,21 @@ Runs in: a proc, or a client that hosts controllers, on the actor's thread.
 from __future__ import annotations
 
 from monarch._src.actor import sync_life
+from monarch._src.actor.context import current
 from monarch._src.actor.worker import Worker
 
 
 def run(worker: Worker) -> None:
     """Live and end. Returns when the actor is gone."""
-    cls = worker.prepare()
-    if cls is None:
-        return
-    if cls.is_async:
-        from monarch._src.actor import async_life  # asyncio is slow to load
+    try:
+        cls = worker.prepare()
+        if cls is None:
+            return
+        if cls.is_async:
+            from monarch._src.actor import async_life  # asyncio is slow to load
 
-        async_life.live(worker)
-    else:
-        sync_life.live(worker)
+            async_life.live(worker)
+        else:
+            sync_life.live(worker)
+    finally:
+        current.set(None)  # the main thread outlives its actor, which this would keep

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from monarch._src.actor.creators import made_by_bootstrap
 from monarch._src.actor.living import run
 from monarch._src.actor.remote import pack
 from monarch._src.actor.runtime import Runtime
@@ -29,13 +30,14 @@ class LocalActors:
     `take_main(worker)` may claim an actor for the main thread by returning True; it then has to run
     it. Every other actor gets a thread of its own.
 
-    From `hold` to `release` actors are made and queue what they are sent, but do not begin.
+    From `hold` to `release` actors are made and queue what they are sent, but do not begin; those
+    that a bootstrap function has spawned do, since it may wait for them.
     """
 
     def __init__(self, runtime: Runtime, take_main: Callable[[Worker], bool] | None = None) -> None:
         self._runtime = runtime
         self._take_main = take_main
-        self._workers: list[Worker] = []
+        self._workers: dict[int, Worker] = {}  # those of which something may still run
         self._threads: list[threading.Thread] = []
         self._early: dict[int, _Early] = {}
         self._lock = threading.Lock()
@@ -44,7 +46,9 @@ class LocalActors:
         self._refused: RankFailure | None = None
         # Actors begin one at a time, in the order in which they came.
         self._beginning = threading.Lock()
+        self._changed = threading.Condition()
         runtime.on_spawn = self.spawn
+        runtime.on_gone = self._gone
         runtime.unknown_actor = self._unknown
         runtime.ends.on_node_ended = self._creator_ended
 
@@ -55,12 +59,13 @@ class LocalActors:
             return
         worker = Worker(self._runtime, spec, payload)
         self._runtime.workers[spec.actor] = worker
-        self._workers.append(worker)
+        self._workers[spec.actor] = worker
+        self._runtime.tombstones.forget(spec.actor)
         for message in self._take_early(spec.actor):
             worker.post(*message)
         self._watch(spec.creator)
         with self._beginning:
-            if self._held is not None:
+            if self._held is not None and not made_by_bootstrap(spec):
                 self._held.append(worker)
             else:
                 self._begin(worker)
@@ -74,7 +79,7 @@ class LocalActors:
         name = f"actor-{worker.spec.name}"
         thread = threading.Thread(target=run, args=(worker,), name=name, daemon=True)
         thread.start()
-        self._threads.append(thread)
+        self._threads = [*(one for one in self._threads if one.is_alive()), thread]
 
     def hold(self) -> None:
         """Let no actor begin before `release`. Called before the first message."""
@@ -102,15 +107,37 @@ class LocalActors:
         if node not in self._creators:
             return
         self._creators.discard(node)
-        for worker in self._workers:
+        for worker in list(self._workers.values()):
             if worker.spec.creator == node and worker.dead is None:
                 worker.stop(f"the process of its owner, {node}, has ended")
 
     def stop(self, reason: str, grace_s: float | None = None) -> None:
         """Stop every actor after the messages it has, and what each owns before it."""
-        for worker in self._workers:
+        for worker in list(self._workers.values()):
             if worker.dead is None:
                 worker.stop(reason, grace_s)
+
+    def are_overdue(self) -> bool:
+        """Whether one of them was told to end before, and runs on."""
+        return any(worker.stop_due is not None for worker in list(self._workers.values()))
+
+    def wait_until_gone(self, least_s: float) -> bool:
+        """Wait for their ends until each has had its time, and so long; False: some run on."""
+        least = time.monotonic() + least_s
+        with self._changed:
+            while self._workers:
+                due = [one.stop_due or least for one in self._workers.values()]
+                left = max(least, *due) - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def _gone(self, worker: Worker) -> None:
+        with self._changed:
+            if self._workers.get(worker.spec.actor) is worker:
+                del self._workers[worker.spec.actor]
+            self._changed.notify_all()
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait until the threads have ended, for that long in all."""

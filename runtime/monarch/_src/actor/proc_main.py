@@ -7,7 +7,6 @@ handlers nowhere else); further actors get threads.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
@@ -22,6 +21,7 @@ from monarch._src.actor import living
 from monarch._src.actor.bootstrap import BootstrapRun
 from monarch._src.actor.context import origin_of_output
 from monarch._src.actor.enquiries import DEBUGGER
+from monarch._src.actor.finalizing import run_destructors, run_exit_functions
 from monarch._src.actor.keeping import UNTIL_OVERDUE, Process, passed_on
 from monarch._src.actor.local import LocalActors
 from monarch._src.actor.refs import ProcsRef, client_ref
@@ -47,6 +47,8 @@ from monarch._src.wire.stream import StreamError
 # By when the main thread of a proc waits for messages, beside seven others that begin on two
 # processors: an IO thread that looked sooner would take the first ones, and hand them on.
 MAIN_COMES_S = 0.05
+OVERDUE_S = 0.5
+"""How long a proc that is to end waits for an actor that has had its time to end before."""
 
 
 class Program:
@@ -65,6 +67,8 @@ class Program:
         self._ending = False
         self._gave_up = False
         self._giving_up = threading.Lock()
+        self._leaving = threading.Lock()
+        self._left = False
         self._noted = NotedSignals(runtime.node.baton.nudge)
 
     def begin(self, boot: Boot, lifeline: int) -> None:
@@ -128,10 +132,17 @@ class Program:
                     self._runtime.bootstrapping = False
                     self._actors.release(item.failure)
                     item.tell_owner()
+                del item  # what has ended is kept no longer
             if self._ending:
                 break
         self._actors.join()
         self._end_own_meshes()
+        with self._leaving:
+            return self._leave()
+
+    def _leave(self) -> int:
+        """End this process's part; the exit status. Under the lock."""
+        self._left = True
         if not self._gave_up:  # that end is none that somebody has asked for
             self._runtime.slot.leave()
         self._runtime.close(linger_s=1.0)
@@ -154,11 +165,31 @@ class Program:
 
     def _stop(self, message: StopProc) -> None:
         self._ending = True
+        if self._actors.are_overdue():
+            threading.Thread(
+                target=self._leave_the_overdue, args=(message.grace_s,), daemon=True
+            ).start()
         self._runtime.ownership.root.stop(message.reason, message.grace_s)
         self._actors.stop(message.reason, message.grace_s)
         if self._runtime.unpause is not None:
             self._runtime.unpause(None, None)
         self._turn.finish()
+
+    def _leave_the_overdue(self, grace_s: float) -> None:
+        """End this process though an actor runs on that has had its time: none gets it twice.
+
+        One that was told to end by itself and does not may be stuck on the main thread.
+        """
+        if self._actors.wait_until_gone(min(grace_s, OVERDUE_S)):
+            return  # the main thread goes on
+        with self._leaving:
+            if self._left:
+                return
+            status = self._leave()
+            run_exit_functions()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
 
     def _end_own_meshes(self) -> None:
         """Wait until nothing is left of what was made here where no actor runs."""
@@ -252,6 +283,5 @@ def main(program: Program, boot: Boot, lifeline: int) -> int:
     try:
         return program.run()
     finally:
-        # The process ends by os._exit, since a fork must not run its parent's end; what user code
-        # registered here still runs.
-        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+        run_exit_functions()
+        run_destructors()

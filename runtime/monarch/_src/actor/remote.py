@@ -21,7 +21,7 @@ import msgspec
 
 from monarch._src import errors
 from monarch._src.actor.source_lines import SourceLines
-from monarch._src.errors import ActorError, SupervisionError
+from monarch._src.errors import ActorError, SupervisionError, death_error
 from monarch._src.failures import FailureKind, OutOfMemory, RankFailure
 from monarch._src.proc.system import memory_limit, rss_bytes
 from monarch._src.raised import FIRST_FRAMES, LAST_FRAMES, Behind, Frame, held_by
@@ -310,7 +310,7 @@ def error_for(
 ) -> ActorError | SupervisionError:
     """What a caller is to be raised. `failures` may grow after this."""
     if status == DIED:
-        return SupervisionError(failures=failures)
+        return death_error(failures)
     error = ActorError(exception, failures=failures)
     error.__cause__ = exception
     return error

@@ -5,7 +5,7 @@ Runs in: the client and every proc, on the thread that receives, or on one that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ class Returns:
         known: Known,
         routes: Routes,
         workers: Mapping[int, Sender],
+        ended: Container[int],
         ownership: Ownership,
         host: str,
     ) -> None:
@@ -44,6 +45,7 @@ class Returns:
         self._known = known
         self._routes = routes
         self._workers = workers
+        self._ended = ended  # actors that have: what comes back to one is dropped
         self._ownership = ownership
         self._host = host
 
@@ -74,6 +76,8 @@ class Returns:
         worker = self._workers.get(message.sent_by)
         if worker is not None:
             worker.returned(message)
+            return
+        if message.sent_by in self._ended:
             return
         root = self._ownership.root
         told_anyway = message.failure.causes and message.receiver in root.meshes

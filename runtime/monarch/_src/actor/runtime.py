@@ -23,6 +23,7 @@ import msgspec
 from monarch._src.actor import forked
 from monarch._src.actor.context import ActorId, ActorInstance, Context
 from monarch._src.actor.cycles import Cycles
+from monarch._src.actor.deadlines import Deadlines
 from monarch._src.actor.ends import Ends
 from monarch._src.actor.enquiries import Enquiries
 from monarch._src.actor.future import PAUSES, Future, Prober
@@ -34,6 +35,7 @@ from monarch._src.actor.refs import Known, ProcsRef, agent_of, client_ref
 from monarch._src.actor.returns import Returns
 from monarch._src.actor.routes import Routes
 from monarch._src.actor.takers import Receiver, Worker
+from monarch._src.actor.tombstones import Tombstones
 from monarch._src.config import spin_s
 from monarch._src.core.calls import CallTable, PendingCall
 from monarch._src.core.casts import unpacked
@@ -126,6 +128,7 @@ class Runtime:
         self._had_ports = False  # to ask a weak dictionary takes as long as a message
         # In a proc: how its main program takes these messages.
         self.unknown_actor: Callable[[str, Call | StopActor, Payload], None] | None = None
+        self.on_gone: Callable[[Any], None] | None = None  # nothing of that actor runs any more
         self.on_spawn: Callable[[str, SpawnActor, Payload], None] | None = None
         self.on_bootstrap: Callable[[Bootstrap, Payload], None] | None = None
         # Whether this proc runs what comes before any actor.
@@ -140,6 +143,7 @@ class Runtime:
         self.data: Any = None
         self.serves_at: tuple[str, list[str]] = ("", [])  # for other hosts: see MeshSpec
         self.on_ask_data: Callable[[str, AskData], None] | None = None
+        self.deadlines = Deadlines()
         self.closers: list[Callable[[], None]] = []
         # The debugger, from its first use on: ends the pause of an actor (of that call only, if one
         # is given); and is asked about what an endpoint raised, if that is wanted.
@@ -154,11 +158,14 @@ class Runtime:
         self.agent = Questions(node, known, self.new_future)
         self.barrier = OutputBarrier(self.agent.flush_output_of)
         self.closers.append(self.barrier.close)
-        self.ownership = Ownership(self.workers)
+        self.tombstones = Tombstones(self)
+        self.ownership = Ownership(self.workers, self.tombstones.keeper_of)
         self.ends = Ends(
             node, known, routes, self.calls, self.answering, self.new_future, self.ownership
         )
-        self.returns = Returns(node, known, routes, self.workers, self.ownership, self.host)
+        self.returns = Returns(
+            node, known, routes, self.workers, self.tombstones, self.ownership, self.host
+        )
         self.cycles = Cycles(node, routes, self.workers)
         self.enquiries = Enquiries(self)
         self.ends.on_mesh_gone = self.metrics.drop
@@ -381,6 +388,8 @@ class Runtime:
         worker = self.workers.get(message.actor)
         if worker is not None:
             worker.post(peer, message, payload)
+        elif message.actor in self.tombstones:
+            self.tombstones.post(peer, message, payload)
         elif self.unknown_actor is not None:
             self.unknown_actor(peer, message, payload)
 
@@ -491,6 +500,7 @@ class Runtime:
         while self.closers:
             self.closers.pop()()
         PAUSES.clear()
+        self.deadlines.close()
         self.payloads.close(linger_s)
         self.node.close(linger_s)
 

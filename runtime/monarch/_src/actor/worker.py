@@ -87,6 +87,7 @@ class Worker:
         self.dead: RankFailure | None = None
         self.cause: BaseException | None = None
         self.gone = False  # it has cleaned up too
+        self.stop_due: float | None = None  # by when it is to have ended; None: it was not told to
         self.in_hand = InHand(self)
         # Of an async actor: its loop, and what runs in it.
         self.tasks: Tasks | None = None
@@ -124,6 +125,7 @@ class Worker:
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
         """Queue a message; a call of an actor that has ended is answered at once."""
         if isinstance(message, StopActor):
+            self._is_to_end_within(message.grace_s or settings().cleanup_s)
             self.mailbox.put(StopNow(message.reason, (peer, message)))
             self._unpause()
         elif self.dead is not None:
@@ -147,8 +149,13 @@ class Worker:
 
     def stop(self, reason: str, grace_s: float | None = None) -> None:
         """End after what is queued, within that time; None: as the setting says."""
+        self._is_to_end_within(settings().cleanup_s if grace_s is None else grace_s)
         self.mailbox.put(StopNow(reason, grace_s=grace_s))
         self._unpause()
+
+    def _is_to_end_within(self, grace_s: float) -> None:
+        if self.stop_due is None:  # the first time counts
+            self.stop_due = monotonic() + grace_s
 
     def cancel(self, caller: str, number: int) -> None:
         """End a call of that caller, which is queued, runs, or is still to come."""
@@ -354,6 +361,12 @@ class Worker:
         if self._teller is not None:
             self._teller.cancel()
         self.drain()
+        if self.runtime.workers.get(self.spec.actor) is self:  # and not one made anew
+            self.runtime.tombstones.add(self)
+            del self.runtime.workers[self.spec.actor]
+        self.runtime.metrics.ended(self.spec.mesh, self.spec.name)
+        if self.runtime.on_gone is not None:
+            self.runtime.on_gone(self)
 
     def epitaph(self, reason: str) -> RankFailure:
         """What is told of an actor that was stopped."""

@@ -18,9 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 
+import msgspec
+
 from monarch._src.wire.figures import Figures, Key
 
 BUCKETS = 4 * 64 + 1
+MOST_KEYS = 1024
+ENDED = "(ended)"
 
 
 class EndpointCounts:
@@ -50,6 +54,20 @@ class EndpointCounts:
         self.max_ns = 0
         self.waited_ns = 0
         self.buckets = [0] * BUCKETS
+
+    def add(self, other: EndpointCounts) -> None:
+        """Count what another has counted, which counts no more."""
+        self.since_ns = min(self.since_ns, other.since_ns)
+        self.calls += other.calls
+        self.untimed += other.untimed
+        self.errors += other.errors
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+        self.total_ns += other.total_ns
+        self.max_ns = max(self.max_ns, other.max_ns)
+        self.waited_ns += other.waited_ns
+        for bucket, count in enumerate(other.buckets):
+            self.buckets[bucket] += count
 
     def sent(self, nbytes: int) -> None:
         """A call begins; `nbytes` of arguments to all ranks together."""
@@ -83,7 +101,11 @@ class EndpointCounts:
 
 
 class MetricsTable:
-    """The counts of one process. Any thread."""
+    """The counts of one process. Any thread.
+
+    A program may give each of thousands of actors a name of its own. Once there are `MOST_KEYS`
+    entries, those of actors that end are added to one entry a class, under the name `ENDED`.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[Key, EndpointCounts] = {}
@@ -92,6 +114,17 @@ class MetricsTable:
         """Those of that endpoint; the same object every time, made by who asks first."""
         found = self._counts.get(key)
         return self._counts.setdefault(key, EndpointCounts(now_ns)) if found is None else found
+
+    def ended(self, mesh: int, actor: str) -> None:
+        """Actors of that name, on that mesh of procs, have ended."""
+        if len(self._counts) < MOST_KEYS:
+            return
+        for key in list(self._counts):
+            if key.mesh == mesh and key.actor == actor and not key.span:
+                counts = self._counts.pop(key, None)
+                if counts is not None:
+                    to = msgspec.structs.replace(key, actor=ENDED)
+                    self.counts(to, counts.since_ns).add(counts)
 
     def drop(self, mesh: int) -> None:
         """Forget the endpoints of a mesh that is gone."""

@@ -51,17 +51,21 @@ class Wait(msgspec.Struct, eq=False):
 class Waiting:
     """What one actor waits for now. It begins and ends waits; any thread may probe."""
 
-    __slots__ = ("_seen", "actor", "node", "waits")
+    __slots__ = ("_seen", "actor", "node", "on_begin", "waits")
 
     def __init__(self, node: str, actor: int) -> None:
         self.node = node
         self.actor = actor
         self.waits: dict[int, Wait] = {}  # by call; of two for one call the later one
         self._seen: set[ProbeId] = set()
+        # Of an async actor: its messages may wait for the task that begins to wait here.
+        self.on_begin: Callable[[], None] | None = None
 
     def begin(self, wait: Wait) -> None:
         """The actor, or a task of it, waits until that call is answered."""
         self.waits[wait.call] = wait
+        if self.on_begin is not None:
+            self.on_begin()
 
     def end(self, wait: Wait) -> None:
         """It goes on."""

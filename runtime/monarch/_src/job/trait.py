@@ -20,8 +20,8 @@ from typing import Any, ClassVar, TypeVar
 
 from monarch._src.errors import JobError
 from monarch._src.job import record
-from monarch._src.mesh.host_mesh import HostMesh
-from monarch._src.mesh.workers import attach_to_workers, has_workers
+from monarch._src.mesh.host_mesh import HostMesh, another_handle
+from monarch._src.mesh.workers import attached_workers, has_workers
 
 log = logging.getLogger("monarch.job")
 DEFAULT_JOB_PATH = ".monarch/job_state.pkl"
@@ -112,7 +112,7 @@ class JobTrait(ABC):
             for name, addresses in workers.items():
                 mesh = None if before is None or name not in before else before[name]
                 if mesh is None or not has_workers(mesh):
-                    mesh = attach_to_workers(name=name, ca=ca, workers=addresses)
+                    mesh = attached_workers(name=name, ca=ca, workers=addresses)
                     new.append(mesh)
                 found[name] = mesh
         except BaseException:
@@ -292,14 +292,15 @@ _states: dict[str | None, JobState] = {}  # by `apply_id`
 
 
 def _attached(job: JobTrait) -> JobState:
-    """The state of a job; the same one as before while this process has its workers.
+    """The state of a job; other handles of the same hosts while this process has its workers.
 
     A cell that is run again makes another object of the same job, and a worker is attached once.
     """
     state = _states.get(job.apply_id)
     if state is None or not all(has_workers(state[name]) for name in state):
         state = _states[job.apply_id] = job._state()  # pyright: ignore[reportPrivateUsage]
-    return state
+        return state
+    return JobState({name: another_handle(state[name]) for name in state})
 
 
 @contextlib.contextmanager

@@ -7,7 +7,9 @@ is a reference, which can be called and sliced but not stopped.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import GenericAlias
 from typing import Any, cast
 
@@ -20,15 +22,17 @@ from monarch._src.actor.remote import ship
 from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.actor.sending import PlainMethod
 from monarch._src.actor.texts import reason_text
+from monarch._src.config import settings
 from monarch._src.core.calls import PendingCall
 from monarch._src.core.ids import AGENT
 from monarch._src.errors import MeshStoppedError, SupervisionError
-from monarch._src.failures import RankFailure, at_text, moved, told_point
+from monarch._src.failures import RankFailure, at_text, moved, points_text, told_point
 from monarch._src.net.interrupt import uninterrupted
 from monarch._src.shape import MeshTrait, Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import OK, ForgetActors, KeptActors, StopActor
 
+log = logging.getLogger("monarch.actor")
 _NOBODY: dict[int, RankFailure] = {}
 _NO_ARGUMENTS = ship(((), cast("dict[str, Any]", {})))
 
@@ -48,6 +52,8 @@ class Actors:
         self.owned = owned
         self.stopped: str | None = None
         self.failures: dict[int, RankFailure] = {}  # by rank in the proc mesh
+        # Those of the mesh of procs on which they were spawned here; they leave it as they stop.
+        self.held_in: dict[int, Actors] | None = None
         self.noted = False  # the agent keeps what another client needs to take it up
 
     def note(self, run: Runtime) -> None:
@@ -188,6 +194,10 @@ class ActorMesh(MeshTrait):
     def stop(self, reason: str | None = None) -> Future[None]:
         """Stop its actors after the messages they have, clean-up included. Idempotent.
 
+        The future is done after `cleanup_timeout` at the latest. A warning in the log then names
+        the ranks whose actors still run; these end by themselves once what they run returns, and
+        with their procs in any case.
+
         Raises:
             ValueError: this is a slice, or a reference that somebody else owns.
             TypeError: a reason that is no text.
@@ -202,31 +212,52 @@ class ActorMesh(MeshTrait):
             raise ValueError(f"stop the whole mesh {actors.name!r}, not a slice of it")
         reason = reason_text(reason, "stopped by client")
         check_in_reach(self._runtime.known.dead(actors.procs.uid))
-        return self._stop(reason)
+        return self._stop(reason, settings().cleanup_s)
 
-    def _stop(self, reason: str) -> Future[None]:
+    def _stop(self, reason: str, bound_s: float) -> Future[None]:
         actors = self._actors
         future = self._runtime.new_future()
         if actors.stopped is not None:
             future.settle(lambda: None)
             return future
         actors.stopped = reason
+        if actors.held_in is not None:
+            actors.held_in.pop(actors.uid, None)
         self._runtime.routes.unkeep(actors.procs, actors.uid)
-        ownership = self._runtime.ownership
-        ownership.released(actors.uid)
-        future.on_done(lambda: ownership.gone(actors.uid))
+        self._runtime.ownership.released(actors.uid)
+        run = self._runtime
+        future.on_done(partial(_forget, run, actors.uid, actors.procs.uid, actors.name))
         if actors.noted:
             self._runtime.node.send(AGENT, ForgetActors(actors.uid))
         pending = _Stopped(self._callees, future)
-        run = self._runtime
         number = run.calls.open(pending)
         gone = self._callees.failures_in(actors.region)
-        message = StopActor(actors.uid, number, 0, reason)
+        message = StopActor(actors.uid, number, 0, reason, grace_s=bound_s)
         missed = run.routes.post(actors.procs, actors.region, message, skip=gone, gather=True)
         with uninterrupted(), run.answering:
             for position in {*gone, *missed}:
                 run.calls.answer(number, position, OK, NO_PAYLOAD)
+        if not future.done:
+            due = run.deadlines.add(bound_s, partial(self._overdue, pending, bound_s))
+            future.on_done(lambda: run.deadlines.cancel(due))
         return future
+
+    def _overdue(self, pending: _Stopped, bound_s: float) -> None:
+        """Actors that were told to end have not: wait for them no longer, and say so."""
+        run, procs = self._runtime, self._callees.procs
+        with run.answering:
+            ranks = [pending.region.global_rank(position) for position in pending.owing()]
+            run.calls.drop(pending.number)
+        if not ranks:
+            return
+        points = [(dict(procs.extent.point_of_rank(rank)), procs.name) for rank in ranks]
+        log.warning(
+            "%s has not ended within %.3g s of its stop(), on %s: it still runs an endpoint, its "
+            "constructor or its clean-up, and ends after that; stop() of its procs ends it now",
+            f"{self._actors.name!r} ({self._actors.class_name})", bound_s,
+            f"{procs.name}, {points_text(points)}",
+        )  # fmt: skip
+        pending.future.settle(lambda: None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         actors = self._actors
@@ -269,10 +300,15 @@ class OwnedActors:
 
     def end(self, reason: str, grace_s: float) -> Future[None]:
         """Stop it, since its owner ends. Its actors take the time that their procs give them."""
-        return self.mesh._stop(reason)  # pyright: ignore[reportPrivateUsage]
+        return self.mesh._stop(reason, grace_s)  # pyright: ignore[reportPrivateUsage]
 
 
 reserve(name for name in dir(ActorMesh) if not name.startswith("_"))
+
+
+def _forget(run: Runtime, uid: int, procs: int, name: str) -> None:
+    run.ownership.gone(uid)
+    run.metrics.ended(procs, name)
 
 
 def check_in_reach(dead: Mapping[int, RankFailure]) -> None:

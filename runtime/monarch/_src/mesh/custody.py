@@ -251,7 +251,7 @@ class Custody:
         view = NDSlice(offset=offset, sizes=sizes, strides=strides)
         region = Region(tuple(kept.labels), view)
         actors = InheritedActors(kept, payload, procs.ref, region)
-        procs.actors[kept.actor] = actors
+        procs.actors[kept.actor], actors.held_in = actors, procs.actors
         found = ActorMesh(self._run, actors, region)
         self._run.ownership.own(kept.actor, OwnedActors(found), procs.ref.uid)
         return found

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -55,6 +56,8 @@ from monarch._src.mesh.session import (
     session_for_client,
     shutdown_context,
 )
+from monarch._src.net.baton import SHUT_DOWN
+from monarch._src.net.waitable import RuntimeEnded
 from monarch._src.proc.execute import inherited_python
 from monarch._src.proc.system import free_descriptors, raise_fd_limit
 from monarch._src.shape import Extent, MeshTrait, NDSlice, Region
@@ -66,20 +69,85 @@ NAMED_HOSTS = 3
 SPARE_FDS = 16
 
 
+class Handle:
+    """What a mesh of hosts and its slices share: the right to end what was spawned through them.
+
+    Two handles of the same workers spawn side by side, and `stop` of one leaves the procs of the
+    other alone. A mesh that came from another process has none: it is a reference.
+    """
+
+
+OF_THIS_HOST = Handle()  # every `this_host()` of a client is the same handle
+OF_ALL = Handle()  # of meshes that were taken up with a session: each handle ends those too
+
+
+class Attachment:
+    """Workers that were asked for; which hosts they are is known once they have answered.
+
+    `begin` asks for them, on a thread of its own, and returns their sites, in order.
+    """
+
+    def __init__(self, run: Runtime, begin: Callable[[], Sequence[str]]) -> None:
+        self._run = run
+        self._sites: tuple[str, ...] = ()
+        self.initialized: Future[bool] = run.new_future()
+        threading.Thread(
+            target=self._attach, args=(begin,), name="attaches-to-workers", daemon=True
+        ).start()
+
+    def _attach(self, begin: Callable[[], Sequence[str]]) -> None:
+        try:
+            self._sites = tuple(begin())
+        except BaseException as error:
+            self.initialized.fail(error)
+        else:
+            self.initialized.settle(lambda: True)
+
+    def sites(self) -> tuple[str, ...]:
+        """The sites of the workers. Blocks; raises why they are not to be had."""
+        if not self._run.node.wait(self.initialized):
+            raise RuntimeEnded(SHUT_DOWN)
+        self.initialized.result()
+        return self._sites
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether they are not to be had. Blocks."""
+        try:
+            self.sites()
+        except Exception:
+            return True
+        return False
+
+
 class HostMesh(MeshTrait):
     """A mesh of hosts. `this_host()` has no dims: procs on it have those of `per_host`."""
 
     def __init__(
-        self, region: Region, python: str = "", sites: tuple[str, ...] = (), name: str = ""
+        self,
+        region: Region,
+        python: str = "",
+        sites: tuple[str, ...] | Attachment = (),
+        name: str = "",
+        handle: Handle | None = None,
     ) -> None:
-        """`sites`: of the hosts that this is, or is a slice of; none: the one of the client."""
+        """`sites`: of the hosts that this is, or is a slice of; none: the one of the client.
+
+        `handle`: None makes it a reference.
+        """
         self._region = region
         self._python = python
-        self._sites = sites
+        self._asked = sites
         self._name = name
+        self._handle = handle
 
     def _new_with_region(self, region: Region) -> HostMesh:
-        return HostMesh(region, self._python, self._sites, self._name)
+        return HostMesh(region, self._python, self._asked, self._name, self._handle)
+
+    @property
+    def _sites(self) -> tuple[str, ...]:
+        """Those of all hosts that it is a slice of; waits for workers that were asked for."""
+        return self._asked.sites() if isinstance(self._asked, Attachment) else self._asked
 
     @property
     def name(self) -> str:
@@ -94,7 +162,12 @@ class HostMesh(MeshTrait):
 
     @property
     def initialized(self) -> Future[bool]:
-        """Done, with True: hosts are there when their mesh is."""
+        """Done, with True, when each of these hosts has answered.
+
+        Fails with what kept one of them from it: HostUnreachableError, SessionError, ValueError.
+        """
+        if isinstance(self._asked, Attachment):
+            return self._asked.initialized
         return Future[bool].of(True)
 
     @property
@@ -112,7 +185,8 @@ class HostMesh(MeshTrait):
         Args:
             python_executable: the path of one that has monarch-jupyter of the same version.
         """
-        return HostMesh(self._region, os.fspath(python_executable), self._sites, self._name)
+        python = os.fspath(python_executable)
+        return HostMesh(self._region, python, self._asked, self._name, self._handle)
 
     def spawn_procs(
         self,
@@ -263,25 +337,32 @@ class HostMesh(MeshTrait):
         return Extent((*own.labels, *dims.labels), (*own.sizes, *dims.sizes))
 
     def stop(self) -> Future[None]:
-        """End every process that this program started on these hosts. Idempotent.
+        """End every process that was started through this mesh, or a slice of it. Idempotent.
 
-        This host can be used again. Workers are given back: another client can have them, or this
-        one again, by `attach_to_workers`. Done when all processes are gone.
+        What was started through another handle of the same workers (a second `job.state()`) runs
+        on. This host can be used again. Workers without such processes are given back: another
+        client can have them, or this one again, by `attach_to_workers`. Done when all is gone.
+        Through a reference, one that came from another process, what this process has spawned on
+        these hosts ends.
 
         Raises:
             ValueError: this is a slice of workers; give all of them back, or stop meshes.
         """
         run = runtime_or_none()
-        if run is None:
+        if run is None or self._are_none():
             return Future[None].of(None)
         self._check_whole("stop")
         sites = set(self._sites or ("",))
+        in_use: set[str] = set()
         for mesh in owned_meshes():
-            if sites.intersection(mesh._procs.ref.places):  # pyright: ignore[reportPrivateUsage]
+            places = sites.intersection(mesh._procs.ref.places)  # pyright: ignore[reportPrivateUsage]
+            if places and self._ends(mesh):
                 mesh.stop("its host mesh was stopped")
+            else:
+                in_use |= places
         session = current_session()
         given_back = [] if session is None or session.sites is None else session.sites.let_go(
-            self._sites
+            [site for site in self._sites if site not in in_use]
         )  # fmt: skip
         return _when_all_done(run, [*run.ends.stops(), *given_back])
 
@@ -292,8 +373,16 @@ class HostMesh(MeshTrait):
         future, like that of `stop`, is there to be awaited.
 
         Raises:
+            RuntimeError: this is a reference, which came from another process.
             ValueError: this is a slice of workers.
         """
+        if self._handle is None:
+            raise RuntimeError(
+                "these hosts cannot be shut down through a reference: only the program that has "
+                "attached to them may do that; stop() here ends what this process has spawned there"
+            )
+        if self._are_none():
+            return Future[None].of(None)
         if not self._sites:
             return shutdown_context(reason="the host mesh was shut down")
         self._check_whole("shut down")
@@ -303,6 +392,16 @@ class HostMesh(MeshTrait):
         message = Shutdown("its client has shut the host mesh down")
         tell = partial(run.routes.tell_agent_at, message=message)
         return _when_all_done(run, session.sites.end(self._sites, tell))
+
+    def _are_none(self) -> bool:
+        """Whether these are workers that were not to be had."""
+        return isinstance(self._asked, Attachment) and self._asked.has_failed
+
+    def _ends(self, mesh: ProcMesh) -> bool:
+        """Whether `stop` ends those processes, which are on these hosts."""
+        hosts = mesh.host_mesh
+        theirs = None if hosts is None else hosts._handle
+        return self._handle in (theirs, OF_ALL) or theirs is OF_ALL
 
     def _check_whole(self, what: str) -> None:
         if self._sites and len(self._region) != len(self._sites):
@@ -335,6 +434,10 @@ class HostMesh(MeshTrait):
         return HostMesh, (self._region, self._python, self._sites, self._name)
 
     def __repr__(self) -> str:
+        if isinstance(self._asked, Attachment) and not self._asked.initialized.done:
+            return f"<HostMesh {self._region.extent} attaching>"
+        if self._are_none():
+            return f"<HostMesh {self._region.extent} not attached>"
         run = runtime_or_none()
         here = _host_text(self._own_sites(), run.host if run else "this host")
         return f"<HostMesh {self._region.extent} {here}>"
@@ -370,12 +473,28 @@ def this_host() -> HostMesh:
     """
     run = runtime_or_none()
     sites = (run.site,) if run is not None and run.site else ()
-    return HostMesh(Region.of_extent(Extent((), ())), inherited_python(), sites)
+    is_client = run is None or run.proc_ref is None
+    handle = OF_THIS_HOST if is_client else None
+    return HostMesh(Region.of_extent(Extent((), ())), inherited_python(), sites, handle=handle)
+
+
+def another_handle(hosts: HostMesh) -> HostMesh:
+    """The same workers for another part of this program; this host has one handle."""
+    if not hosts._sites:  # pyright: ignore[reportPrivateUsage]
+        return hosts
+    return HostMesh(
+        hosts._region,  # pyright: ignore[reportPrivateUsage]
+        hosts._python,  # pyright: ignore[reportPrivateUsage]
+        hosts._asked,  # pyright: ignore[reportPrivateUsage]
+        hosts.name,
+        Handle(),
+    )
 
 
 def hosts_of(sites: Sequence[str]) -> HostMesh:
-    """These workers, which this process has."""
-    return HostMesh(Region.of_extent(Extent(("hosts",), (len(sites),))), sites=tuple(sites))
+    """These workers, which this process has taken up with a session."""
+    extent = Extent(("hosts",), (len(sites),))
+    return HostMesh(Region.of_extent(extent), sites=tuple(sites), handle=OF_ALL)
 
 
 def this_proc() -> ProcMesh:

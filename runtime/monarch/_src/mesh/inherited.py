@@ -21,6 +21,7 @@ class InheritedActors(Actors):
         self.uid, self.name, self.class_name = kept.actor, kept.name, kept.class_name
         self.procs, self.region = procs, region
         self.owned, self.noted = True, True
+        self.held_in = None
         self.stopped = None
         self.failures = {f.rank: f for f in kept.failures}
         self._payload = payload.own()

@@ -23,7 +23,7 @@ def actor_meshes() -> list[ActorMesh]:
         run, procs = mesh._runtime, mesh._procs  # pyright: ignore[reportPrivateUsage]
         found += [
             ActorMesh(run, actors, actors.region)
-            for actors in procs.actors.values()
+            for actors in list(procs.actors.values())
             if actors.stopped is None
         ]
     return found

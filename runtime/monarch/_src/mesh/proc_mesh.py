@@ -21,7 +21,7 @@ from monarch._src.actor.remote import ship
 from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.actor.texts import name_text, reason_text
 from monarch._src.actor.unpicklable import unpicklable
-from monarch._src.errors import MeshStoppedError, SupervisionError
+from monarch._src.errors import MeshStoppedError, SupervisionError, death_error
 from monarch._src.events import MeshSpawned, bus
 from monarch._src.failures import RankFailure, at_text
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, check_in_reach
@@ -117,7 +117,7 @@ class ProcMesh(MeshTrait):
     @property
     def actor_names(self) -> tuple[str, ...]:
         """The names of the actor meshes that this process has spawned on it."""
-        live = [a.name for a in self._procs.actors.values() if a.stopped is None]
+        live = [a.name for a in list(self._procs.actors.values()) if a.stopped is None]
         return tuple(dict.fromkeys(live))
 
     def _new_with_region(self, region: Region) -> ProcMesh:
@@ -142,8 +142,7 @@ class ProcMesh(MeshTrait):
             SupervisionError: a proc of this mesh, or an actor on it that is not stopped, has died,
                 or the bootstrap function of a proc has raised. A slice without it can be spawned
                 on.
-            RuntimeError: called by the bootstrap function of a proc of this mesh, or by an actor
-                that is ending.
+            RuntimeError: called by an actor that is ending.
         """
         self._check_usable()
         cls = actor_class(Class)
@@ -152,18 +151,13 @@ class ProcMesh(MeshTrait):
         procs, run = self._procs, self._runtime
         if run.node.is_fork:
             raise RuntimeEnded(FORKED)
-        if run.bootstrapping and run.proc_ref is not None and run.proc_ref.uid == procs.ref.uid:
-            raise RuntimeError(
-                f"no actor of {self.name!r} begins before the bootstrap function, which spawns "
-                f"{name!r} here, has returned; spawn it from the client"
-            )
         self._check_sound(name)
         uid = run.uids()
         context = current.get()
         actors = Actors(uid, name, cls, procs.ref, self._region, owned=True)
         mesh = ActorMesh(run, actors, self._region)
         run.ownership.own(uid, OwnedActors(mesh), procs.ref.uid)
-        procs.actors[uid] = actors
+        procs.actors[uid], actors.held_in = actors, procs.actors
         if procs.kept:  # noted first: a client that dies between the two leaves nothing unknown
             actors.note(run)
         extent = self._region.extent
@@ -222,7 +216,7 @@ class ProcMesh(MeshTrait):
             raise self._refused(name, gone, "stop() these procs and spawn others")
         # One that never lived, or that its owner has stopped, is nobody's trouble any more: in a
         # notebook the next spawn is the corrected class.
-        for actors in procs.actors.values():
+        for actors in list(procs.actors.values()):
             if actors.stopped is None and (
                 ill := {
                     rank: failure
@@ -284,7 +278,7 @@ class ProcMesh(MeshTrait):
             procs.stopped = reason
             future = procs.stop_future = run.ends.stopping(uid)
         run.ownership.released(uid)
-        for actors in procs.actors.values():
+        for actors in list(procs.actors.values()):
             actors.stopped = actors.stopped or f"its procs were stopped ({reason})"
         dead = run.known.dead(uid)
         run.routes.post(procs.ref, procs.region, StopProc(reason, grace), skip=dead)
@@ -330,7 +324,7 @@ class OwnedProcs:
         """Processes of it have failed, so it will never be complete."""
         future = self.mesh._procs.initialized  # pyright: ignore[reportPrivateUsage]
         if future is not None:
-            future.fail(SupervisionError(failures=failures))
+            future.fail(death_error(failures))
 
     def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
         """A failure of one of its processes is told as it is."""
@@ -439,7 +433,7 @@ def end_meshes_of(run: Runtime, reason: str | None) -> None:
         procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
         if mesh._runtime is run:  # pyright: ignore[reportPrivateUsage]
             procs.stopped = procs.stopped or reason
-            for actors in procs.actors.values():
+            for actors in list(procs.actors.values()):
                 actors.stopped = actors.stopped or reason
             forget(procs)
 
@@ -476,7 +470,7 @@ def proc_bootstrapped(mesh: int, rank: int, failure: RankFailure | None) -> None
     if failure is not None:
         procs.failures[rank] = failure
         if procs.initialized is not None:
-            procs.initialized.fail(SupervisionError(failures=[failure]))
+            procs.initialized.fail(death_error([failure]))
     elif procs.bootstrapped is not None:
         procs.bootstrapped.add(rank)
         _settle_if_all(procs, procs.bootstrapped)
@@ -489,7 +483,7 @@ def proc_restarting(mesh: int, rank: int) -> None:
         return
     procs = found._procs  # pyright: ignore[reportPrivateUsage]
     procs.failures.pop(rank, None)
-    for actors in procs.actors.values():
+    for actors in list(procs.actors.values()):
         actors.failures.pop(rank, None)
 
 

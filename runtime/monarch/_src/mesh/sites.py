@@ -104,7 +104,9 @@ class Sites:
         self._asked: dict[str, _Asked] = {}  # by link
         self._held: dict[str, _Held] = {}  # by site
         self._closed = False
-        self._lock = GuardedLock()  # of the two; what is under it does not block
+        self._attaching = 0  # how many threads ask for workers
+        self._lock = GuardedLock()  # of the three; what is under it does not block
+        self._one_by_one = threading.Lock()  # held while workers are asked to be this client's
         self._liveness_s = settings().liveness
         self._way = None if via is None else Way(run, via, self.key_paths, self._liveness_s)
         node = run.node
@@ -149,8 +151,21 @@ class Sites:
 
     # --- taking -----------------------------------------------------------------------------------
 
-    def attach(self, workers: Sequence[Address]) -> list[str]:
+    @property
+    def is_used(self) -> bool:
+        """Whether this client has workers, or asks for some."""
+        return bool(self._attaching or self.held())
+
+    def begin(self) -> None:
+        """`attach` is about to be called, on another thread."""
+        with self._lock:
+            self._attaching += 1
+
+    def attach(self, workers: Sequence[Address], patience_s: float) -> list[str]:
         """Have these workers; their sites, in that order. Blocks until each has answered.
+
+        After `begin`. Several threads may ask at once. `patience_s`: how long one that starts late
+        is waited for.
 
         Raises:
             HostUnreachableError: one cannot be reached, or does not let this process in.
@@ -159,7 +174,17 @@ class Sites:
         """
         asked = [self._new(address) for address in workers]
         try:
-            self._reach_all(asked)
+            self._reach_all(asked, time.monotonic() + patience_s)
+            with self._one_by_one:
+                return self._attach(asked)
+        finally:
+            with self._lock:
+                self._attaching -= 1
+
+    def _attach(self, asked: Sequence[_Asked]) -> list[str]:
+        try:
+            if self._closed:
+                raise SessionError("the session of this process has ended meanwhile")
             came = self._came_with_the_session(asked)
             new = [one for one in asked if one.number not in came]
             self._check_each_once(new)
@@ -182,7 +207,7 @@ class Sites:
             HostUnreachableError: the two cannot work together, or none of them can be reached.
         """
         asked = {one.site: self._new(parse_address(one.address), token) for one in workers}
-        problems = self._reach(list(asked.values()), wait=False)
+        problems = self._reach(list(asked.values()), 0.0, wait=False)
         lost: dict[str, str] = {}
         try:
             for one in asked.values():
@@ -215,8 +240,8 @@ class Sites:
         number = next(self._numbers)
         return _Asked(number, said, f"?{number}", self._run.new_future(), token=token)
 
-    def _reach_all(self, asked: Sequence[_Asked]) -> None:
-        problems = self._reach(asked, wait=True)
+    def _reach_all(self, asked: Sequence[_Asked], until: float) -> None:
+        problems = self._reach(asked, until, wait=True)
         if len(problems) > 1:
             # A gateway that is not there is told once, whoever is behind it.
             text = "\n".join(dict.fromkeys(str(problems[one]) for one in sorted(problems)))
@@ -224,24 +249,28 @@ class Sites:
         for error in problems.values():
             raise error
 
-    def _reach(self, asked: Sequence[_Asked], *, wait: bool) -> dict[int, Exception]:
+    def _reach(self, asked: Sequence[_Asked], until: float, *, wait: bool) -> dict[int, Exception]:
         """Find an address of each; why there is none, by number. `wait`: for those that begin."""
         problems: dict[int, Exception] = {}
-        until = time.monotonic() + self._liveness_s / PATIENCE_PART
+        until = until or time.monotonic() + self._liveness_s / PATIENCE_PART
 
         def reach(one: _Asked) -> None:
             try:
                 if way is None or way.via.is_at(one.said):
-                    one.dialled = reached(one.said, until, wait=wait)
+                    one.dialled = reached(one.said, until, wait=wait, given_up=given_up)
                 else:
-                    one.dialled, one.way = way.reach(one.said, until, wait=wait)
+                    one.dialled, one.way = way.reach(one.said, until, wait=wait, given_up=given_up)
             except Exception as error:
                 problems[one.number] = error
+
+        def given_up() -> bool:
+            return self._closed
 
         way = self._way
         if way is not None and not all(way.via.is_at(one.said) for one in asked):
             try:
-                way.begin()
+                with self._one_by_one:
+                    way.begin()
             except HostUnreachableError as error:
                 return {one.number: error for one in asked}
         threads = [threading.Thread(target=reach, args=(one,)) for one in asked[1:]]

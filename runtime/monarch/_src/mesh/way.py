@@ -74,7 +74,14 @@ class Way:
         assert self._through is not None
         self._through.greet(3 * self._liveness_s)
 
-    def reach(self, said: Address, until: float, *, wait: bool) -> tuple[Address, Address]:
+    def reach(
+        self,
+        said: Address,
+        until: float,
+        *,
+        wait: bool,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> tuple[Address, Address]:
         """Where somebody accepts connections: in numbers, and what leads there on this host.
 
         `wait`: for one that begins.
@@ -84,7 +91,9 @@ class Way:
         """
         through = self._through
         assert through is not None
-        return waited(lambda: through.reach(said, 3 * self._liveness_s), until, wait=wait)
+        return waited(
+            lambda: through.reach(said, 3 * self._liveness_s), until, wait=wait, given_up=given_up
+        )
 
     @property
     def words(self) -> str:
@@ -105,19 +114,28 @@ class Way:
             self._through = None
 
 
-def waited(reach: Callable[[], T], until: float, *, wait: bool) -> T:
-    """What it finds, asked again while nobody listens there yet, if `wait`."""
+def waited(
+    reach: Callable[[], T],
+    until: float,
+    *,
+    wait: bool,
+    given_up: Callable[[], bool] = lambda: False,
+) -> T:
+    """What it finds, asked again while nobody listens there yet, if `wait`, until given up."""
     while True:
         try:
             return reach()
         except HostUnreachableError as error:
             said = str(error)
-            if not wait or time.monotonic() >= until or not any(one in said for one in NOT_YET):
+            late = time.monotonic() >= until or given_up()
+            if not wait or late or not any(one in said for one in NOT_YET):
                 raise
         time.sleep(AGAIN_S)  # nobody tells of a port at which somebody will listen
 
 
-def reached(said: Address, until: float, *, wait: bool) -> Address:
+def reached(
+    said: Address, until: float, *, wait: bool, given_up: Callable[[], bool] = lambda: False
+) -> Address:
     """Where somebody accepts connections directly, in numbers; `wait`: for one that begins.
 
     Raises:
@@ -128,4 +146,4 @@ def reached(said: Address, until: float, *, wait: bool) -> Address:
         left = max(1.0, until - time.monotonic())
         return first_that_answers(f"the worker {said}", [said], left)
 
-    return waited(dialled, until, wait=wait)
+    return waited(dialled, until, wait=wait, given_up=given_up)

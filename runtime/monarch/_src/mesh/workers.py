@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -21,7 +22,7 @@ from monarch._src.config import settings
 from monarch._src.core.access import MAKE_KEYS, TRUST_ALL, Role, fingerprint
 from monarch._src.core.addresses import Address, is_beyond_this_host, parse_dialled, parse_listening
 from monarch._src.errors import SessionError
-from monarch._src.mesh.host_mesh import HostMesh
+from monarch._src.mesh.host_mesh import Attachment, Handle, HostMesh
 from monarch._src.mesh.session import Session, current_session, lock, session
 from monarch._src.mesh.sites import PATIENCE_PART, Sites
 from monarch._src.mesh.transport import check_transport
@@ -181,8 +182,9 @@ def attach_to_workers(
 ) -> HostMesh:
     """Have these workers: a mesh of hosts with the dim `hosts`, in the order given.
 
-    Returns when each of them has answered. One that is about to begin is waited for, for a third
-    of `liveness`; so is one whose last client is gone, until that has been noticed.
+    Returns at once; `initialized` of the mesh is done when each of them has answered, and what
+    needs them waits for that. One that starts late is waited for, for `attach_timeout`; so is one
+    whose last client is gone, until that has been noticed.
 
     Args:
         ca: the directory with the keys of the job, or its `job.public`; `"trust_all_connections"`:
@@ -192,14 +194,38 @@ def attach_to_workers(
         name: what front ends call the mesh.
 
     Raises:
-        HostUnreachableError: one cannot be reached (the text lists what was tried), or does not let
-            this process in.
-        SessionError: one belongs to another client, or this is no client.
-        ValueError: an address that is none, no worker, one given twice, or keys of another job than
-            that of hosts which this client has.
+        SessionError: this is no client.
+        ValueError: an address that is none, no worker, or keys of another job than that of hosts
+            which this client has.
         RuntimeError: `enable_transport("ipc")` was called, and one is not at `ipc://`.
         FileNotFoundError, PermissionError: there are no such keys, or others could read them.
+
+    `initialized`, and what needs the hosts, raises:
+        HostUnreachableError: one cannot be reached (the text lists what was tried), or does not let
+            this process in.
+        SessionError: one belongs to another client.
+        ValueError: one was given twice, or is a host of this client already.
     """
+    return _attach(ca, workers, private_key, name, settings().attach_s)
+
+
+def attached_workers(*, ca: CA, workers: Sequence[str], name: str) -> HostMesh:
+    """The same of workers that have been started: returns when each of them has answered.
+
+    Raises as `attach_to_workers` and `initialized` of what that gives.
+    """
+    mesh = _attach(ca, workers, None, name, settings().liveness / PATIENCE_PART)
+    _ = mesh.hosts  # waits for them
+    return mesh
+
+
+def _attach(
+    ca: CA,
+    workers: Sequence[str | Future[str]],
+    private_key: Path | None,
+    name: str | None,
+    patience_s: float,
+) -> HostMesh:
     if isinstance(workers, str) or not isinstance(workers, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"workers={workers!r}: give a list of addresses, as in [{_EXAMPLE!r}]")
     addresses = [_dialled(worker) for worker in workers]
@@ -212,9 +238,11 @@ def attach_to_workers(
     if own is None:
         _check_near(addresses)
     with lock:
-        sites = _sites(own, ca, private_key).attach(addresses)
-    extent = Extent(("hosts",), (len(sites),))
-    return HostMesh(Region.of_extent(extent), sites=tuple(sites), name=name or "")
+        sites = _sites(own, ca, private_key)
+        sites.begin()
+        asked = Attachment(_client_session().runtime, partial(sites.attach, addresses, patience_s))
+    extent = Extent(("hosts",), (len(addresses),))
+    return HostMesh(Region.of_extent(extent), sites=asked, name=name or "", handle=Handle())
 
 
 def attach(address: str, *, ca: CA | None = None, private_key: Path | None = None) -> None:
@@ -259,7 +287,7 @@ def attach(address: str, *, ca: CA | None = None, private_key: Path | None = Non
 
 def _go_through(held: Session, via: Via) -> None:
     sites = held.sites
-    if sites is not None and sites.held():
+    if sites is not None and sites.is_used:
         way = "by itself" if held.via is None else f"through the gateway {held.via.said}"
         raise SessionError(
             f"attach({str(via.said)!r}) comes too late: this process has workers already, which it "
@@ -291,7 +319,7 @@ def _sites(own: keys.Keys | None, ca: CA, private_key: Path | None) -> Sites:
     job = None if own is None else own.allowed.job
     public = "" if own is None else own.public
     wrong = held.sites is not None and (held.sites.job, held.sites.public) != (job, public)
-    if wrong and held.sites is not None and not held.sites.held():
+    if wrong and held.sites is not None and not held.sites.is_used:
         held.sites.close()
         held.sites = None
     if held.sites is None:
@@ -314,8 +342,8 @@ def _sites(own: keys.Keys | None, ca: CA, private_key: Path | None) -> Sites:
 def has_workers(mesh: HostMesh) -> bool:
     """Whether these are workers, all of which this process has now."""
     found = current_session()
-    sites = mesh._sites  # pyright: ignore[reportPrivateUsage]
     held = None if found is None else found.sites
+    sites = mesh._sites  # pyright: ignore[reportPrivateUsage]
     return bool(sites) and held is not None and all(held.is_held(site) for site in sites)
 
 

@@ -52,7 +52,10 @@ class SpawnActor(Message, tag=30):
 
 
 class StopActor(Message, tag=31):
-    """Stop an actor after the messages it has, clean up, then answer `call` with OK."""
+    """Stop an actor after the messages it has, clean up, then answer `call` with OK.
+
+    `grace_s`: for how long its owner waits for that; 0: as the setting of the proc says.
+    """
 
     actor: int
     call: int
@@ -60,6 +63,7 @@ class StopActor(Message, tag=31):
     reason: str
     after: int = 0
     relayed: bool = False
+    grace_s: float = 0.0
 
 
 class StopProc(Message, tag=32):

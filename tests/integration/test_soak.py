@@ -1,0 +1,173 @@
+"""What ends leaves nothing that grows: thousands of actors, streams, ports, calls and meshes.
+
+Counted are objects of the interpreter and bytes of the process, of the client and of a rank, before
+and after. `MONARCH_SOAK` says how many of each; `make stress` gives it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from monarch.actor import (
+    Actor,
+    ActorError,
+    Channel,
+    Port,
+    ProcMesh,
+    SupervisionError,
+    endpoint,
+    shutdown_context,
+    this_host,
+)
+from tests.conftest import Faults
+
+COUNT = int(os.environ.get("MONARCH_SOAK", "200"))
+WARM = 64
+OBJECTS = 0.5
+"""Objects each that a collection may find more of: one that stays is told, noise is not."""
+TOMBSTONE = 300
+"""Bytes that may stay of an actor."""
+SLACK = 2 << 20
+"""Bytes by which a process may grow meanwhile for other reasons, such as arenas half full."""
+
+
+def holdings() -> tuple[int, int]:
+    """Objects and bytes of this process."""
+    gc.collect()
+    return len(gc.get_objects()), psutil.Process().memory_info().rss
+
+
+class Scales(Actor):
+    """Weighs its process."""
+
+    @endpoint
+    def weigh(self) -> tuple[int, int]:
+        return holdings()
+
+
+class Mayfly(Actor):
+    """Ends soon."""
+
+    @endpoint
+    def one(self) -> int:
+        return 1
+
+    @endpoint
+    def fail(self) -> None:
+        raise ValueError("as it was told to")
+
+    @endpoint
+    def say(self, port: Port[int]) -> None:
+        port.send(1)
+
+    @endpoint
+    def listen(self) -> int:
+        port, receiver = Channel[int].open()
+        port.send(1)
+        return receiver.recv().get()
+
+
+class AsyncMayfly(Actor):
+    """The same on an event loop."""
+
+    @endpoint
+    async def one(self) -> int:
+        return 1
+
+
+def one_actor(procs: ProcMesh, _: Mayfly, number: int) -> None:
+    kind = AsyncMayfly if number % 2 else Mayfly
+    mesh = procs.spawn("mayfly", kind)
+    assert mesh.one.call_one().get() == 1
+    mesh.stop().get()
+
+
+def one_actor_that_fails(procs: ProcMesh, _: Mayfly, number: int) -> None:
+    mesh = procs.spawn("mayfly", Mayfly)
+    mesh.fail.broadcast()
+    assert isinstance(mesh.one.call_one().exception(), SupervisionError)
+    mesh.stop().get()
+
+
+def one_stream(_: ProcMesh, mayfly: Mayfly, number: int) -> None:
+    stream = mayfly.one.stream()
+    if number % 2:
+        assert [future.get() for future in stream] == [1]
+    mayfly.one.call_one().get()
+
+
+def one_port(_: ProcMesh, mayfly: Mayfly, number: int) -> None:
+    port, receiver = Channel[int].open(once=bool(number % 2))
+    mayfly.say.call_one(port).get()
+    if number % 3:
+        assert receiver.recv().get() == 1
+
+
+def one_channel_on_a_rank(_: ProcMesh, mayfly: Mayfly, number: int) -> None:
+    assert mayfly.listen.call_one().get() == 1
+
+
+def one_call_that_is_dropped(_: ProcMesh, mayfly: Mayfly, number: int) -> None:
+    mayfly.one.call()
+    with pytest.raises(ActorError):
+        mayfly.fail.call_one().get()
+
+
+@pytest.mark.parametrize(
+    "once",
+    [
+        one_actor,
+        one_actor_that_fails,
+        one_stream,
+        one_port,
+        one_channel_on_a_rank,
+        one_call_that_is_dropped,
+    ],
+)
+def test_nothing_that_grows_is_left_of(
+    once: Callable[[ProcMesh, Mayfly, int], None], faults: Faults
+) -> None:
+    with this_host().spawn_procs() as procs, this_host().spawn_procs() as other:
+        scales, mayfly = procs.spawn("scales", Scales), other.spawn("mayfly", Mayfly)
+        # Actors end beside the scales; the rest goes on in the process of one that lives.
+        there = scales if once in (one_actor, one_actor_that_fails) else other.spawn("s", Scales)
+        where = procs
+
+        def repeat(count: int) -> None:
+            for number in range(count):
+                once(where, mayfly, number)
+            faults.untaken()
+
+        repeat(WARM + 2 * 128 if once is one_actor_that_fails else WARM)
+        before = [holdings(), there.weigh.call_one().get()]
+        repeat(COUNT)
+        after = [holdings(), there.weigh.call_one().get()]
+    for (objects, size), (objects_then, size_then) in zip(before, after, strict=True):
+        assert objects_then - objects < COUNT * OBJECTS + 64
+        assert size_then - size < COUNT * 2 * TOMBSTONE + SLACK
+
+
+@pytest.mark.parametrize("what", ["meshes", "sessions"])
+def test_nothing_that_grows_is_left_of_ended(what: str, own_base_directory: Path) -> None:
+    def repeat(count: int) -> None:
+        for _ in range(count):
+            procs = this_host().spawn_procs()
+            assert procs.spawn("mayfly", Mayfly).one.call_one().get() == 1
+            procs.stop().get()
+            if what == "sessions":
+                shutdown_context().get()
+
+    count = max(8, COUNT // 50)
+    repeat(4)
+    objects, size = holdings()
+    repeat(count)
+    objects_then, size_then = holdings()
+    shutdown_context().get()
+    assert objects_then - objects < count * 8 + 64
+    assert size_then - size < count * 8192 + SLACK
