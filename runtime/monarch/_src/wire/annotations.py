@@ -34,19 +34,20 @@ def neighbours(thing: Any) -> dict[str, Any]:
     """By name, what the text annotations of a class or function of `__main__` refer to."""
     if thing.__module__ != "__main__":
         return {}
+    found: dict[str, Any] = {}
+    names: Mapping[str, Any] = vars(sys.modules["__main__"])
+    outer = thing.__qualname__.partition(".")[0]
+    if isinstance(thing, type) and outer != thing.__qualname__ and _is_type(names.get(outer)):
+        found[outer] = names[outer]  # by which the class itself is found
     noted = _noted_of(thing)
     texts = [text for text in noted.values() if type(text) is str] if noted else ()
-    if not texts:
-        return {}
-    names: Mapping[str, Any] = (
-        vars(sys.modules["__main__"]) if isinstance(thing, type) else thing.__globals__
-    )
-    return {
-        name: names[name]
-        for text in texts
-        for name in _identifiers(text)
-        if name in names and names[name] is not thing and _is_type(names[name])
-    }
+    if not isinstance(thing, type):
+        names = thing.__globals__
+    for text in texts:
+        for name in _identifiers(text):
+            if name in names and names[name] is not thing and _is_type(names[name]):
+                found[name] = names[name]
+    return found
 
 
 def _noted_of(thing: Any) -> dict[str, Any]:

@@ -117,8 +117,12 @@ def reduce_class(cls: type[Any], *, defines: bool) -> Reduced:
         values: dict[Any, Any] = attributes.get("_value2member_map_", {})
         named = {id(member) for member in by_name.values()}  # not what flags are combined to
         attributes["_value2member_map_"] = {v: m for v, m in values.items() if id(m) in named}
-    made = (type(cls), known(cls).identity, cls.__name__, cls.__bases__, at_first)
-    state = (attributes, registered, members, neighbours(cls))
+    kind = None if type(cls) is _kind_of(cls.__bases__) else type(cls)
+    made = (kind, known(cls).identity, cls.__name__, cls.__bases__, at_first)
+    names = neighbours(cls)
+    if main_names.has(cls):
+        names[cls.__name__] = cls
+    state = (attributes, registered, members, names)
     return make_class, made, state, None, None, define_class if defines else fill_class
 
 
@@ -130,6 +134,15 @@ def reduce_member(member: Any) -> Reduced | None:
     base = cls._member_type_
     new_arguments = getattr(base, "__getnewargs__", None)
     return make_member, (cls, member._name_, base, new_arguments(member) if new_arguments else ())
+
+
+def _kind_of(bases: tuple[type[Any], ...]) -> type[Any]:
+    """The metaclass that a class of these bases has by itself; one in C may have no name at all."""
+    found: type[Any] = type
+    for base in bases:
+        if issubclass(type(base), found):
+            found = type(base)
+    return found
 
 
 def _is_made_by_the_constructor(cls: type[Any], value: Any) -> bool:
@@ -162,7 +175,7 @@ _NEW, _INIT, _SET = (vars(type)[name] for name in ("__new__", "__init__", "__set
 
 
 def make_class(
-    kind: type[Any],
+    kind: type[Any] | None,
     identity: str,
     name: str,
     bases: tuple[type[Any], ...],
@@ -172,7 +185,7 @@ def make_class(
     found = find(identity)
     if found is not None:
         return found
-    made = _bare(kind, name, bases, at_first)
+    made = _bare(kind or _kind_of(bases), name, bases, at_first)
     if isinstance(made, abc.ABCMeta):
         abc._abc_init(made)  # type: ignore[attr-defined]  # pyright: ignore
     return settle(identity, made, filled=False)
@@ -188,7 +201,7 @@ def fill_class(cls: type[Any], state: Any) -> None:
     blank = vars(cls).get(_MEMBERS, {})
     for name, value in (members or {}).items():
         # One that nothing in the message refers to by itself has come with the map of them.
-        member = blank.get(name) or attributes["_member_map_"][name]
+        member = blank[name] if name in blank else attributes["_member_map_"][name]
         vars(member).update(value)
     for name, value in attributes.items():
         assign(cls, name, value)
@@ -201,7 +214,6 @@ def fill_class(cls: type[Any], state: Any) -> None:
     this.filled = True
     for name, value in names.items():
         main_names.enter(name, value)
-    main_names.enter_defined(cls)
 
 
 def define_class(cls: type[Any], state: Any) -> None:

@@ -39,7 +39,9 @@ def enter(name: str, value: object) -> None:
     names[name] = _entered[name] = value
 
 
-def enter_defined(value: Any) -> None:
-    """Enter a class or function of the top level of `__main__` under its name."""
-    if _entered is not None and value.__module__ == MAIN and value.__qualname__ == value.__name__:
-        enter(value.__name__, value)
+def has(value: Any) -> bool:
+    """Whether a class or function stands in `__main__` here under its own name.
+
+    One that a decorator has wrapped does not, nor one that was defined anew since.
+    """
+    return value.__module__ == MAIN and vars(sys.modules[MAIN]).get(value.__name__) is value

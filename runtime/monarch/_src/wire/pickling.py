@@ -173,7 +173,7 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
         slots["__closure__"] = None
         slots["__globals__"] = {**neighbours(function), **slots["__globals__"]}
         state = attributes, slots
-        if function.__module__ == main_names.MAIN:
+        if main_names.has(function):
             state, fill = (state, fill), _fill_function
         return make, (*made_of[:4], function.__closure__), state, None, None, fill
 
@@ -217,7 +217,7 @@ def _fill_function(function: FunctionType, state: Any) -> None:
     """Give a function of `__main__` what it has, and its name there."""
     attributes, fill = state
     fill(function, attributes)
-    main_names.enter_defined(function)
+    main_names.enter(function.__name__, function)
 
 
 def _can_be_sent(thing: Any) -> bool:

@@ -37,16 +37,19 @@ def _reduce_cached(cached: Any) -> Reduced | None:
     how = cached.cache_parameters()
     attributes = {n: v for n, v in vars(cached).items() if n != "cache_parameters"}
     made_of = how["maxsize"], how["typed"], cached.__wrapped__
-    return _make_cached, made_of, attributes, None, None, _fill_cached
+    state = attributes, main_names.has(cached)
+    return _make_cached, made_of, state, None, None, _fill_wrapper
 
 
 def _make_cached(maxsize: int | None, typed: bool, function: Callable[..., Any]) -> Any:
     return functools.lru_cache(maxsize, typed)(function)
 
 
-def _fill_cached(cached: Any, attributes: dict[str, Any]) -> None:
-    vars(cached).update(attributes)
-    main_names.enter_defined(cached)
+def _fill_wrapper(wrapper: Any, state: tuple[dict[str, Any], bool]) -> None:
+    attributes, is_in_main = state
+    vars(wrapper).update(attributes)
+    if is_in_main:
+        main_names.enter(wrapper.__name__, wrapper)
 
 
 def _reduce_cached_property(made: functools.cached_property[Any]) -> Reduced:
@@ -77,18 +80,18 @@ def reduce_single_dispatch(function: Any) -> Reduced | None:
     own = ("register", "dispatch", "registry", "_clear_cache", "__wrapped__")
     attributes = {name: value for name, value in vars(function).items() if name not in own}
     below = function.registry[object]
-    return _make_single_dispatch, (below,), (chosen, attributes), None, None, _fill_single_dispatch
+    state = chosen, (attributes, main_names.has(function))
+    return _make_single_dispatch, (below,), state, None, None, _fill_single_dispatch
 
 
 def _make_single_dispatch(below: Callable[..., Any]) -> Any:
     return functools.singledispatch(below)
 
 
-def _fill_single_dispatch(function: Any, state: tuple[dict[type, Any], dict[str, Any]]) -> None:
+def _fill_single_dispatch(function: Any, state: tuple[dict[type, Any], Any]) -> None:
     for kind, one in state[0].items():
         function.register(kind, one)
-    vars(function).update(state[1])
-    main_names.enter_defined(function)
+    _fill_wrapper(function, state[1])
 
 
 def _reduce_cell(cell: CellType) -> Reduced:
@@ -193,6 +196,10 @@ def _reduce_reference(reference: weakref.ref[Any]) -> Reduced:
     return type(reference), (target,) if callback is None else (target, callback)
 
 
+def _refuse(thing: Any) -> Reduced:
+    raise TypeError(f"cannot pickle {type(thing).__name__!r} object")
+
+
 class _Nothing:
     __slots__ = ("__weakref__",)
 
@@ -226,6 +233,9 @@ REDUCERS: dict[type[Any], Callable[[Any], Reduced | None]] = {
     functools.cached_property: _reduce_cached_property,
     weakref.ref: _reduce_reference,
     weakref.WeakMethod: _reduce_weak_method,
+    weakref.ProxyType: _refuse,
+    weakref.CallableProxyType: _refuse,
+    weakref.finalize: _refuse,  # it would arrive as one that has run
     weakref.WeakKeyDictionary: _reduce_weak_table,
     weakref.WeakValueDictionary: _reduce_weak_table,
     **{
