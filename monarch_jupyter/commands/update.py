@@ -74,10 +74,11 @@ class StaleClasses:
         for uid in _used.keys() - {observe.callees(mesh).uid for mesh in meshes}:
             del _used[uid]
         # Spawned again under the same name, it runs the new code, whoever still has the old one.
+        classes: list[type] = [observe.actor_class_of(mesh) for mesh in meshes]
         current = {
             (observe.callees(mesh).name, cls.__name__)
-            for mesh in meshes
-            if (cls := observe.actor_class_of(mesh)) is namespace.get(cls.__name__)
+            for mesh, cls in zip(meshes, classes, strict=True)
+            if namespace.get(cls.__name__) is cls
         }
         for mesh in meshes:
             old, who = observe.actor_class_of(mesh), observe.callees(mesh)

@@ -7,6 +7,7 @@ could not be sent is left out: an annotation keeps nothing from being sent.
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import typing
@@ -52,11 +53,9 @@ def neighbours(thing: Any) -> dict[str, Any]:
 
 def _noted_of(thing: Any) -> dict[str, Any]:
     if sys.version_info >= (3, 14):
-        import annotationlib  # type: ignore[import-not-found]  # pyright: ignore
-
-        form: Any = annotationlib.Format  # pyright: ignore
+        library: Any = importlib.import_module("annotationlib")
         try:
-            return annotationlib.get_annotations(thing, format=form.VALUE)  # pyright: ignore
+            return library.get_annotations(thing, format=library.Format.VALUE)
         except Exception:
             return {}
     found = vars(thing).get(_ANNOTATIONS) if isinstance(thing, type) else thing.__annotations__

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import abc
 import enum
+import importlib
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import (
     BuiltinFunctionType,
     GetSetDescriptorType,
@@ -43,6 +44,12 @@ Reduced: TypeAlias = "tuple[Any, ...]"
 _MEMBERS = "__monarch_members__"  # of an enum that is being made
 _CATCH = "__monarch_catch__"
 _HEAP, _IMMUTABLE = 1 << 9, 1 << 8  # flags of a type: made at run time; not to be assigned to
+_which_module = cast("Callable[[Any, str], str]", cast(Any, pickle).whichmodule)
+_registered = cast(
+    "Callable[[], set[str]]",
+    cloudpickle.list_registry_pickle_by_value,  # pyright: ignore[reportUnknownMemberType]
+)
+_abc_dump, _abc_init = cast(Any, abc)._get_dump, cast(Any, abc)._abc_init
 # Made anew by the constructor, or by who asks.
 _MADE_ANEW = frozenset({
     "__annotate_func__", "__annotations_cache__", "__dict__", "__module__", "__qualname__",
@@ -63,7 +70,7 @@ def travels_by_value(cls: type[Any]) -> bool:
 
 def is_importable(thing: Any, name: str) -> bool:
     """Whether a module other than `__main__` has that very thing under that name."""
-    module_name = pickle.whichmodule(thing, name)
+    module_name: str = _which_module(thing, name)
     module = None if module_name == "__main__" else sys.modules.get(module_name)
     if module is None:
         return False
@@ -72,7 +79,7 @@ def is_importable(thing: Any, name: str) -> bool:
         found = getattr(found, part, None)
     if found is not thing:
         return False
-    registered: Any = cloudpickle.list_registry_pickle_by_value()  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+    registered = _registered()
     if not registered:
         return True
     parts = module_name.split(".")
@@ -106,29 +113,28 @@ def reduce_class(cls: type[Any], *, defines: bool) -> Reduced:
         at_first["__dict__"] = own["__dict__"]
     if sys.version_info >= (3, 14):  # evaluated when they are first asked for
         attributes["__annotations__"] = _annotations_of(cls)
-    registered = None
+    registered: list[Any] | None = None
     if isinstance(cls, abc.ABCMeta):
-        dump: Any = abc._get_dump(cls)  # type: ignore[attr-defined]  # pyright: ignore
-        registered = [found for ref in dump[0] if (found := ref()) is not None]
-    members = None
+        registered = [found for ref in _abc_dump(cls)[0] if (found := ref()) is not None]
+    members: dict[str, dict[str, Any]] | None = None
     if isinstance(cls, enum.EnumMeta):
-        by_name: Mapping[str, Any] = cls._member_map_
+        by_name: Mapping[str, Any] = cast(Any, cls)._member_map_
         members = {name: vars(member) for name, member in by_name.items() if name == member._name_}
         values: dict[Any, Any] = attributes.get("_value2member_map_", {})
         named = {id(member) for member in by_name.values()}  # not what flags are combined to
         attributes["_value2member_map_"] = {v: m for v, m in values.items() if id(m) in named}
     kind = None if type(cls) is _kind_of(cls.__bases__) else type(cls)
-    made = (kind, known(cls).identity, cls.__name__, cls.__bases__, at_first)
+    made: tuple[Any, ...] = (kind, known(cls).identity, cls.__name__, cls.__bases__, at_first)
     names = neighbours(cls)
     if main_names.has(cls):
         names[cls.__name__] = cls
-    state = (attributes, registered, members, names)
+    state: tuple[Any, ...] = (attributes, registered, members, names)
     return make_class, made, state, None, None, define_class if defines else fill_class
 
 
 def reduce_member(member: Any) -> Reduced | None:
     """What pickle is told of a member of such an enum; None if it has no name of its own."""
-    cls = type(member)
+    cls = cast(Any, type(member))
     if cls._member_map_.get(member._name_) is not member:
         return None
     base = cls._member_type_
@@ -160,13 +166,11 @@ def _slots_of(cls: type[Any]) -> Any:
 
 
 def _annotations_of(cls: type[Any]) -> dict[str, Any]:
-    import annotationlib  # type: ignore[import-not-found]  # pyright: ignore
-
-    form: Any = annotationlib.Format  # pyright: ignore
+    library: Any = importlib.import_module("annotationlib")
     try:
-        return annotationlib.get_annotations(cls, format=form.VALUE)  # pyright: ignore
+        return library.get_annotations(cls, format=library.Format.VALUE)
     except Exception:  # a name that is not defined yet
-        return annotationlib.get_annotations(cls, format=form.STRING)  # pyright: ignore
+        return library.get_annotations(cls, format=library.Format.STRING)
 
 
 # --- where it comes -------------------------------------------------------------------------------
@@ -187,7 +191,7 @@ def make_class(
         return found
     made = _bare(kind or _kind_of(bases), name, bases, at_first)
     if isinstance(made, abc.ABCMeta):
-        abc._abc_init(made)  # type: ignore[attr-defined]  # pyright: ignore
+        _abc_init(made)
     return settle(identity, made, filled=False)
 
 
@@ -198,11 +202,12 @@ def fill_class(cls: type[Any], state: Any) -> None:
         return
     attributes, registered, members, names = state
     assign = _in_c(type(cls), "__setattr__")
-    blank = vars(cls).get(_MEMBERS, {})
-    for name, value in (members or {}).items():
+    blank = cast("dict[str, Any]", vars(cls).get(_MEMBERS, {}))
+    by_name = cast("dict[str, dict[str, Any]]", members or {})
+    for name, value in by_name.items():
         # One that nothing in the message refers to by itself has come with the map of them.
-        member = blank[name] if name in blank else attributes["_member_map_"][name]
-        vars(member).update(value)
+        member: Any = blank[name] if name in blank else attributes["_member_map_"][name]
+        cast("dict[str, Any]", vars(member)).update(value)
     for name, value in attributes.items():
         assign(cls, name, value)
     if _MEMBERS in vars(cls):

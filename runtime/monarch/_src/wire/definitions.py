@@ -115,7 +115,7 @@ def functions_in(value: Any, depth: int = 4) -> Iterator[FunctionType]:
 def _is_code(value: Any) -> bool:
     if isinstance(value, (FunctionType, type)):
         return True
-    kind = type(value)
+    kind = cast("type[Any]", type(value))
     return hasattr(kind, "__get__") and kind.__name__ != "member_descriptor"
 
 
@@ -132,7 +132,7 @@ def _parts(value: Any) -> Iterator[Any]:
         yield from (value.fget, value.fset, value.fdel)
     elif isinstance(value, (staticmethod, classmethod)):
         yield cast(Any, value).__func__
-    elif not isinstance(value, type) and hasattr(type(value), "__get__"):
+    elif not isinstance(value, type) and hasattr(cast(Any, type(value)), "__get__"):
         # Beside functions and constants it may have what it derives from them: a signature, a lock.
         for name, part in sorted(getattr(value, "__dict__", {}).items()):
             if name != "__wrapped__" and (_is_code(part) or _is_constant(part)):
@@ -173,7 +173,7 @@ class _Comparison:
         if _is_constant(old):
             return _is_constant(new) and _same_constants(old, new)
         if isinstance(old, tuple):
-            return self._same_all(old, new, depth - 1)
+            return self._same_all(cast("tuple[Any, ...]", old), new, depth - 1)
         if _is_code(old):
             self._compared.add(pair)
             return self._same_all(tuple(_parts(old)), tuple(_parts(new)), depth - 1)

@@ -24,8 +24,11 @@ from monarch._src.wire.identities import find, known, settle
 
 Reduced: TypeAlias = "tuple[Any, ...] | str"
 _LRU: type[Any] = type(functools.lru_cache(lambda: None))
-_SINGLE_DISPATCH = cast(FunctionType, functools.singledispatch(lambda _: None)).__code__
-_EMPTY = object()
+_SINGLE_DISPATCH = cast(FunctionType, cast(Any, functools).singledispatch(len)).__code__
+
+
+def _vars(thing: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", vars(thing))
 
 
 # --- wrapped functions ----------------------------------------------------------------------------
@@ -35,7 +38,7 @@ def _reduce_cached(cached: Any) -> Reduced | None:
     if is_importable(cached, cached.__qualname__):
         return None
     how = cached.cache_parameters()
-    attributes = {n: v for n, v in vars(cached).items() if n != "cache_parameters"}
+    attributes = {n: v for n, v in _vars(cached).items() if n != "cache_parameters"}
     made_of = how["maxsize"], how["typed"], cached.__wrapped__
     state = attributes, main_names.has(cached)
     return _make_cached, made_of, state, None, None, _fill_wrapper
@@ -47,7 +50,7 @@ def _make_cached(maxsize: int | None, typed: bool, function: Callable[..., Any])
 
 def _fill_wrapper(wrapper: Any, state: tuple[dict[str, Any], bool]) -> None:
     attributes, is_in_main = state
-    vars(wrapper).update(attributes)
+    _vars(wrapper).update(attributes)
     if is_in_main:
         main_names.enter(wrapper.__name__, wrapper)
 
@@ -58,11 +61,11 @@ def _reduce_cached_property(made: functools.cached_property[Any]) -> Reduced:
 
 
 def _make_cached_property(kind: type[Any]) -> Any:
-    return kind.__new__(kind)
+    return cast(Any, kind).__new__(kind)
 
 
 def _fill_cached_property(made: Any, state: dict[str, Any]) -> None:
-    vars(made).update(state)
+    _vars(made).update(state)
     if sys.version_info < (3, 12):
         made.lock = cast(Any, functools.cached_property(lambda _: None)).lock.__class__()
 
@@ -78,7 +81,7 @@ def reduce_single_dispatch(function: Any) -> Reduced | None:
         return None
     chosen = {kind: one for kind, one in function.registry.items() if kind is not object}
     own = ("register", "dispatch", "registry", "_clear_cache", "__wrapped__")
-    attributes = {name: value for name, value in vars(function).items() if name not in own}
+    attributes = {name: value for name, value in _vars(function).items() if name not in own}
     below = function.registry[object]
     state = chosen, (attributes, main_names.has(function))
     return _make_single_dispatch, (below,), state, None, None, _fill_single_dispatch
@@ -116,7 +119,7 @@ def _reduce_property(made: property) -> Reduced:
 
 
 def _reduce_method(made: Any) -> Reduced:
-    return type(made), (made.__func__,), vars(made) or None
+    return cast(Any, type(made)), (made.__func__,), _vars(made) or None
 
 
 # --- names of types -------------------------------------------------------------------------------
@@ -174,7 +177,7 @@ def _make_new_type(identity: str, module: str, qualname: str, supertype: Any) ->
     found = find(identity)
     if found is not None:
         return found
-    made: Any = typing.NewType(qualname, supertype)
+    made: Any = cast(Any, typing.NewType)(qualname, supertype)
     made.__module__ = module
     return _entered(settle(identity, made, filled=True), module, qualname)
 
@@ -214,7 +217,7 @@ def _reduce_weak_method(method: weakref.WeakMethod[Any]) -> Reduced:
 
 
 def _reduce_weak_table(table: Any) -> Reduced:
-    return type(table), (), None, None, iter(list(table.items()))
+    return cast(Any, type(table)), (), None, None, iter(list(table.items()))
 
 
 # --- the table ------------------------------------------------------------------------------------
