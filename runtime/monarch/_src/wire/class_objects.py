@@ -43,7 +43,7 @@ from monarch._src.wire.identities import find, known, settle
 Reduced: TypeAlias = "tuple[Any, ...]"
 _MEMBERS = "__monarch_members__"  # of an enum that is being made
 _CATCH = "__monarch_catch__"
-_HEAP, _IMMUTABLE = 1 << 9, 1 << 8  # flags of a type: made at run time; not to be assigned to
+_HEAP, _IMMUTABLE = 1 << 9, 1 << 8  # flags of a type: made at run time; in C
 _which_module = cast("Callable[[Any, str], str]", cast(Any, pickle).whichmodule)
 _registered = cast(
     "Callable[[], set[str]]",
@@ -63,9 +63,12 @@ _MADE_ANEW = frozenset({
 
 def travels_by_value(cls: type[Any]) -> bool:
     """Whether a class is one that other processes cannot import."""
-    if cls.__flags__ & (_HEAP | _IMMUTABLE) != _HEAP:
-        return False  # written in C
-    return not is_importable(cls, cls.__qualname__)
+    return is_of_a_statement(cls) and not is_importable(cls, cls.__qualname__)
+
+
+def is_of_a_statement(cls: type[Any]) -> bool:
+    """Whether a class statement, or what does the same, has made it, and not code in C."""
+    return cls.__flags__ & (_HEAP | _IMMUTABLE) == _HEAP
 
 
 def is_importable(thing: Any, name: str) -> bool:

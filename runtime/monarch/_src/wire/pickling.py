@@ -37,7 +37,12 @@ from monarch._src.wire import annotations, main_names
 from monarch._src.wire.annotations import neighbours
 from monarch._src.wire.buffers import Buffer as WriteBuffer
 from monarch._src.wire.buffers import FrozenBuffer, whole
-from monarch._src.wire.class_objects import reduce_class, reduce_member, travels_by_value
+from monarch._src.wire.class_objects import (
+    is_of_a_statement,
+    reduce_class,
+    reduce_member,
+    travels_by_value,
+)
 from monarch._src.wire.code_objects import reduce_code
 from monarch._src.wire.frames import OUT_OF_BAND, Buffer, Payload, carried
 from monarch._src.wire.memory import copied
@@ -154,6 +159,8 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
             importlib.import_module(cls.__module__)
         if travels_by_value(cls):
             return reduce_class(cls, defines=self._defines)
+        if is_of_a_statement(cls):
+            return NotImplemented
         return super().reducer_override(cls)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
 
     def _reduce_function(self, function: FunctionType) -> Any:
