@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 _NOT_CODE = {
-    "__monarch_definition__",
     "__annotate_func__",
     "__annotations__",
     "__annotations_cache__",
@@ -25,6 +24,7 @@ _NOT_CODE = {
     "__static_attributes__",
     "__weakref__",
     "_abc_impl",
+    "_abc_monarch_definition",
 }
 
 

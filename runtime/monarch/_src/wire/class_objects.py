@@ -49,7 +49,7 @@ _registered = cast(
     "Callable[[], set[str]]",
     cloudpickle.list_registry_pickle_by_value,  # pyright: ignore[reportUnknownMemberType]
 )
-_abc_dump, _abc_init = cast(Any, abc)._get_dump, cast(Any, abc)._abc_init
+_abc_dump = cast(Any, abc)._get_dump
 # Made anew by the constructor, or by who asks.
 _MADE_ANEW = frozenset({
     "__annotate_func__", "__annotations_cache__", "__dict__", "__module__", "__qualname__",
@@ -98,7 +98,7 @@ def reduce_class(cls: type[Any], *, defines: bool) -> Reduced:
         TypeError: only its own class statement can make it.
     """
     own = vars(cls)
-    if "__struct_fields__" in own and _in_c(type(cls), "__new__") is not _NEW:
+    if hasattr(cls, "__struct_fields__") and _in_c(type(cls), "__new__") is not _NEW:
         raise TypeError(
             f"cannot pickle the class {cls.__qualname__!r}, which {type(cls).__qualname__} makes "
             "from the text of its fields alone; put it into a module that the other process can "
@@ -194,7 +194,8 @@ def make_class(
         return found
     made = _bare(kind or _kind_of(bases), name, bases, at_first)
     if isinstance(made, abc.ABCMeta):
-        _abc_init(made)
+        # Which `isinstance` needs; assigned by abc itself, a `__setattr__` of the user would run.
+        type.__setattr__(made, "_abc_impl", vars(abc.ABCMeta("Other", (), {}))["_abc_impl"])
     return settle(identity, made, filled=False)
 
 

@@ -25,7 +25,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
-DEFINITION = "__monarch_definition__"
+# `typing` takes all names in a protocol for what it asks for, but those that begin so.
+DEFINITION = "_abc_monarch_definition"
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 _MISSING = object()
 _DEEPEST = 20
