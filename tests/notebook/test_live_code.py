@@ -213,7 +213,9 @@ def test_a_mesh_that_was_spawned_again_under_its_name_is_not_said_to_run_old_cod
 
 def test_an_update_says_that_a_base_is_still_the_old_one(kernel: Kernel) -> None:
     kernel.ok("%monarch spawn workers gpus=1")
-    base = "from monarch.actor import Actor, endpoint\nclass Base:\n    def f(self):\n        return "
+    base = (
+        "from monarch.actor import Actor, endpoint\nclass Base:\n    def f(self):\n        return "
+    )
     kernel.ok(
         f"{base}1\nclass Child(Base, Actor):\n    @endpoint\n    def go(self):\n"
         "        return self.f()\nchild = workers.spawn('child', Child)\nchild.go.call().get();"
