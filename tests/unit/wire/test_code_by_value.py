@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -13,11 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from monarch._src.wire import class_objects
-from monarch._src.wire.frames import Payload
 from monarch._src.wire.identities import known
 from monarch._src.wire.pickling import dumps, loads
 
@@ -35,7 +32,6 @@ FUTURE = "from __future__ import annotations\n"
 RECEIVE = """
 import pickle, sys
 from monarch._src.wire import main_names
-from monarch._src.wire.frames import Payload
 from monarch._src.wire.pickling import loads
 main_names.begin()
 
@@ -78,7 +74,8 @@ def arrives(tmp_path: Path) -> Callable[[str, str], str]:
 KINDS = {
     "slots": (
         (
-            "class C:\n    __slots__ = ('a', '__b')\n    def __init__(self): self.a, self.__b = 1, 2\n"
+            "class C:\n    __slots__ = ('a', '__b')\n"
+            "    def __init__(self):\n        self.a, self.__b = 1, 2\n"
             "    def both(self): return self.a, self.__b"
         ),
         "(hasattr(C(), '__dict__'), C().both())",
@@ -109,7 +106,8 @@ KINDS = {
     ),
     "enum with constructor and alias": (
         (
-            "import enum\nran = []\nclass C(enum.Enum):\n    A = (1, 2)\n    ALIAS = (1, 2)\n    B = 3\n"
+            "import enum\nran = []\n"
+            "class C(enum.Enum):\n    A = 1, 2\n    ALIAS = 1, 2\n    B = 3\n"
             "    def __init__(self, *a):\n        global ran\n        ran.append(a)\n"
             "    def made(self): return len(ran)"
         ),
@@ -132,8 +130,8 @@ KINDS = {
             "@B.register\nclass Other: pass\nclass C(B):\n    base, other = B, Other\n"
             "    def f(self): return 1"
         ),
-        "(C().f(), isinstance(C(), C.base), issubclass(C.other, C.base), C.base.__abstractmethods__)",
-        "(1, True, True, frozenset({'f'}))",
+        "(C().f(), issubclass(C.other, C.base), *C.base.__abstractmethods__)",
+        "(1, True, 'f')",
     ),
     "protocol": (
         (
@@ -144,7 +142,7 @@ KINDS = {
         "(True, False)",
     ),
     "generic": (
-        "import typing\nT = typing.TypeVar('T')\nclass B(typing.Generic[T]): pass\nclass C(B[int]): pass",
+        "from typing import *\nT = TypeVar('T')\nclass B(Generic[T]): pass\nclass C(B[int]): pass",
         "(C.__orig_bases__[0].__args__, C.__bases__[0].__parameters__[0].__name__)",
         "((<class 'int'>,), 'T')",
     ),
@@ -460,7 +458,8 @@ WRAPPED = {
     ),
     "weak tables": (
         (
-            "import weakref\nclass Node: pass\nf = Node()\nf.k = weakref.WeakKeyDictionary({f: 1})\n"
+            "import weakref\nclass Node: pass\nf = Node()\n"
+            "f.k = weakref.WeakKeyDictionary({f: 1})\n"
             "f.v = weakref.WeakValueDictionary({'a': f})\nf.s = weakref.WeakSet([f])"
         ),
         "(f.k[f], f.v['a'] is f, f in f.s)",
@@ -468,7 +467,8 @@ WRAPPED = {
     ),
     "variables that functions share": (
         (
-            "def make():\n    n = 0\n    def add():\n        nonlocal n\n        n += 1\n        return n\n"
+            "def make():\n    n = 0\n    def add():\n        nonlocal n\n"
+            "        n += 1\n        return n\n"
             "    def get(): return n\n    return add, get\nf = make()"
         ),
         "(f[0](), f[0](), f[1]())",
@@ -635,94 +635,3 @@ def test_nothing_is_entered_into_the_main_of_a_client(two_sides: Callable[..., A
     before = dict(vars(sys.modules["__main__"]))
     two_sides(of_a_cell("class NotEntered: pass")["NotEntered"])
     assert vars(sys.modules["__main__"]).keys() == before.keys()
-
-
-# --- memory of tensors ----------------------------------------------------------------------------
-
-torch = pytest.importorskip("torch")
-
-
-def over_the_wire(payload: Payload) -> Payload:
-    """The same bytes in other memory, writable, as they come off a socket."""
-    return Payload(bytes(payload.body), [memoryview(bytearray(b)) for b in payload.buffers])
-
-
-@pytest.mark.parametrize("loose", [False, True])
-def test_a_slice_of_a_tensor_brings_the_span_that_it_uses(loose: bool) -> None:
-    whole = torch.arange(1_000_000.0)
-    part = whole[1000:1010]
-    payload = dumps([part], loose=loose)
-    if loose:
-        payload = payload.settled()
-    assert payload.nbytes < 4000
-    (arrived,) = loads(over_the_wire(payload))
-    assert torch.equal(arrived, part)
-    assert arrived.untyped_storage().nbytes() < 200
-
-
-def test_views_of_one_message_share_the_span_that_all_of_them_use() -> None:
-    whole = torch.arange(1_000_000.0)
-    views = [
-        whole[5000:9000],
-        whole[4000:6000].reshape(2, 1000).T,
-        whole[8998:9002:2],
-        whole[7000:7000],
-        whole.view(torch.int32)[5000:5002],
-        torch.nn.Parameter(whole[4001:4003], requires_grad=False),
-    ]
-    payload = dumps(views)
-    assert payload.nbytes < 4 * 6000
-    arrived = loads(over_the_wire(payload))
-    for one, other in zip(views, arrived, strict=True):
-        assert torch.equal(one, other)
-        assert one.stride() == other.stride()
-        assert one.dtype == other.dtype
-    arrived[0][0] = -1.0
-    assert arrived[1][0, 1] == -1.0
-    assert len({one.untyped_storage().data_ptr() for one in arrived}) == 1
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_tensor_or_storage_beside_its_slice_brings_all_of_it(first: int) -> None:
-    whole = torch.arange(100_000.0)
-    for other in (whole, whole.untyped_storage()):
-        message = [whole[10:20], other] if first else [other, whole[10:20]]
-        arrived = loads(over_the_wire(dumps(message)))
-        part = arrived[1 - first] if first == 0 else arrived[0]
-        assert torch.equal(part, whole[10:20])
-        assert part.untyped_storage().nbytes() == 400_000
-
-
-def test_what_is_changed_after_the_call_is_not_changed_in_the_span_that_was_sent() -> None:
-    whole = torch.ones(100_000)
-    payload = dumps([whole[100:50_000]])
-    whole.zero_()
-    (arrived,) = loads(payload)
-    assert arrived.sum() == 49_900
-
-
-def test_a_slice_of_an_array_brings_its_own_numbers_alone() -> None:
-    whole = np.arange(1_000_000.0)
-    for part in (whole[1000:1010], whole[::100_000], whole.reshape(1000, 1000)[:3, :3]):
-        payload = dumps([part])
-        assert payload.nbytes < 4000
-        np.testing.assert_array_equal(loads(over_the_wire(payload))[0], part)
-
-
-@pytest.mark.parametrize("kind", ["sparse", "requires grad", "conj", "subclass"])
-def test_other_tensors_that_are_slices_arrive_as_they_are(kind: str) -> None:
-    base = torch.arange(100_000.0)
-    made = {
-        "sparse": base[:100].to_sparse,
-        "requires grad": lambda: base[5:10].clone().requires_grad_(),
-        "conj": torch.complex(base, base)[5:10].conj,
-        "subclass": torch.nn.Parameter(base)[5:10].detach,
-    }[kind]()
-    (arrived,) = loads(over_the_wire(dumps([made])))
-    dense = [t.to_dense() if kind == "sparse" else t for t in (made, arrived)]
-    assert torch.equal(*dense)
-    assert arrived.requires_grad == made.requires_grad
-
-
-def test_pickles_of_the_plain_module_know_nothing_of_this() -> None:
-    assert pickle.loads(pickle.dumps(Held)) is Held
