@@ -32,6 +32,7 @@ FUTURE = "from __future__ import annotations\n"
 RECEIVE = """
 import pickle, sys
 from monarch._src.wire import main_names
+from monarch._src.wire.frames import Payload
 from monarch._src.wire.pickling import loads
 main_names.begin()
 

@@ -230,7 +230,8 @@ def define_class(cls: type[Any], state: Any) -> None:
     if known(cls).filled:
         definition = vars(cls).get(DEFINITION)
         if definition is not None:
-            redefine(cls, definition, state[0], _in_c(type(cls), "__setattr__"))
+            assign, remove = (_in_c(type(cls), name) for name in ("__setattr__", "__delattr__"))
+            redefine(cls, definition, state[0], assign, remove)
         return
     fill_class(cls, state)
 
@@ -283,7 +284,7 @@ def _bare(
         made = catch.cls
         assert made is not None
         catch.cls = None
-        type.__delattr__(made, _CATCH)
+        _in_c(kind, "__delattr__")(made, _CATCH)
     else:
         made = new(kind, name, bases, at_first)
     if init is not _INIT:  # written in C: what its classes need beside their attributes

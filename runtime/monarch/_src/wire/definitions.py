@@ -59,6 +59,7 @@ def redefine(
     definition: Definition,
     attributes: dict[str, Any],
     assign: Callable[[type[Any], str, Any], None],
+    remove: Callable[[type[Any], str], None],
 ) -> bool:
     """Apply what has changed; whether anything has. `attributes`: as they came now."""
     before, own = definition.applied, vars(cls)
@@ -92,7 +93,7 @@ def redefine(
             assign(cls, name, value)
     for name in gone:
         if name not in ours:
-            type.__delattr__(cls, name)
+            remove(cls, name)
     kept = {name: before[name] for name in before if name in attributes and name not in changed}
     definition.take({**kept, **changed})
     return True
