@@ -33,8 +33,10 @@ class Known:
         key = id(thing)
 
         def on_gone(_: object) -> None:
-            _by_thing.pop(key, None)
-            _by_identity.pop(identity, None)
+            if _by_thing.get(key) is self:
+                del _by_thing[key]
+            if _by_identity.get(identity) is self:
+                del _by_identity[identity]
 
         try:
             self.of: Callable[[], Any] = weakref.ref(thing, on_gone)
@@ -56,7 +58,9 @@ def known(thing: Any) -> Known:
     """What this process knows of a thing; its identity is made if it has none."""
     found = _by_thing.get(id(thing))
     if found is not None:
-        return found
+        if found.of() is thing:
+            return found
+        _by_thing.pop(id(thing), None)  # of one that is gone, of which the table was not told
     tracked = isinstance(thing, type) and _identity_there is not None
     identity = cast(Any, _identity_there)(thing) if tracked else uuid.uuid4().hex
     made = _by_thing.setdefault(id(thing), Known(thing, identity, filled=True))
