@@ -62,7 +62,10 @@ class Cell(Actor):
         rank = ranks[context().actor_instance.rank.rank]
         main = sys.modules["__main__"]
         if main.__dict__.get(_MARK) is not _OURS:
+            before = vars(main)
             main = types.ModuleType("__main__")
+            # What came by value is found under its name here, too.
+            main.__dict__.update({n: v for n, v in before.items() if not n.startswith("__")})
             main.__dict__.update({_MARK: _OURS, "rank": rank, "point": extent.point_of_rank(rank)})
             sys.modules["__main__"] = main
         self._namespace = main.__dict__

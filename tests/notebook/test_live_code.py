@@ -137,3 +137,92 @@ def test_a_change_of_a_constant_counts(change: str) -> None:
     exec(source, old)
     exec(changed, new)
     assert not same_code(old["Sample"], new["Sample"])
+
+
+HELPED = """
+from monarch.actor import Actor, endpoint, this_host
+
+def helper():
+    return 1
+
+class Result:
+    pass
+
+class Worker(Actor):
+    def __init__(self):
+        self.kept = "kept"
+
+    @endpoint
+    def go(self):
+        return helper(), self.kept
+
+    @endpoint
+    def make(self):
+        return Result()
+
+    @endpoint
+    def takes(self, result):
+        return isinstance(result, Result)
+"""
+
+
+def helped(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=2")
+    kernel.ok(f"{HELPED}\nworker = workers.spawn('worker', Worker)\nworker.go.call().get();")
+
+
+def test_a_helper_that_was_defined_anew_is_hinted_at_and_brought_by_an_update(
+    kernel: Kernel,
+) -> None:
+    helped(kernel)
+    assert kernel.ok("def helper():\n    return 2").stderr == (
+        "monarch: helper has changed, and worker on workers, which uses it, still has the old one; "
+        "`%monarch update Worker` puts the new one there, state kept\n"
+    )
+    assert kernel.ok("1 + 1").stderr == ""
+    assert kernel.value("worker.go.call().get().values()") == "[(1, 'kept'), (1, 'kept')]"
+    shown = kernel.ok("%monarch update Worker")
+    assert shown.stdout == "worker on workers: 2 ranks run the new Worker, state kept\n"
+    assert shown.stderr == ""
+    assert kernel.value("worker.go.call().get().values()") == "[(2, 'kept'), (2, 'kept')]"
+    assert kernel.ok("def helper():\n    return 2").stderr == ""
+
+
+def test_a_class_that_an_actor_uses_is_the_new_one_on_ranks_after_an_update(
+    kernel: Kernel,
+) -> None:
+    helped(kernel)
+    told = kernel.ok("class Result:\n    extra = True\ndef helper():\n    return 3").stderr
+    assert "helper and Result have changed" in told
+    assert kernel.value("worker.takes.call(Result()).get().values()") == "[False, False]"
+    kernel.ok("%monarch update Worker")
+    assert kernel.value("worker.takes.call(Result()).get().values()") == "[True, True]"
+    assert kernel.value("[isinstance(r, Result) for r in worker.make.call().get().values()]") == (
+        "[True, True]"
+    )
+
+
+def test_a_mesh_that_was_spawned_again_under_its_name_is_not_said_to_run_old_code(
+    kernel: Kernel,
+) -> None:
+    counters(kernel, 1)
+    shown = kernel.ok(f"{TENFOLD}\ncounters = workers.spawn('counters', Counter)")
+    assert shown.stderr == ""
+    assert kernel.value("counters.add.call().get().values()") == "[10]"
+
+
+def test_an_update_says_that_a_base_is_still_the_old_one(kernel: Kernel) -> None:
+    kernel.ok("%monarch spawn workers gpus=1")
+    base = (
+        "from monarch.actor import Actor, endpoint\nclass Base:\n    def f(self):\n        return "
+    )
+    kernel.ok(
+        f"{base}1\nclass Child(Base, Actor):\n    @endpoint\n    def go(self):\n"
+        "        return self.f()\nchild = workers.spawn('child', Child)\nchild.go.call().get();"
+    )
+    kernel.ok(f"{base}2")
+    assert kernel.ok("%monarch update Child").stdout == (
+        "child on workers: 1 rank run the new Child, state kept\n"
+        "Child is still derived from the old Base: run the cell that defines Child, and update it "
+        "again\n"
+    )

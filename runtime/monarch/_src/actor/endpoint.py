@@ -301,8 +301,8 @@ def actor_class(cls: Any) -> ActorClass:
         TypeError: it is no class. ValueError: it breaks a rule of actor classes.
     """
     found = _known.get(cls) if isinstance(cls, type) else None
-    if found is not None:
-        return found
+    if found is not None and found.endpoints == _endpoints_of(cls):
+        return found  # and nobody has assigned another endpoint to it
     if not isinstance(cls, type):
         raise TypeError(f"spawn needs a class derived from Actor, not {cls!r}")
     if not issubclass(cls, Actor):

@@ -40,6 +40,7 @@ from monarch._src.net.waitable import Waitable
 from monarch._src.proc.board import Slot
 from monarch._src.proc.execute import NO_LIFELINE
 from monarch._src.proc.spec import Boot
+from monarch._src.wire import main_names
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import ActorFailed, Bootstrap, GaveUp, StopProc
 from monarch._src.wire.stream import StreamError
@@ -279,6 +280,7 @@ def main(program: Program, boot: Boot, lifeline: int) -> int:
     """Be that proc, from its begin to its end; the exit status."""
     keep_handler()
     sys.breakpointhook = _breakpoint
+    main_names.begin()
     program.begin(boot, lifeline)
     try:
         return program.run()

@@ -59,9 +59,9 @@ def keep_sources(sources: Mapping[str, str]) -> None:
         entries[filename] = (len(text), None, SourceLines(text), filename)
 
 
-def ship(value: object, own: int = 0, *, loose: bool = False) -> Payload:
+def ship(value: object, own: int = 0, *, loose: bool = False, defines: bool = False) -> Payload:
     """Pickle for another process, the source of by-value code included. See `dumps`."""
-    return dumps(value, source_of, own, loose=loose)
+    return dumps(value, source_of, own, loose=loose, defines=defines)
 
 
 def unship(payload: Payload) -> Any:

@@ -21,6 +21,11 @@ _PICKLE_METHODS = frozenset(
     ("__getstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
 )
 _MADE_ANEW = ("__dict__", "__weakref__", "_abc_impl")  # of a class, where it is rebuilt
+# What belongs to one process. The way out is the same for all of it.
+_OF_A_PROCESS = ("_thread", "threading", "_contextvars", "_queue", "queue", "socket", "_socket",
+                 "select", "weakref", "_weakref", "concurrent.futures.thread",
+                 "concurrent.futures.process", "multiprocessing.synchronize")  # fmt: skip
+_MAKE_IT_THERE = "; make it on the rank: in `__init__` of the actor, or where it is first used"
 _NOTEBOOKS_OWN = (
     "lines with % and ! are the notebook's own; subprocess.run(...) runs a command on a rank"
 )
@@ -66,9 +71,9 @@ def _told(
                 f"process{_why(name, value, cause)}"
             )
     cause = None if what is None else _why_not(what)
-    path, inner, why = ("", None, error) if cause is None else _innermost(what, cause)
+    path, inner, why = ("", what, error) if cause is None else _innermost(what, cause)
     at = f"{who}{path}, a {_type_of(inner)}: " if path else ""
-    return f"{who} cannot be sent to another process: {at}{why}"
+    return f"{who} cannot be sent to another process: {at}{why}{_way_out(inner)}"
 
 
 def as_refusal(text: str, error: Exception) -> Exception:
@@ -104,7 +109,11 @@ def _why(name: str, value: object, cause: Exception) -> str:
     """The end of a sentence: where in the value it lies, if not in all of it, and the reason."""
     path, inner, cause = _innermost(value, cause)
     within = f", because of {name}{path}, a {_type_of(inner)}" if path else ""
-    return f"{within}: {cause}"
+    return f"{within}: {cause}{_way_out(inner)}"
+
+
+def _way_out(inner: object) -> str:
+    return _MAKE_IT_THERE if type(inner).__module__ in _OF_A_PROCESS else ""
 
 
 def _parameter(signature: inspect.Signature | None, position: int) -> str:

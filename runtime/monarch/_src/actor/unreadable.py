@@ -27,6 +27,7 @@ _OF_PICKLING = (
     "functools",
     "types",
 )
+_OURS = "monarch._src.wire."
 
 
 class Reader:
@@ -81,7 +82,11 @@ def _place(error: Exception) -> str:
 
 def _held(payload: Payload, error: Exception) -> str:
     """`, which holds lab.Thing,`: the class at fault, as far as can be seen; else the first."""
-    found = [one for one in _named(payload) if one[0].split(".")[0] not in _OF_PICKLING]
+    found = [
+        one
+        for one in _named(payload)
+        if one[0].split(".")[0] not in _OF_PICKLING and not one[0].startswith(_OURS)
+    ]
     if not found:
         return ""
     missing = getattr(error, "name", None) or "\0"

@@ -58,7 +58,7 @@ def update_actors(mesh: ActorMesh, cls: type[Actor], timeout: float | None = Non
         )
     whom.check_usable()
     run = mesh._runtime  # pyright: ignore[reportPrivateUsage]
-    payload = ship(((cls,), cast("dict[str, Any]", {})), own=2)
+    payload = ship(((cls,), cast("dict[str, Any]", {})), own=2, defines=True)
     future = run.new_future()
     pending = future.pending = AllCall(whom, whom.region, future)
     send_call(run, whom, whom.region, UPDATE, payload, pending)

@@ -387,7 +387,7 @@ def constructor_payload(
         except TypeError as error:
             raise TypeError(f"{cls.__name__}{signature}: {error}") from None
     try:
-        return ship((cls, args, kwargs, *along), own=2)
+        return ship((cls, args, kwargs, *along), own=2, defines=True)
     except Exception as error:
         told, cause = unpicklable(cls.__name__, signature, args, kwargs, error, cls)
         raise told from cause

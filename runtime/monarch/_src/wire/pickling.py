@@ -11,6 +11,10 @@ once; who sends at once may have it `loose`, and copies it to where it is to be.
 nobody can change: that of `bytes`, and what a `FrozenBuffer` holds. An array that is only marked
 read-only has an owner who can change it.
 
+Classes, the standard library's wrappers of functions and names of types, code objects and torch's
+memory are reduced here and in the modules beside this one, whatever cloudpickle does about them in
+its release; its are functions, and what is left.
+
 Body: a pickle; or, if sources travel along, `S`, a u32 (big endian) and that many bytes of pickled
 `{filename: source}`, then the pickle. Buffers of `SEGMENT_FROM` bytes and more travel out of band;
 those that can be written to are copied first, since sending goes on after the call that sends has
@@ -23,14 +27,23 @@ import builtins
 import importlib
 import pickle
 from collections.abc import Callable, Mapping
+from enum import EnumMeta
 from types import CodeType, FunctionType
 from typing import Any, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
+from monarch._src.wire import annotations, main_names
+from monarch._src.wire.annotations import neighbours
 from monarch._src.wire.apart import SEGMENT_FROM
 from monarch._src.wire.buffers import Buffer as WriteBuffer
 from monarch._src.wire.buffers import FrozenBuffer, whole
+from monarch._src.wire.class_objects import (
+    is_of_a_statement,
+    reduce_class,
+    reduce_member,
+    travels_by_value,
+)
 from monarch._src.wire.code_objects import reduce_code
 from monarch._src.wire.frames import Buffer, Payload, carried
 from monarch._src.wire.memory import copied
@@ -39,6 +52,13 @@ from monarch._src.wire.storages import (
     is_rebuild_of_untyped,
     rebuild_of_untyped,
     reduce_storage,
+    reduce_tensor,
+)
+from monarch._src.wire.wrappers import (
+    INHERITED,
+    REDUCERS,
+    is_single_dispatch,
+    reduce_single_dispatch,
 )
 
 _dumps, _loads = pickle.dumps, pickle.loads
@@ -51,14 +71,21 @@ KeepSources = Callable[[Mapping[str, str]], None]
 
 
 def _keeper(
-    buffers: list[Buffer], fixed: Mapping[int, pickle.PickleBuffer], loose: list[int] | None
+    buffers: list[Buffer],
+    fixed: Mapping[int, pickle.PickleBuffer],
+    loose: list[int] | None,
+    late: Mapping[int, Memory] | None = None,
 ) -> Callable[[pickle.PickleBuffer], bool]:
     """What pickle asks of each buffer: whether to write it into the stream.
 
-    With a list for those that are `loose` none is copied.
+    With a list for those that are `loose` none is copied. `late`: the buffers, by their ids, whose
+    content is known only when all is pickled; they keep a place.
     """
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
+        if late and id(buffer) in late:
+            buffers.append(b"")
+            return False
         try:
             raw = buffer.raw()
         except BufferError:  # not contiguous: pickle copies it in band
@@ -90,60 +117,147 @@ class _Pieces(list[Any]):
 
 
 class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
-    """cloudpickle's, which keeps the file name of code and notes the files that code came from."""
+    """cloudpickle's, with reductions of our own; it notes the files that code came from."""
 
     def __init__(
-        self, file: _Pieces, buffers: list[Buffer], loose: list[int] | None = None
+        self,
+        file: _Pieces,
+        buffers: list[Buffer],
+        loose: list[int] | None = None,
+        *,
+        defines: bool = False,
     ) -> None:
         self._fixed: dict[int, pickle.PickleBuffer] = {}
-        keep = _keeper(buffers, self._fixed, loose)
+        self.late: dict[int, Memory] = {}
+        keep = _keeper(buffers, self._fixed, loose, self.late)
         super().__init__(file, protocol=5, buffer_callback=keep)  # pyright: ignore[reportUnknownMemberType]
         self.files: set[str] = set()
         self._storages: dict[int, Memory] = {}
+        self._defines = defines
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(cast(object, obj))
-        if kind is type and obj.__module__.startswith("monarch."):
-            # An error is shown as one of a public module, which nobody has to have imported here;
-            # what cloudpickle does not find there would travel by value.
-            importlib.import_module(obj.__module__)
-        if kind is FunctionType or kind.__name__ in _EXITS:
-            name = _pythons_own(obj, kind)
-            if name is not None:
-                return getattr, (builtins, name)
+        reducer = REDUCERS.get(kind)
+        if reducer is not None:
+            return reducer(obj) or NotImplemented
+        if kind is FunctionType:
+            return self._reduce_function(obj)
+        if issubclass(kind, type):
+            return self._reduce_class(obj)
+        if kind is CodeType:
+            self.files.add(obj.co_filename)
+            return reduce_code(obj)
+        module = kind.__module__
+        if module in _OF_NOTEBOOKS and kind.__name__ in _EXITS:
+            return getattr, (builtins, "exit")
         if kind is FrozenBuffer or kind is WriteBuffer:
             reduced = obj.__reduce_ex__(5)
             self._fixed.update((id(piece), piece) for piece in reduced[1])
             return reduced
-        if kind.__module__ == "torch.storage" and kind.__name__ in (
-            "TypedStorage",
-            "UntypedStorage",
-        ):
-            return reduce_storage(obj, self._storages) or NotImplemented
-        if kind is FunctionType and is_rebuild_of_untyped(obj):
-            return rebuild_of_untyped, ()
-        if kind is CodeType:
-            self.files.add(obj.co_filename)
-            return reduce_code(obj)
-        reduced = super().reducer_override(obj)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-        if kind is FunctionType and reduced is not NotImplemented:
-            self.files.add(obj.__code__.co_filename)
-        return cast(Any, reduced)
+        if module == "torch.storage" and kind.__name__ in ("TypedStorage", "UntypedStorage"):
+            return self._reduce_storage(reduce_storage(obj, self._storages))
+        if module == "torch" and kind.__name__ == "Tensor":
+            return self._reduce_storage(reduce_tensor(obj, self._storages))
+        if isinstance(obj, _DESCRIPTORS) and kind not in self.dispatch_table:
+            return next(reducer for base, reducer in INHERITED if isinstance(obj, base))(obj)
+        if isinstance(kind, EnumMeta) and travels_by_value(kind):
+            return reduce_member(obj) or NotImplemented
+        if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not _REDUCE_EX:
+            return self._reduce_as_it_says(obj, kind)
+        return NotImplemented
 
+    def _reduce_class(self, cls: type[Any]) -> Any:
+        if cls.__module__.startswith("monarch.") and type(cls) is type:
+            # An error is shown as one of a public module, which nobody has to have imported here;
+            # what cloudpickle does not find there would travel by value.
+            importlib.import_module(cls.__module__)
+        if travels_by_value(cls):
+            return reduce_class(cls, defines=self._defines)
+        if is_of_a_statement(cls):
+            return NotImplemented
+        return super().reducer_override(cls)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+
+    def _reduce_function(self, function: FunctionType) -> Any:
+        if function.__name__ == "open" and function.__globals__.get("__name__") == _OPENS:
+            return getattr, (builtins, "open")
+        if is_rebuild_of_untyped(function):
+            return rebuild_of_untyped, ()
+        if is_single_dispatch(function):
+            return reduce_single_dispatch(function) or NotImplemented
+        reduced: Any = super().reducer_override(function)  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+        if reduced is NotImplemented:
+            return reduced
+        self.files.add(function.__code__.co_filename)
+        make, made_of, (attributes, slots), _, _, fill = reduced
+        # Cells as they are, so that functions which share a variable share it there; cloudpickle
+        # makes a new one for each function.
+        slots["__closure__"] = None
+        slots["__globals__"] = {**neighbours(function), **slots["__globals__"]}
+        state = attributes, slots
+        if main_names.has(function):
+            state, fill = (state, fill), _fill_function
+        return make, (*made_of[:4], function.__closure__), state, None, None, fill
+
+    def _reduce_storage(self, reduced: Any) -> Any:
+        if reduced is None:
+            return NotImplemented
+        for memory in reduced[1]:
+            if type(memory) is Memory and memory.low is not None and memory.pieces is None:
+                self.late.update((id(piece), memory) for piece in memory.make_pieces())
+        return reduced
+
+    def _reduce_as_it_says(self, obj: Any, kind: type[Any]) -> Any:
+        """As its own method says, but not by a name of `__main__`, which is nobody else's."""
+        if kind in self.dispatch_table or getattr(obj, "__module__", None) != main_names.MAIN:
+            return NotImplemented
+        reduced = obj.__reduce_ex__(5)
+        if isinstance(reduced, str):
+            raise TypeError(
+                f"cannot pickle {reduced!r}, a {kind.__qualname__} that goes by its name in "
+                "`__main__`; put it into a module that the other process can import"
+            )
+        return reduced
+
+    def settle(self, buffers: list[Buffer], loose: list[int] | None) -> None:
+        """All is pickled: put the parts of storages that are used into their places."""
+        held = [at for at, buffer in enumerate(buffers) if buffer == b"" and type(buffer) is bytes]
+        settled: list[Buffer] = []
+        for memory in dict.fromkeys(self.late.values()):
+            settled += memory.settle()
+        for at, piece in zip(held, settled, strict=True):
+            if loose is not None and type(piece) is memoryview:
+                loose.append(at)
+                buffers[at] = piece
+            else:
+                buffers[at] = copied(piece) if type(piece) is memoryview else piece
+        if loose is not None:
+            loose.sort()
+
+
+def _fill_function(function: FunctionType, state: Any) -> None:
+    """Give a function of `__main__` what it has, and its name there."""
+    attributes, fill = state
+    fill(function, attributes)
+    main_names.enter(function.__name__, function)
+
+
+def _can_be_sent(thing: Any) -> bool:
+    try:
+        _Pickler(_Pieces(), [], []).dump(thing)  # pyright: ignore[reportUnknownMemberType]
+    except Exception:
+        return False
+    return True
+
+
+annotations.can_be_sent = _can_be_sent
+_REDUCE_EX = object.__reduce_ex__
+_DESCRIPTORS = tuple(base for base, _ in INHERITED)
 
 # What a notebook puts in the place of functions of Python's, by class: `exit` there ends a kernel,
 # and would take all of it along; `open` refuses its pipes, and would take the text of IPython.
 _EXITS = ("ExitAutocall", "ZMQExitAutocall")
 _OF_NOTEBOOKS = ("IPython.core.autocall", "ipykernel.zmqshell")
 _OPENS = "IPython.core.interactiveshell"
-
-
-def _pythons_own(obj: Any, kind: type) -> str | None:
-    """The name of Python's own function that a notebook's stands for; None for all else."""
-    if kind is FunctionType:
-        is_open = obj.__name__ == "open" and obj.__globals__.get("__name__") == _OPENS
-        return "open" if is_open else None
-    return "exit" if kind.__module__ in _OF_NOTEBOOKS else None
 
 
 def _is_of_bytes(raw: memoryview) -> bool:
@@ -211,7 +325,12 @@ def dumps_arguments(args: tuple[object, ...], kwargs: dict[str, object]) -> Payl
 
 
 def dumps(
-    value: object, source_of: SourceOf | None = None, own: int = 0, *, loose: bool = False
+    value: object,
+    source_of: SourceOf | None = None,
+    own: int = 0,
+    *,
+    loose: bool = False,
+    defines: bool = False,
 ) -> Payload:
     """Pickle for another process. What happens to `value` afterwards does not change the payload.
 
@@ -220,6 +339,7 @@ def dumps(
         own: how many levels of tuples and dicts, from the outside, are the caller's own: nothing
             else refers to them, so that large `bytes` in them can be taken out of band.
         loose: the payload may refer to memory that others change; see `Payload.loose`.
+        defines: who knows a class in it takes a changed definition over; see `wire.definitions`.
 
     Raises whatever the objects' own reduction raises (`TypeError`, `pickle.PicklingError`, ...).
     """
@@ -233,8 +353,10 @@ def dumps(
     if which == _BULKY:
         pickle.Pickler(file, 5, buffer_callback=_keeper(buffers, {}, changing)).dump(value)
         return Payload(file.joined(), buffers, changing or ())
-    pickler = _Pickler(file, buffers, changing)
+    pickler = _Pickler(file, buffers, changing, defines=defines)
     pickler.dump(value)  # pyright: ignore[reportUnknownMemberType]
+    if pickler.late:
+        pickler.settle(buffers, changing)
     body = file.joined()
     if pickler.files and source_of is not None:
         found = {name: source_of(name) for name in sorted(pickler.files)}

@@ -5,6 +5,10 @@ copies, and one more for each tensor that shares the storage. Here a CPU storage
 which travels out of band if it is large, and tensors of one message that share memory share it
 there too. One that came out of band cannot be made larger in place (`resize_`).
 
+Of a large storage that the tensors of a message use in part, the span from the first byte used to
+the last one travels. Which that is, is known when all of the message is pickled: until then its
+place among the buffers is held (`Memory.settle`).
+
 Nothing here imports torch but to rebuild what somebody has sent: who has a tensor has it.
 """
 
@@ -16,24 +20,60 @@ from typing import Any
 
 from monarch._src.wire.apart import SEGMENT_FROM
 
+_ALIGNED = 64  # bytes; more than any type of torch needs
+
 
 class Memory:
-    """One untyped storage in a pickle; unpickles as a storage over the memory that came."""
+    """One untyped storage in a pickle; unpickles as a storage over the memory that came.
 
-    __slots__ = ("_untyped",)
+    low, high: the bytes of it that are used, if it is known only at the end which those are; it
+    then unpickles as a `Span`. None: all are.
+    """
 
-    def __init__(self, untyped: Any) -> None:
+    __slots__ = ("_untyped", "high", "low", "pieces")
+
+    def __init__(self, untyped: Any, span: tuple[int, int] | None = None) -> None:
         self._untyped = untyped
+        self.low, self.high = span or (None, None)
+        self.pieces: tuple[pickle.PickleBuffer, pickle.PickleBuffer] | None = None
+
+    def widen(self, low: int, high: int) -> None:
+        """These bytes are used too."""
+        assert self.low is not None
+        assert self.high is not None
+        self.low, self.high = min(self.low, low), max(self.high, high)
+
+    def whole(self) -> None:
+        """All bytes are used."""
+        if self.low is not None:
+            self.widen(0, self._untyped.nbytes())
+
+    def make_pieces(self) -> tuple[pickle.PickleBuffer, pickle.PickleBuffer]:
+        """What stands for where its span begins, and for the span."""
+        self.pieces = pickle.PickleBuffer(bytes(8)), pickle.PickleBuffer(_bytes_of(self._untyped))
+        return self.pieces
+
+    def settle(self) -> tuple[bytes, memoryview]:
+        """Where the span begins, and its bytes: what the two `pieces` stand for."""
+        assert self.pieces is not None
+        assert self.low is not None
+        low = self.low // _ALIGNED * _ALIGNED
+        return low.to_bytes(8, "big"), self.pieces[1].raw()[low : self.high]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        import ctypes  # torch has it loaded
-
-        size = self._untyped.nbytes()
-        if not size:
+        if self.pieces is not None:
+            return Span, self.pieces
+        if not self._untyped.nbytes():
             return _rebuild_untyped, (pickle.PickleBuffer(b""),)
-        data: Any = (ctypes.c_char * size).from_address(self._untyped.data_ptr())
-        data.storage = self._untyped  # for as long as the buffer is in use
-        return _rebuild_untyped, (pickle.PickleBuffer(data),)
+        return _rebuild_untyped, (pickle.PickleBuffer(_bytes_of(self._untyped)),)
+
+
+def _bytes_of(untyped: Any) -> Any:
+    import ctypes  # torch has it loaded
+
+    data: Any = (ctypes.c_char * untyped.nbytes()).from_address(untyped.data_ptr())
+    data.storage = untyped  # for as long as the buffer is in use
+    return data
 
 
 def reduce_storage(storage: Any, known: dict[int, Memory]) -> tuple[Any, ...] | None:
@@ -48,9 +88,53 @@ def reduce_storage(storage: Any, known: dict[int, Memory]) -> tuple[Any, ...] | 
     memory = known.get(untyped._cdata)
     if memory is None:
         memory = known[untyped._cdata] = Memory(untyped)
+    memory.whole()
     if untyped is storage:
         return _same, (memory,)
     return _rebuild_typed, (type(storage), storage.dtype, memory)
+
+
+def reduce_tensor(tensor: Any, known: dict[int, Memory]) -> tuple[Any, ...] | None:
+    """How to pickle a tensor that uses a part of a large storage; None: as torch does."""
+    if tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided" or tensor.is_nested:
+        return None
+    untyped = tensor.untyped_storage()
+    size = untyped.nbytes()
+    memory = known.get(untyped._cdata)
+    if size < SEGMENT_FROM or (memory is not None and memory.low is None):
+        return None
+    item, low = tensor.element_size(), tensor.storage_offset() * tensor.element_size()
+    high = low
+    if tensor.numel():
+        steps = zip(tensor.size(), tensor.stride(), strict=True)
+        high += item * (1 + sum((count - 1) * stride for count, stride in steps))
+    if memory is None and high - low >= size:
+        return None
+    reduced = tensor.__reduce_ex__(5)
+    function, (storage, offset, *facts) = reduced[0], reduced[1]
+    if function.__name__ != "_rebuild_tensor_v2" or len(reduced) > 2:
+        return reduced  # one with more than a storage: of another class, quantized, with attributes
+    if memory is None:
+        memory = known[untyped._cdata] = Memory(untyped, (low, high))
+    memory.widen(low, high)
+    return _rebuild_in_span, (function, type(storage), storage.dtype, memory, offset, item, *facts)
+
+
+class Span:
+    """A storage of which a part has come; `low`: how many bytes of it have not, in front."""
+
+    __slots__ = ("low", "untyped")
+
+    def __init__(self, low: Any, buffer: Any) -> None:
+        self.low = int.from_bytes(low, "big")
+        self.untyped = _rebuild_untyped(buffer)
+
+
+def _rebuild_in_span(
+    function: Any, kind: Any, dtype: Any, span: Span, offset: int, item: int, *facts: Any
+) -> Any:
+    storage = _rebuild_typed(kind, dtype, span)
+    return function(storage, offset - span.low // item, *facts)
 
 
 def _rebuild_untyped(buffer: Any) -> Any:
@@ -85,8 +169,9 @@ def _torch() -> Any:
 
 
 def _rebuild_typed(kind: Any, dtype: Any, untyped: Any) -> Any:
-    return kind(wrap_storage=untyped, dtype=dtype, _internal=True)
+    return kind(wrap_storage=_same(untyped), dtype=dtype, _internal=True)
 
 
 def _same(value: Any) -> Any:
-    return value
+    # Of a span that came whole: something in the message referred to the storage itself.
+    return value.untyped if type(value) is Span else value
