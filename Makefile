@@ -25,7 +25,7 @@ COMPILE := $(PY) -m compileall -q runtime monarch_jupyter tests
 
 LOCKS := pyproject.toml hatch_build.py $(wildcard constraints.txt)
 LAB_SOURCES := $(wildcard $(LAB)/src/*.ts $(LAB)/style/* $(LAB)/schema/* $(LAB)/*.json $(LAB)/yarn.lock \
-	monarch_jupyter/widgets/*.js monarch_jupyter/widgets/*.css)
+	monarch_jupyter/widgets/js/*.js monarch_jupyter/widgets/js/*.css)
 
 .PHONY: help
 help: ## this list
@@ -59,8 +59,8 @@ stress: $(VENV)/.test $(VENV)/.labextension ## ten million messages, their order
 		MONARCH_LINK_SCHEDULES=100000 MONARCH_TREE_SCHEDULES=5000 MONARCH_MISCHIEF=2 MONARCH_EXAMPLES=1000 $(PY) -m pytest -s \
 		tests/integration/test_stress.py tests/integration/test_order_model.py \
 		tests/integration/test_casts.py \
-		tests/fault/test_respawning.py tests/unit/core/test_link_schedules.py tests/unit/core/test_tree.py \
-		tests/unit/core/test_supervision.py tests/unit/wire $(ARGS)
+		tests/fault/test_respawning.py tests/unit/net/state/test_link_schedules.py tests/unit/host/state/test_cast_tree.py \
+		tests/unit/actor/supervise/state/test_supervision.py tests/unit/wire $(ARGS)
 	@MONARCH_SOAK=5000 $(PY) -m pytest tests/integration/test_soak.py $(ARGS)
 	@MONARCH_TEST_TRANSFERS=5000 MONARCH_TEST_OWNER_DEATHS=1002 MONARCH_TEST_PULLS=1000 \
 		$(PY) -m pytest tests/integration/data -k "leave_nothing or training_goes_on" $(ARGS)
@@ -71,7 +71,7 @@ stress: $(VENV)/.test $(VENV)/.labextension ## ten million messages, their order
 		-k "thousand_ranks or started_again" $(ARGS)
 	@MONARCH_FLOODS=1 $(PY) -m pytest tests/fault/test_lost_hosts.py -k "floods or translated" $(ARGS)
 	@MONARCH_FUZZ=1000000 MONARCH_MALFORMED=1000000 $(PY) -m pytest \
-		tests/fuzz tests/unit/net/test_link_security.py $(ARGS)
+		tests/fuzz tests/unit/net/hosts/test_link_security.py $(ARGS)
 
 # --- around them --------------------------------------------------------------------------------
 

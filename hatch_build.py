@@ -16,7 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).parent
 SOURCE = ROOT / "labextension"
 BUILT = SOURCE / "dist"
-WIDGETS = ROOT / "monarch_jupyter" / "widgets"  # the panel shows what cells show
+WIDGETS = ROOT / "monarch_jupyter" / "widgets" / "js"  # the panel shows what cells show
 SHARED = "share/jupyter/labextensions/monarch-jupyter"
 # Has the server load its part of the panel.
 SERVER = SOURCE / "server" / "monarch_jupyter.json"

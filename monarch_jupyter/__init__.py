@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from monarch_jupyter.commands.attach import attach as attach
-    from monarch_jupyter.commands.autoreload import autoreload as autoreload
-    from monarch_jupyter.commands.debug import debug as debug
-    from monarch_jupyter.commands.detach import detach as detach
-    from monarch_jupyter.commands.doctor import doctor as doctor
-    from monarch_jupyter.commands.error import error as error
-    from monarch_jupyter.commands.kill import kill as kill
-    from monarch_jupyter.commands.logs import logs as logs
-    from monarch_jupyter.commands.ls import ls as ls
-    from monarch_jupyter.commands.nested_asyncio import nested_asyncio as nested_asyncio
-    from monarch_jupyter.commands.on import on as on
-    from monarch_jupyter.commands.ps import ps as ps
-    from monarch_jupyter.commands.reap import reap as reap
-    from monarch_jupyter.commands.show import show as show
-    from monarch_jupyter.commands.spawn import spawn as spawn
-    from monarch_jupyter.commands.stacks import stacks as stacks
-    from monarch_jupyter.commands.static import static as static
-    from monarch_jupyter.commands.stop import stop as stop
-    from monarch_jupyter.commands.update import update as update
-    from monarch_jupyter.commands.value_grid import value_grid as value_grid
     from monarch_jupyter.extension import Extension
+    from monarch_jupyter.magics.attach import attach as attach
+    from monarch_jupyter.magics.autoreload import autoreload as autoreload
+    from monarch_jupyter.magics.debug import debug as debug
+    from monarch_jupyter.magics.detach import detach as detach
+    from monarch_jupyter.magics.doctor import doctor as doctor
+    from monarch_jupyter.magics.error import error as error
+    from monarch_jupyter.magics.kill import kill as kill
+    from monarch_jupyter.magics.logs import logs as logs
+    from monarch_jupyter.magics.ls import ls as ls
+    from monarch_jupyter.magics.nested_asyncio import nested_asyncio as nested_asyncio
+    from monarch_jupyter.magics.on import on as on
+    from monarch_jupyter.magics.ps import ps as ps
+    from monarch_jupyter.magics.reap import reap as reap
+    from monarch_jupyter.magics.show import show as show
+    from monarch_jupyter.magics.spawn import spawn as spawn
+    from monarch_jupyter.magics.stacks import stacks as stacks
+    from monarch_jupyter.magics.static import static as static
+    from monarch_jupyter.magics.stop import stop as stop
+    from monarch_jupyter.magics.update import update as update
+    from monarch_jupyter.magics.value_grid import value_grid as value_grid
 
 __all__ = [
     "attach",
@@ -67,7 +67,7 @@ _extension: Extension | None = None
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"monarch_jupyter.commands.{name}"), name)
+    return getattr(importlib.import_module(f"monarch_jupyter.magics.{name}"), name)
 
 
 def __dir__() -> list[str]:

@@ -20,35 +20,35 @@ from IPython.core.interactiveshell import InteractiveShell
 import monarch.actor
 from monarch import observe
 from monarch.observe import Stacks
-from monarch_jupyter.cell_errors import CellErrors, cell_names_of
-from monarch_jupyter.cell_names import share_cell_names
-from monarch_jupyter.cells import Cells
-from monarch_jupyter.commands import autoreload
-from monarch_jupyter.commands.nested_asyncio import nested_asyncio
-from monarch_jupyter.commands.update import StaleClasses
-from monarch_jupyter.commands.value_grid import followed
-from monarch_jupyter.comms import PanelLink
-from monarch_jupyter.displays import Displays, redirect, share_displays
-from monarch_jupyter.faults import FaultNotices
-from monarch_jupyter.interrupts import InterruptLadder
-from monarch_jupyter.log_store import LogStore, share
-from monarch_jupyter.magics import MonarchMagic
-from monarch_jupyter.output import MOST, OutputRouter
-from monarch_jupyter.pauses import Groups, PauseNotices, Shown
-from monarch_jupyter.progress import Progress
-from monarch_jupyter.publishing import (
+from monarch_jupyter.cells.displays import Displays, redirect, share_displays
+from monarch_jupyter.cells.errors import CellErrors, cell_names_of
+from monarch_jupyter.cells.fault_notices import FaultNotices
+from monarch_jupyter.cells.interrupts import InterruptLadder
+from monarch_jupyter.cells.output import MOST, OutputRouter
+from monarch_jupyter.cells.progress import Progress
+from monarch_jupyter.cells.registry import Cells
+from monarch_jupyter.cells.static_views import StaticViews, share_static_views, shared_static_views
+from monarch_jupyter.debugger.pause_notices import Groups, PauseNotices, Shown
+from monarch_jupyter.lines import by_rank
+from monarch_jupyter.lines.by_rank import unfolded_html, unfolded_text
+from monarch_jupyter.lines.log_store import LogStore, share
+from monarch_jupyter.magics import autoreload
+from monarch_jupyter.magics.magic import MonarchMagic
+from monarch_jupyter.magics.nested_asyncio import nested_asyncio
+from monarch_jupyter.magics.update import StaleClasses
+from monarch_jupyter.magics.value_grid import followed
+from monarch_jupyter.page.comms import PanelLink
+from monarch_jupyter.page.shared import (
     close_desk,
     close_publisher,
     shared_desk,
     shared_publisher,
 )
-from monarch_jupyter.rendering import unfolding
+from monarch_jupyter.rendering.cell_names import share_cell_names
 from monarch_jupyter.rendering.formatters import Formatters
-from monarch_jupyter.rendering.unfolding import unfolded_html, unfolded_text
-from monarch_jupyter.static_views import StaticViews, share_static_views, shared_static_views
 
 if TYPE_CHECKING:
-    from monarch_jupyter.bars import Bar
+    from monarch_jupyter.protocol.bars import Bar
     from monarch_jupyter.widgets.progress import ProgressBars
 
 
@@ -249,7 +249,7 @@ class Extension:
 
 def show_unfolded(cells: Cells, store: LogStore, origin: int) -> None:
     """Below the lines of a cell: the same rank by rank, behind a click."""
-    page = store.page(None, cell=origin, page=1, length=unfolding.MOST)
+    page = store.page(None, cell=origin, page=1, length=by_rank.MOST)
     if page.lines:
         bundle = {"text/plain": unfolded_text(page), "text/html": str(unfolded_html(page))}
         cells.put("unfolded", bundle, origin)
@@ -261,6 +261,6 @@ def _nothing(origin: int) -> None:
 
 def _debug_the_kernel() -> None:
     """Take JupyterLab's debugger back from ranks, if it was ever given to them."""
-    module = sys.modules.get("monarch_jupyter.lab_debugger")
+    module = sys.modules.get("monarch_jupyter.debugger.lab")
     if module is not None:
         module.stop_debugging_in_lab()

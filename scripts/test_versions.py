@@ -39,8 +39,8 @@ TESTS = (
     "tests/contract",
     "tests/notebook",
     "tests/unit/test_errors.py",
-    "tests/unit/test_failure_texts.py",
-    "tests/unit/wire/test_pickling.py",
+    "tests/unit/failures/test_report.py",
+    "tests/unit/wire/pickling/test_pickler.py",
     "tests/integration/test_debugging.py",
     "tests/integration/test_errors.py",
 )

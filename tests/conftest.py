@@ -19,9 +19,9 @@ import zmq
 from hypothesis import HealthCheck, settings
 
 import monarch.actor
-from monarch._src.actor import routes
-from monarch._src.mesh.session import current_session
-from monarch._src.net import keys
+from monarch._src.actor.deliver import routes
+from monarch._src.mesh.client import current_session
+from monarch._src.net.hosts import keys
 from monarch.actor import MeshFailure, ProcMesh, shutdown_context, this_host
 from tests.leaks import PATIENCE_S, TOKEN_VARIABLE, Holdings, leaks
 from tests.said import RuntimeErrors, watched_agents

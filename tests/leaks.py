@@ -30,7 +30,7 @@ from pathlib import Path
 
 import psutil
 
-from monarch._src.net import directory as sessions
+from monarch._src.net import session_directory as sessions
 
 TOKEN_VARIABLE = "MONARCH_TEST_RUN"
 PATIENCE_S = float(os.environ.get("MONARCH_TEST_PATIENCE", "10"))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from monarch._src.mesh import session
+from monarch._src.mesh import client
 
 
 class RuntimeErrors(logging.Handler):
@@ -51,7 +51,7 @@ def watched_agents(folder: Path) -> Generator[Callable[[], list[str]]]:
     """
     read: dict[Path, int] = {}
 
-    def began(started: session.Session) -> None:
+    def began(started: client.Session) -> None:
         log = folder / f"log-of-{started.directory.name}"
         if log in read:  # it was attached to again
             return
@@ -66,11 +66,11 @@ def watched_agents(folder: Path) -> Generator[Callable[[], list[str]]]:
             errors += _errors(said[done:].decode(errors="replace"))
         return errors
 
-    session.on_start(began)
+    client.on_start(began)
     try:
         yield taken
     finally:
-        session._on_start.remove(began)  # pyright: ignore[reportPrivateUsage]
+        client._on_start.remove(began)  # pyright: ignore[reportPrivateUsage]
 
 
 def _errors(text: str) -> list[str]:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from monarch._src.core.addresses import parse_address
-from monarch._src.core.link_states import LinkState
-from monarch._src.net.audit import Audit
-from monarch._src.net.keys import Keys
-from monarch._src.net.link_end import Notice, PeerNamed
-from monarch._src.net.link_terms import bounds_of
-from monarch._src.net.links import Links
+from monarch._src.net.hosts.audit import Audit
+from monarch._src.net.hosts.keys import Keys
+from monarch._src.net.hosts.link_terms import bounds_of
+from monarch._src.net.hosts.link_types import Notice, PeerNamed
+from monarch._src.net.hosts.links import Links
+from monarch._src.net.state.addresses import parse_address
+from monarch._src.net.state.link_actions import LinkState
 from monarch._src.wire.frames import NO_PAYLOAD, Buffer, Payload, encode
 from monarch._src.wire.messages import Message, Relay
 

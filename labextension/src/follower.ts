@@ -4,9 +4,9 @@ import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import type { Kernel } from '@jupyterlab/services';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import { LOST, type LostDetail, type Source } from '../../monarch_jupyter/widgets/resuming.js';
-import type { Request } from '../../monarch_jupyter/widgets/wire.js';
-import { KernelLink } from './link.js';
+import { LOST, type LostDetail, type Source } from '../../monarch_jupyter/widgets/js/resuming.js';
+import type { Request } from '../../monarch_jupyter/widgets/js/protocol.js';
+import { KernelLink } from './kernel_comm.js';
 import type { Subject } from './panel.js';
 
 export class Follower {

@@ -1,8 +1,8 @@
 /** What the panel offers besides the list of meshes: a new mesh, and the sessions on the machine. Plain DOM. */
 
-import { Outcome, report, type Ask } from '../../monarch_jupyter/widgets/controls.js';
-import { button, duration, element } from '../../monarch_jupyter/widgets/dom.js';
-import type { Session } from '../../monarch_jupyter/widgets/wire.js';
+import { Outcome, report, type Ask } from '../../monarch_jupyter/widgets/js/controls.js';
+import { button, duration, element } from '../../monarch_jupyter/widgets/js/dom.js';
+import type { Session } from '../../monarch_jupyter/widgets/js/protocol.js';
 
 /** "hosts=2 gpus=4" as sizes by dim; an Error with the remedy if it is none. */
 export function parseDims(text: string): Record<string, number> {

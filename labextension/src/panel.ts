@@ -5,13 +5,13 @@
  * focus nor make a screen reader start again. States are words; colour only repeats them.
  */
 
-import type { Ask } from '../../monarch_jupyter/widgets/controls.js';
-import { button, debuggedText, pointText } from '../../monarch_jupyter/widgets/dom.js';
-import { MeshView } from '../../monarch_jupyter/widgets/mesh.js';
-import { LinesView } from '../../monarch_jupyter/widgets/lines.js';
+import type { Ask } from '../../monarch_jupyter/widgets/js/controls.js';
+import { button, debuggedText, pointText } from '../../monarch_jupyter/widgets/js/dom.js';
+import { MeshView } from '../../monarch_jupyter/widgets/js/mesh.js';
+import { LinesView } from '../../monarch_jupyter/widgets/js/line_list.js';
 import { NewMeshForm, SessionList } from './forms.js';
-import type { LinkState } from './link.js';
-import type { Mesh, RankState, Row } from '../../monarch_jupyter/widgets/wire.js';
+import type { LinkState } from './kernel_comm.js';
+import type { Mesh, RankState, Row } from '../../monarch_jupyter/widgets/js/protocol.js';
 
 /** What the panel is about: a notebook and the link to its kernel, or none of them. */
 export type Subject =

@@ -3,14 +3,14 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import { parseSessions, type Session } from '../../monarch_jupyter/widgets/wire.js';
+import { parseSessions, type Session } from '../../monarch_jupyter/widgets/js/protocol.js';
 
 /** Raised where the server lacks our extension; says what to do. */
 export class ServerLacksMonarch extends Error {
   constructor() {
     super(
       'The Jupyter server does not know Monarch, so sessions without a kernel are not listed. Install ' +
-        'monarch-jupyter where the server runs, or run: jupyter server extension enable monarch_jupyter.server'
+        'monarch-jupyter where the server runs, or run: jupyter server extension enable monarch_jupyter.server_extension'
     );
   }
 }

@@ -3,8 +3,8 @@ import { beforeEach, describe, test } from 'node:test';
 
 import { getByRole, queryByRole } from '@testing-library/dom';
 
-import { ActorsView } from '../../monarch_jupyter/widgets/actors.js';
-import type { LiveActor, Request } from '../../monarch_jupyter/widgets/wire.js';
+import { ActorsView } from '../../monarch_jupyter/widgets/js/actors.js';
+import type { LiveActor, Request } from '../../monarch_jupyter/widgets/js/protocol.js';
 import { newPage, settled } from './page.js';
 
 function actor(name: string, fields: Partial<LiveActor> = {}): LiveActor {

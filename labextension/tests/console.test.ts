@@ -3,10 +3,10 @@ import { beforeEach, describe, test } from 'node:test';
 
 import { fireEvent, getAllByRole, getByRole, queryByRole } from '@testing-library/dom';
 
-import { BreakpointsView, type Group } from '../../monarch_jupyter/widgets/breakpoints.js';
-import { completed, ConsoleView, History, type Standing } from '../../monarch_jupyter/widgets/console.js';
-import { DebugPane } from '../../monarch_jupyter/widgets/debugging.js';
-import type { Request } from '../../monarch_jupyter/widgets/wire.js';
+import { BreakpointsView, type Group } from '../../monarch_jupyter/widgets/js/breakpoints.js';
+import { completed, ConsoleView, History, type Standing } from '../../monarch_jupyter/widgets/js/console.js';
+import { DebugPane } from '../../monarch_jupyter/widgets/js/console_host.js';
+import type { Request } from '../../monarch_jupyter/widgets/js/protocol.js';
 import { newPage, settled } from './page.js';
 
 describe('completion', () => {

@@ -3,9 +3,9 @@ import { beforeEach, describe, test } from 'node:test';
 
 import { getAllByRole, getByRole, queryByRole, queryByText } from '@testing-library/dom';
 
-import { gridOf } from '../../monarch_jupyter/widgets/grid.js';
-import { MeshView } from '../../monarch_jupyter/widgets/mesh.js';
-import type { Mesh, Request } from '../../monarch_jupyter/widgets/wire.js';
+import { gridOf } from '../../monarch_jupyter/widgets/js/grid.js';
+import { MeshView } from '../../monarch_jupyter/widgets/js/mesh.js';
+import type { Mesh, Request } from '../../monarch_jupyter/widgets/js/protocol.js';
 import { mesh, row } from './meshes.js';
 import { isLook, newPage, settled } from './page.js';
 

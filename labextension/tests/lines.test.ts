@@ -3,9 +3,9 @@ import { beforeEach, describe, test } from 'node:test';
 
 import { getByRole } from '@testing-library/dom';
 
-import { coloured } from '../../monarch_jupyter/widgets/ansi.js';
-import { LinesView } from '../../monarch_jupyter/widgets/lines.js';
-import type { Fold, Lines, Request } from '../../monarch_jupyter/widgets/wire.js';
+import { coloured } from '../../monarch_jupyter/widgets/js/ansi.js';
+import { LinesView } from '../../monarch_jupyter/widgets/js/line_list.js';
+import type { Fold, Lines, Request } from '../../monarch_jupyter/widgets/js/protocol.js';
 import { newPage, settled } from './page.js';
 
 function fold(text: string, ...where: string[]): Fold {

@@ -4,8 +4,8 @@ import { beforeEach, describe, test } from 'node:test';
 import type { Kernel, KernelMessage } from '@jupyterlab/services';
 import { Signal } from '@lumino/signaling';
 
-import { KernelLink, type CommKernel } from '../src/link.js';
-import { TARGET } from '../../monarch_jupyter/widgets/wire.js';
+import { KernelLink, type CommKernel } from '../src/kernel_comm.js';
+import { TARGET } from '../../monarch_jupyter/widgets/js/protocol.js';
 import { delta, mesh, snapshot } from './meshes.js';
 
 type OnOpen = Parameters<CommKernel['registerCommTarget']>[1];

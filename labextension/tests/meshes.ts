@@ -1,6 +1,6 @@
 /** Meshes to write tests with: what matters is given, the rest is plausible. */
 
-import type { Delta, Mesh, Row, Snapshot } from '../../monarch_jupyter/widgets/wire.js';
+import type { Delta, Mesh, Row, Snapshot } from '../../monarch_jupyter/widgets/js/protocol.js';
 
 export function row(rank: number, fields: Partial<Row> = {}): Row {
   return {

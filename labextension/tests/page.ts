@@ -2,7 +2,7 @@
 
 import { JSDOM } from 'jsdom';
 
-import type { Request } from '../../monarch_jupyter/widgets/wire.js';
+import type { Request } from '../../monarch_jupyter/widgets/js/protocol.js';
 
 /** Make an empty page the one that views are made in; its document. */
 export function newPage(): Document {

@@ -3,9 +3,9 @@ import { beforeEach, describe, test } from 'node:test';
 
 import { getAllByRole, getByRole, getByText, queryAllByRole } from '@testing-library/dom';
 
-import type { LinkState } from '../src/link.js';
+import type { LinkState } from '../src/kernel_comm.js';
 import { PanelView, statusText } from '../src/panel.js';
-import type { Mesh, Request, Session } from '../../monarch_jupyter/widgets/wire.js';
+import type { Mesh, Request, Session } from '../../monarch_jupyter/widgets/js/protocol.js';
 import { mesh, row } from './meshes.js';
 import { isLook, newPage, settled } from './page.js';
 

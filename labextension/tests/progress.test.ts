@@ -3,8 +3,8 @@ import { afterEach, beforeEach, describe, test } from 'node:test';
 
 import { getAllByRole, getByRole, queryByRole } from '@testing-library/dom';
 
-import widget from '../../monarch_jupyter/widgets/progress.js';
-import type { Bar } from '../../monarch_jupyter/widgets/wire.js';
+import widget from '../../monarch_jupyter/widgets/js/progress.js';
+import type { Bar } from '../../monarch_jupyter/widgets/js/protocol.js';
 import { WidgetPage } from './page.js';
 
 function bar(key: string, done: number, fields: Partial<Bar> = {}): Bar {

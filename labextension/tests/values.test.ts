@@ -3,10 +3,10 @@ import { describe, test } from 'node:test';
 
 import { getAllByRole, getByRole } from '@testing-library/dom';
 
-import { pointOf } from '../../monarch_jupyter/widgets/grid.js';
-import widget from '../../monarch_jupyter/widgets/value_grid.js';
-import { reduceValues, type ValuesView } from '../../monarch_jupyter/widgets/views.js';
-import { parse, type Values } from '../../monarch_jupyter/widgets/wire.js';
+import { pointOf } from '../../monarch_jupyter/widgets/js/grid.js';
+import widget from '../../monarch_jupyter/widgets/js/value_grid.js';
+import { reduceValues, type ValuesView } from '../../monarch_jupyter/widgets/js/views.js';
+import { parse, type Values } from '../../monarch_jupyter/widgets/js/protocol.js';
 import { WidgetPage } from './page.js';
 
 const SIZES = { hosts: 2, gpus: 2 };

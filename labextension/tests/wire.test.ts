@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
-import { WireError } from '../../monarch_jupyter/widgets/fields.js';
-import { Questions } from '../../monarch_jupyter/widgets/questions.js';
-import { EMPTY, reduce, type View } from '../../monarch_jupyter/widgets/views.js';
-import { parse, parseLines, parseSessions, type Delta, type Snapshot } from '../../monarch_jupyter/widgets/wire.js';
+import { WireError } from '../../monarch_jupyter/widgets/js/fields.js';
+import { Questions } from '../../monarch_jupyter/widgets/js/pending.js';
+import { EMPTY, reduce, type View } from '../../monarch_jupyter/widgets/js/views.js';
+import { parse, parseLines, parseSessions, type Delta, type Snapshot } from '../../monarch_jupyter/widgets/js/protocol.js';
 import { delta, mesh, row, snapshot } from './meshes.js';
 
 /** The view after all messages, and how many of them made it ask for a snapshot. */

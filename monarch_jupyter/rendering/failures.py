@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from monarch.actor import Frame, RankFailure
 from monarch.observe import failures_by_place, fold_failures, other_failures_text
-from monarch_jupyter.rank_names import name_ranks
+from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.rendering import html
-from monarch_jupyter.rendering.frames import CellNames, Place, rank_cell_mesh, story_lines
 from monarch_jupyter.rendering.html import Html
+from monarch_jupyter.rendering.source_lines import CellNames, Place, rank_cell_mesh, story_lines
 
 STDERR_LINES = 8
 _CELL_ACTOR = "Cell"

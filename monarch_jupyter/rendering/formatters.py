@@ -24,8 +24,8 @@ from monarch.debug import WaitingRanks
 from monarch.observe import MeshSnapshot, MeshStacks, Metrics, Stacks
 from monarch.session import AttachedSession
 from monarch_jupyter.rendering import html
+from monarch_jupyter.rendering.breakpoints import waiting_html, waiting_text
 from monarch_jupyter.rendering.failures import failures_html, failures_text
-from monarch_jupyter.rendering.frames import CellNames
 from monarch_jupyter.rendering.futures import future_html, future_text
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.meshes import mesh_html, mesh_text
@@ -37,11 +37,11 @@ from monarch_jupyter.rendering.records import (
     record_html,
     record_text,
 )
+from monarch_jupyter.rendering.source_lines import CellNames
 from monarch_jupyter.rendering.stacks import stacks_html, stacks_text
 from monarch_jupyter.rendering.telemetry import measured_html, measured_text
+from monarch_jupyter.rendering.units import extent_text
 from monarch_jupyter.rendering.values import readable_values, values_html, values_text
-from monarch_jupyter.rendering.waiting import waiting_html, waiting_text
-from monarch_jupyter.rendering.words import extent_text
 
 PUBLIC = (actor, observe, session, supervision, rdma, buffers, testing, config)
 

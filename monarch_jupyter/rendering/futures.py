@@ -7,12 +7,12 @@ from typing import Any
 from monarch import observe
 from monarch.actor import ActorError, Future, SupervisionError, ValueMesh
 from monarch.observe import OpenCall
-from monarch_jupyter.rank_names import name_ranks
+from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.failures import failures_html, failures_text
-from monarch_jupyter.rendering.frames import CellNames
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.records import error_html
+from monarch_jupyter.rendering.source_lines import CellNames
 from monarch_jupyter.rendering.values import value_text, values_html, values_text
 
 

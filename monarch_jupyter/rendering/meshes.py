@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from monarch_jupyter.cell_names import place_text
-from monarch_jupyter.rank_names import name_point, name_ranks
+from monarch_jupyter.meshes.rank_names import name_point, name_ranks
 from monarch_jupyter.rendering import html
+from monarch_jupyter.rendering.cell_names import place_text
+from monarch_jupyter.rendering.grid import grid_of
 from monarch_jupyter.rendering.html import Html
-from monarch_jupyter.rendering.layout import grid_of
-from monarch_jupyter.rendering.words import (
+from monarch_jupyter.rendering.units import (
     ICONS,
     TONES,
     columns,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from monarch_jupyter.rank_names import name_point, name_ranks
+from monarch_jupyter.meshes.rank_names import name_point, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
-from monarch_jupyter.rendering.words import byte_size, columns, short_time, three_digits
+from monarch_jupyter.rendering.units import byte_size, columns, short_time, three_digits
 
 if TYPE_CHECKING:
     from monarch.observe import EndpointMetrics, Metrics, Process

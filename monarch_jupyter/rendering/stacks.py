@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monarch_jupyter.rank_names import name_ranks
+from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.rendering import html
-from monarch_jupyter.rendering.frames import CellNames, Place, place_lines
 from monarch_jupyter.rendering.html import Html
-from monarch_jupyter.rendering.words import count
+from monarch_jupyter.rendering.source_lines import CellNames, Place, place_lines
+from monarch_jupyter.rendering.units import count
 
 if TYPE_CHECKING:
     from monarch.observe import MeshStacks, StackGroup, Stacks, ThreadStack

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from monarch_jupyter.rank_names import name_point
+from monarch_jupyter.meshes.rank_names import name_point
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.metrics import CLIENT
-from monarch_jupyter.rendering.words import columns, short_time
+from monarch_jupyter.rendering.units import columns, short_time
 
 if TYPE_CHECKING:
     from monarch.observe import InstrumentMetrics, Metrics, SpanMetrics

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from monarch.actor import ValueMesh
-from monarch_jupyter.rank_names import name_point, name_ranks
+from monarch_jupyter.meshes.rank_names import name_point, name_ranks
 from monarch_jupyter.rendering import html
+from monarch_jupyter.rendering.grid import Grid, grid_of, point_of
 from monarch_jupyter.rendering.html import Html
-from monarch_jupyter.rendering.layout import Grid, grid_of, point_of
-from monarch_jupyter.rendering.words import columns, extent_text
+from monarch_jupyter.rendering.units import columns, extent_text
 
 MOST_CELLS = 1024
 MOST_PARTS = 64

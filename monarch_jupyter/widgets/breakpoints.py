@@ -12,12 +12,12 @@ from typing import Any, TypedDict
 import traitlets
 
 from monarch.observe import RankPaused
-from monarch_jupyter.desk import Desk
-from monarch_jupyter.pauses import Groups, ranks_text, where_text
-from monarch_jupyter.rank_names import name_point
+from monarch_jupyter.debugger.pause_notices import Groups, ranks_text, where_text
+from monarch_jupyter.meshes.rank_names import name_point
+from monarch_jupyter.page.request_handler import Desk
 from monarch_jupyter.rendering import html
-from monarch_jupyter.widgets.modules import joined, styles
-from monarch_jupyter.widgets.talking import TalkingWidget
+from monarch_jupyter.widgets.bundle import joined, styles
+from monarch_jupyter.widgets.widget import TalkingWidget
 
 
 class GroupMessage(TypedDict):

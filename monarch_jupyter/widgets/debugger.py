@@ -19,11 +19,11 @@ import traitlets
 
 from monarch.debug import COMMAND, COMPLETE, SOURCE, Console, Source, moved, post, waiting
 from monarch.observe import RankPaused, on_change
-from monarch_jupyter.cell_names import with_cell_names
-from monarch_jupyter.comms import answer_while_busy
-from monarch_jupyter.consoles import source_message, title
-from monarch_jupyter.pauses import END, gone_text
-from monarch_jupyter.widgets.modules import joined, styles
+from monarch_jupyter.debugger.consoles import source_message, title
+from monarch_jupyter.debugger.pause_notices import END, gone_text
+from monarch_jupyter.page.comms import answer_while_busy
+from monarch_jupyter.rendering.cell_names import with_cell_names
+from monarch_jupyter.widgets.bundle import joined, styles
 
 MOST = 400  # entries that a page keeps
 ENDED_STATES = (2, 3)  # runs on, ended

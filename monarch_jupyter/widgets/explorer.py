@@ -1,7 +1,7 @@
 """The mesh explorer: a live grid of ranks in a cell, and what can be done about them.
 
 Runs in: the kernel. The page's side is `explorer.js`, which speaks the wire of
-`monarch_jupyter.wire`.
+`monarch_jupyter.protocol.messages`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import cast
 import traitlets
 
 from monarch import observe
-from monarch_jupyter.desk import Desk
-from monarch_jupyter.publisher import Publisher
-from monarch_jupyter.rendering.meshes import listing_html, listing_text
-from monarch_jupyter.widgets.modules import joined, styles
-from monarch_jupyter.widgets.streaming import StreamingWidget
-from monarch_jupyter.wire import (
+from monarch_jupyter.page.publisher import Publisher
+from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.protocol.messages import (
     LastSeen,
     MeshMessage,
     SnapshotMessage,
     StreamMessage,
     mesh_message,
 )
+from monarch_jupyter.rendering.meshes import listing_html, listing_text
+from monarch_jupyter.widgets.bundle import joined, styles
+from monarch_jupyter.widgets.stream_widget import StreamingWidget
 
 NO_SEQ = -1
 """The number of a snapshot that is no part of the stream: shown until the stream begins."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import traitlets
 
-from monarch_jupyter.desk import Desk
-from monarch_jupyter.log_store import LogStore
-from monarch_jupyter.widgets.modules import joined, styles
-from monarch_jupyter.widgets.talking import TalkingWidget
-from monarch_jupyter.wire import AskMessage, MoreMessage
+from monarch_jupyter.lines.log_store import LogStore
+from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.protocol.messages import AskMessage, MoreMessage
+from monarch_jupyter.widgets.bundle import joined, styles
+from monarch_jupyter.widgets.widget import TalkingWidget
 
 
 class LogView(TalkingWidget):

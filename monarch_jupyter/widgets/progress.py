@@ -1,19 +1,19 @@
 """Bars of slow work in the cell that waits for it, live.
 
-Runs in: the kernel; made, updated and closed on the thread of `monarch_jupyter.progress`. The
-page's side is `progress.js`, which speaks the wire of `monarch_jupyter.wire`.
+Runs in: the kernel; made, updated and closed on the thread of `monarch_jupyter.cells.progress`. The
+page's side is `progress.js`, which speaks the wire of `monarch_jupyter.protocol.messages`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from monarch_jupyter.bars import Bar, BarTable
-from monarch_jupyter.desk import Desk
-from monarch_jupyter.publisher import Publisher
-from monarch_jupyter.widgets.modules import joined, styles
-from monarch_jupyter.widgets.streaming import StreamingWidget
-from monarch_jupyter.wire import BarsMessage
+from monarch_jupyter.page.publisher import Publisher
+from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.protocol.bars import Bar, BarTable
+from monarch_jupyter.protocol.messages import BarsMessage
+from monarch_jupyter.widgets.bundle import joined, styles
+from monarch_jupyter.widgets.stream_widget import StreamingWidget
 
 
 class ProgressBars(StreamingWidget):

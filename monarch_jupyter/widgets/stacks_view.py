@@ -10,9 +10,9 @@ from typing import Any
 import traitlets
 
 from monarch.observe import MeshStacks, Stacks
-from monarch_jupyter.desk import Desk
-from monarch_jupyter.rank_names import name_point
-from monarch_jupyter.rendering.frames import CellNames
+from monarch_jupyter.meshes.rank_names import name_point
+from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.rendering.source_lines import CellNames
 from monarch_jupyter.rendering.stacks import (
     group_head,
     group_lines,
@@ -20,8 +20,8 @@ from monarch_jupyter.rendering.stacks import (
     stacks_html,
     stacks_text,
 )
-from monarch_jupyter.widgets.modules import joined, styles
-from monarch_jupyter.widgets.talking import TalkingWidget
+from monarch_jupyter.widgets.bundle import joined, styles
+from monarch_jupyter.widgets.widget import TalkingWidget
 
 
 class StacksView(TalkingWidget):

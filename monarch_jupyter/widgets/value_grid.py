@@ -1,7 +1,7 @@
 """The value grid: one value a rank over the dims of its mesh, in a cell, live.
 
 Runs in: the kernel. `update` may be called from any thread; the publisher's sends. The page's side
-is `value_grid.js`, which speaks the wire of `monarch_jupyter.wire`.
+is `value_grid.js`, which speaks the wire of `monarch_jupyter.protocol.messages`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, cast
 import traitlets
 
 from monarch.actor import ValueMesh
-from monarch_jupyter.desk import Desk
-from monarch_jupyter.problems import CommandError
-from monarch_jupyter.publisher import Publisher
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.page.publisher import Publisher
+from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.protocol.messages import ValuesMessage
+from monarch_jupyter.protocol.values import Picture, ValueTable, picture_of
 from monarch_jupyter.rendering.values import values_html, values_text
-from monarch_jupyter.value_table import Picture, ValueTable, picture_of
-from monarch_jupyter.widgets.modules import joined, styles
-from monarch_jupyter.widgets.streaming import StreamingWidget
-from monarch_jupyter.wire import ValuesMessage
+from monarch_jupyter.widgets.bundle import joined, styles
+from monarch_jupyter.widgets.stream_widget import StreamingWidget
 
 MOST = 4096
 """Values that a grid shows; a page with many more is slow, and nobody can tell them apart."""

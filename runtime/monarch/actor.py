@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from monarch import config
     from monarch._src.actor.background import returns_future
-    from monarch._src.actor.calling import Endpoint
+    from monarch._src.actor.call.call import Endpoint
+    from monarch._src.actor.call.send import Accumulator, as_endpoint, send
     from monarch._src.actor.context import ActorId, ActorInstance, Context, CreatorInstance
+    from monarch._src.actor.current import context, current_actor_name, current_rank, current_size
     from monarch._src.actor.endpoint import Actor, concurrent_endpoint, endpoint
     from monarch._src.actor.future import Future
-    from monarch._src.actor.here import context, current_actor_name, current_rank, current_size
+    from monarch._src.actor.identity import ProcId, Uid
     from monarch._src.actor.ports import Channel, Port, PortReceiver
-    from monarch._src.actor.sending import Accumulator, as_endpoint, send
-    from monarch._src.core.identity import ProcId, Uid
     from monarch._src.debug.controller import debug_controller
     from monarch._src.errors import (
         ActorError,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         RestartedError,
         SupervisionError,
     )
-    from monarch._src.failures import (
+    from monarch._src.failures.report import (
         Behind,
         Death,
         Frame,
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
         Undeliverable,
     )
     from monarch._src.mesh.actor_mesh import ActorMesh
+    from monarch._src.mesh.channel_transport import ChannelTransport, enable_transport
+    from monarch._src.mesh.client import shutdown_context
     from monarch._src.mesh.controllers import get_or_spawn_controller
     from monarch._src.mesh.host_mesh import HostMesh, this_host, this_proc
     from monarch._src.mesh.proc_mesh import ProcMesh
-    from monarch._src.mesh.process_options import BootstrapCommand, default_bootstrap_cmd
-    from monarch._src.mesh.session import shutdown_context
-    from monarch._src.mesh.transport import ChannelTransport, enable_transport
-    from monarch._src.mesh.workers import (
+    from monarch._src.mesh.spawn_options import BootstrapCommand, default_bootstrap_cmd
+    from monarch._src.session.worker_hosts import (
         attach,
         attach_to_workers,
         run_worker_loop_forever,
@@ -61,31 +61,31 @@ if TYPE_CHECKING:
 # Where names come from, below monarch._src. Those of the second table can start a session.
 _LIGHT = {
     "actor.endpoint": "Actor concurrent_endpoint endpoint",
-    "core.identity": "ProcId Uid",
+    "actor.identity": "ProcId Uid",
     "errors": "ActorError BootstrapError CallCancelled DeadlockError MeshStoppedError "
     "RestartedError SupervisionError",
-    "failures": "Behind Death Frame MeshFailure OutOfMemory RankFailure Undeliverable",
+    "failures.report": "Behind Death Frame MeshFailure OutOfMemory RankFailure Undeliverable",
     "shape": "Extent NDSlice Point Region Shape ValueMesh",
     "telemetry.meter": "get_meter",
     "telemetry.spans": "span traced",
 }
 _RUNTIME = {
     "actor.background": "returns_future",
-    "actor.calling": "Endpoint",
+    "actor.call.call": "Endpoint",
     "actor.context": "ActorId ActorInstance Context CreatorInstance",
     "actor.future": "Future",
-    "actor.here": "context current_actor_name current_rank current_size",
+    "actor.current": "context current_actor_name current_rank current_size",
     "actor.ports": "Channel Port PortReceiver",
-    "actor.sending": "Accumulator as_endpoint send",
+    "actor.call.send": "Accumulator as_endpoint send",
     "debug.controller": "debug_controller",
     "mesh.actor_mesh": "ActorMesh",
     "mesh.controllers": "get_or_spawn_controller",
     "mesh.host_mesh": "HostMesh this_host this_proc",
     "mesh.proc_mesh": "ProcMesh",
-    "mesh.process_options": "BootstrapCommand default_bootstrap_cmd",
-    "mesh.session": "shutdown_context",
-    "mesh.transport": "ChannelTransport enable_transport",
-    "mesh.workers": "attach attach_to_workers run_worker_loop_forever "
+    "mesh.spawn_options": "BootstrapCommand default_bootstrap_cmd",
+    "mesh.client": "shutdown_context",
+    "mesh.channel_transport": "ChannelTransport enable_transport",
+    "session.worker_hosts": "attach attach_to_workers run_worker_loop_forever "
     "run_worker_loop_until_shutdown start_worker_loop_forever",
 }
 _WHERE = {
@@ -99,7 +99,7 @@ _prepared = False
 # What programs for Monarch reach by private paths (`_src.monarch_paths`), under other names there.
 _ALIASES = {"_EndpointProperty": "EndpointMethod", "_context": "context_variable"}
 _WHERE["_EndpointProperty"] = "monarch._src.actor.endpoint"
-_WHERE["_context"] = "monarch._src.actor.here"
+_WHERE["_context"] = "monarch._src.actor.current"
 
 
 def __getattr__(name: str) -> Any:
@@ -123,7 +123,9 @@ def _prepare() -> None:
     if not _prepared:
         _prepared = True
         this = sys.modules[__name__]
-        import_module("monarch._src.mesh.client").prepare(lambda: this.unhandled_fault_hook)
+        import_module("monarch._src.observe.client_setup").prepare(
+            lambda: this.unhandled_fault_hook
+        )
 
 
 def unhandled_fault_hook(failure: MeshFailure) -> None:
@@ -131,7 +133,7 @@ def unhandled_fault_hook(failure: MeshFailure) -> None:
 
     This one says the cause on stderr, interrupts the main thread, ends with status 1.
     """
-    import_module("monarch._src.mesh.faults").end_program(failure)
+    import_module("monarch._src.mesh.fault_hook").end_program(failure)
 
 
 __all__ = [

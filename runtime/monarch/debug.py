@@ -21,14 +21,14 @@ from monarch._src.debug.api import (
     resume,
     waiting,
 )
-from monarch._src.debug.bridge import Bridge
+from monarch._src.debug.commands import Console, Desk, Replies, Reply, moved
 from monarch._src.debug.controller import DebugController, DebugSessionInfo, debug_controller
-from monarch._src.debug.desk import Console, Desk, Replies, Reply, moved
-from monarch._src.debug.frames import Source
-from monarch._src.debug.selection import Selection, parse_named, parse_ranks
-from monarch._src.debug.waiting import WaitingRank, WaitingRanks
+from monarch._src.debug.dap.client import Bridge
+from monarch._src.debug.listing import WaitingRank, WaitingRanks
+from monarch._src.debug.rank.frames import Source
+from monarch._src.debug.rank_selection import Selection, parse_named, parse_ranks
 from monarch._src.errors import DebugError
-from monarch._src.wire.messages.debugging import COMMAND, COMPLETE, IN_EDITOR, SOURCE
+from monarch._src.wire.messages.debugger import COMMAND, COMPLETE, IN_EDITOR, SOURCE
 
 __all__ = [
     "COMMAND",

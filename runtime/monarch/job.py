@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import monarch.actor
 from monarch._src.errors import JobError
-from monarch._src.job.directory import job_names, job_path
-from monarch._src.job.local import LocalJob
-from monarch._src.job.process import ProcessJob
-from monarch._src.job.ssh import SSHHost, SSHJob
+from monarch._src.job.launchers.local import LocalJob
+from monarch._src.job.launchers.process import ProcessJob
+from monarch._src.job.launchers.ssh.job import SSHHost, SSHJob
+from monarch._src.job.paths import job_names, job_path
 from monarch._src.job.trait import DEFAULT_JOB_PATH, JobState, JobTrait, job_load
 
 __all__ = [

@@ -1,6 +1,6 @@
 """What a front end needs to show: meshes, ranks, what they do and write, what this machine has."""
 
-from monarch._src.actor.payloads import PayloadCounts
+from monarch._src.actor.deliver.payloads import PayloadCounts
 from monarch._src.actor.ports import unheeded
 from monarch._src.errors import StacksError
 from monarch._src.events import (
@@ -12,16 +12,17 @@ from monarch._src.events import (
     RankPaused,
     RankRestarting,
 )
-from monarch._src.failures import by_place as failures_by_place
-from monarch._src.failures import fold as fold_failures
-from monarch._src.failures import others_text as other_failures_text
-from monarch._src.logs.overwriting import shown as as_shown
+from monarch._src.failures.report import by_place as failures_by_place
+from monarch._src.failures.report import fold as fold_failures
+from monarch._src.failures.report import others_text as other_failures_text
+from monarch._src.logs.carriage_returns import shown as as_shown
 from monarch._src.mesh.actor_mesh import Callees, callees
-from monarch._src.mesh.doctor import Finding, doctor
-from monarch._src.mesh.inspecting import LiveActor, live_actors
-from monarch._src.mesh.live_code import actor_class_of, actor_meshes, update_actors
-from monarch._src.mesh.metrics import EndpointMetrics, Metrics, MissingProcess, metrics
-from monarch._src.mesh.observe import (
+from monarch._src.mesh.live_update import actor_class_of, actor_meshes, update_actors
+from monarch._src.mesh.proc_mesh import accompany_actors
+from monarch._src.mesh.selected_procs import as_viewed
+from monarch._src.observe.doctor import Finding, doctor
+from monarch._src.observe.live_actors import LiveActor, live_actors
+from monarch._src.observe.meshes import (
     CodePlace,
     MeshSnapshot,
     RankRow,
@@ -36,7 +37,7 @@ from monarch._src.mesh.observe import (
     snapshot,
     starting,
 )
-from monarch._src.mesh.open_calls import (
+from monarch._src.observe.open_calls import (
     OpenCall,
     call_of,
     cancel_calls,
@@ -46,11 +47,17 @@ from monarch._src.mesh.open_calls import (
     newest_call,
     open_calls,
 )
-from monarch._src.mesh.proc_mesh import accompany_actors
-from monarch._src.mesh.selection import as_viewed
-from monarch._src.mesh.stacks import MeshStacks, StackFrame, StackGroup, Stacks, ThreadStack, stacks
-from monarch._src.mesh.telemetry import InstrumentMetrics, Process, SpanMetrics
-from monarch._src.mesh.transfers import OpenPull, open_pulls
+from monarch._src.observe.open_pulls import OpenPull, open_pulls
+from monarch._src.observe.stacks.query import (
+    MeshStacks,
+    StackFrame,
+    StackGroup,
+    Stacks,
+    ThreadStack,
+    stacks,
+)
+from monarch._src.telemetry.endpoint_rows import EndpointMetrics, Metrics, MissingProcess, metrics
+from monarch._src.telemetry.program_rows import InstrumentMetrics, Process, SpanMetrics
 
 __all__ = [
     "Callees",

@@ -1,18 +1,5 @@
 """Memory that other processes read and write, one-sided: see `RDMABuffer` and docs/bulk_data.md."""
 
-from monarch._src.data.buffer import RDMAAction, RDMABuffer
-from monarch._src.data.layout import TensorSlice
-from monarch._src.data.progress import PullProgress
-from monarch._src.data.publishing import StateDictHandle, StateDictSource, put_state_dict
-from monarch._src.data.pulling import PulledStateDict, StateDictReader, get_state_dict
-from monarch._src.data.report import (
-    TransportUse,
-    get_rdma_backend,
-    is_ibverbs_available,
-    is_rdma_available,
-    transports,
-)
-from monarch._src.data.segments import shared_empty
 from monarch._src.errors import (
     RDMAError,
     RDMAHandleError,
@@ -25,6 +12,19 @@ from monarch._src.errors import (
     StateDictMismatchError,
     StateDictVersionError,
 )
+from monarch._src.rdma.buffer import RDMAAction, RDMABuffer
+from monarch._src.rdma.report import (
+    TransportUse,
+    get_rdma_backend,
+    is_ibverbs_available,
+    is_rdma_available,
+    transports,
+)
+from monarch._src.rdma.shared_segments import shared_empty
+from monarch._src.rdma.weights.layout import TensorSlice
+from monarch._src.rdma.weights.progress import PullProgress
+from monarch._src.rdma.weights.publish import StateDictHandle, StateDictSource, put_state_dict
+from monarch._src.rdma.weights.pull import PulledStateDict, StateDictReader, get_state_dict
 from monarch.actor import context as _context  # a client that begins with a buffer is one, too
 
 del _context

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import monarch.actor
 from monarch._src.errors import SessionError
-from monarch._src.mesh.custody import AttachedSession, attach, detach, keep
-from monarch._src.mesh.found import (
+from monarch._src.session.keep import AttachedSession, attach, detach, keep
+from monarch._src.session.listing import (
     Reaped,
     SessionInfo,
     SessionSnapshot,

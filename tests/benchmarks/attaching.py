@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from monarch._src.proc import reaping, sessions
+from monarch._src.session import directories, reap
 
 HOLDER = """
 import sys
@@ -159,8 +159,8 @@ def main() -> None:
         if arguments.kernel:
             notebook(f"{name}_kernel", arguments.ranks)
     finally:
-        found = sessions.find_sessions(None)
-        reaping.end([s for s in found if s.kept is not None and s.kept.name.startswith(name)])
+        found = directories.find_sessions(None)
+        reap.end([s for s in found if s.kept is not None and s.kept.name.startswith(name)])
 
 
 if __name__ == "__main__":

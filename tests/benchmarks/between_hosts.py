@@ -27,8 +27,8 @@ from typing import Any
 import numpy
 import zmq
 
-from monarch._src.core.access import Role
-from monarch._src.net import keys
+from monarch._src.net.hosts import keys
+from monarch._src.net.state.access import Role
 from monarch.actor import Actor, attach_to_workers, endpoint
 from tests.netns import hosts_up, v4
 from tests.workers import worker

@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from monarch._src.actor import living
 from monarch._src.actor.endpoint import actor_class
+from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.refs import ProcsRef
-from monarch._src.actor.remote import ship
+from monarch._src.actor.run import actor_thread
+from monarch._src.actor.run.cell import Worker
 from monarch._src.actor.runtime import Runtime, set_runtime
-from monarch._src.actor.worker import Worker
+from monarch._src.host.status_board import Board, Slot
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors
-from monarch._src.net.interrupt import keep_handler
+from monarch._src.net.local.interrupt import keep_handler
 from monarch._src.net.peers import Peer
-from monarch._src.proc.board import Board, Slot
 from monarch._src.shape import Extent
 from monarch._src.wire.frames import encode
 from monarch._src.wire.messages import OK, Call, Reply, SpawnActor
@@ -151,7 +151,7 @@ def called(folder: str, ref: ProcsRef) -> dict[str, float]:
     spec = SpawnActor(ACTOR, "counter", "Counter", MESH, ref.name, 0, ["gpus"], [RANKS], "client-1")
     worker = run.workers[ACTOR] = Worker(run, spec, ship((Counter, (), {}), 2))
     try:
-        living.run(worker)
+        actor_thread.run(worker)
     except Enough:
         pass
     return {"callee": 1e6 * best}

@@ -12,7 +12,7 @@ import argparse
 import statistics
 import time
 
-from monarch._src.actor import routes
+from monarch._src.actor.deliver import routes
 from monarch.actor import Actor, endpoint, this_host
 
 NEVER = 1 << 30

@@ -2,10 +2,11 @@
 
     python -m tests.benchmarks.cast_trees [--hosts 64 1000 10000] [--send 40] [--hop 50]
 
-A simulation of events in which the hosts run `core.tree` itself, so what is sent is what would be.
-Only the times are supposed, in microseconds: the CPU that one message takes of who sends it and of
-who receives it, each of them one thread, and how long it is on its way. A host's own ranks answer
-`--work` after it has had the cast. `call` is from the cast until the sender has all answers.
+A simulation of events in which the hosts run `host.state.cast_tree` itself, so what is sent is what
+would be. Only the times are supposed, in microseconds: the CPU that one message takes of who sends
+it and of who receives it, each of them one thread, and how long it is on its way. A host's own
+ranks answer `--work` after it has had the cast. `call` is from the cast until the sender has all
+answers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import Any
 
-from monarch._src.core.tree import Boughs, Done, Forest, cut
+from monarch._src.host.state.cast_tree import Boughs, Done, Forest, cut
 
 ROOT = "root"
 KEY = (ROOT, 1, 1)

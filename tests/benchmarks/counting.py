@@ -13,15 +13,15 @@ from time import monotonic_ns
 from types import SimpleNamespace
 from typing import Any
 
-from monarch._src.actor import calling
-from monarch._src.actor.calling import Endpoint
+from monarch._src.actor.call import call as calling
+from monarch._src.actor.call.call import Endpoint
 from monarch._src.actor.endpoint import EndpointMethod, actor_class
-from monarch._src.actor.in_hand import InHand
-from monarch._src.actor.remote import ship
-from monarch._src.actor.served import ServedEndpoints
-from monarch._src.core.calls import CallTable, PendingCall
-from monarch._src.core.metrics import MetricsTable
-from monarch._src.failures import RankFailure
+from monarch._src.actor.errors.remote import ship
+from monarch._src.actor.run.endpoint_table import ServedEndpoints
+from monarch._src.actor.run.running_calls import InHand
+from monarch._src.actor.state.calls import CallTable, PendingCall
+from monarch._src.actor.state.endpoint_metrics import MetricsTable
+from monarch._src.failures.report import RankFailure
 from monarch._src.shape import Extent, Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import OK, Call

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from playwright.sync_api import Browser
 
-from monarch_jupyter.widgets import modules
+from monarch_jupyter.widgets import bundle
 from tests.browser.lab import running_browser
 
-HERE = Path(modules.__file__).parent
+HERE = Path(bundle.__file__).parent
 FIGURES = ("TaskDuration", "ScriptDuration", "RecalcStyleDuration", "LayoutDuration")
 VIEW = """
 async ([source, snapshot]) => {
@@ -77,8 +77,8 @@ def message(kind: str, state: str, ranks: int) -> str:
 
 
 def measured(browser: Browser, widgets: Path, ranks: int, updates: int) -> dict[str, float]:
-    modules._FOLDER = widgets
-    source, style = modules.joined("explorer"), modules.styles("explorer")
+    bundle._FOLDER = widgets
+    source, style = bundle.joined("explorer"), bundle.styles("explorer")
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.set_content(f"<style>{style}</style><main></main>")
     session = page.context.new_cdp_session(page)

@@ -13,7 +13,7 @@ import argparse
 import sys
 from typing import Any
 
-from monarch._src.data.cuda.gpu import gpu, why_no_gpu
+from monarch._src.rdma.cuda.gpu import gpu, why_no_gpu
 from monarch.actor import endpoint, shutdown_context, this_host
 from monarch.rdma import RDMABuffer
 from tests.benchmarks.rdma import best, rounds

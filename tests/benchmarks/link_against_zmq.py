@@ -19,14 +19,14 @@ from typing import Any
 
 import zmq
 
-from monarch._src.core.access import Role
-from monarch._src.core.addresses import Address, Listening
-from monarch._src.core.link_states import PeerLeft
-from monarch._src.core.links import NoRoomError
-from monarch._src.net import keys
-from monarch._src.net.audit import Audit
-from monarch._src.net.link_terms import bounds_of
-from monarch._src.net.links import Links, Notice
+from monarch._src.net.hosts import keys
+from monarch._src.net.hosts.audit import Audit
+from monarch._src.net.hosts.link_terms import bounds_of
+from monarch._src.net.hosts.links import Links, Notice
+from monarch._src.net.state.access import Role
+from monarch._src.net.state.addresses import Address, Listening
+from monarch._src.net.state.link import NoRoomError
+from monarch._src.net.state.link_actions import PeerLeft
 
 NUMBER = 2000
 PIECE, PIECES = 1 << 20, 256

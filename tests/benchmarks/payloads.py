@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy
 
-from monarch._src.actor.remote import ship
-from monarch._src.wire import pickling
-from monarch._src.wire.pickling import loads
+from monarch._src.actor.errors.remote import ship
+from monarch._src.wire.pickling import pickler
+from monarch._src.wire.pickling.pickler import loads
 from monarch.actor import Actor, endpoint, shutdown_context, this_host
 from monarch.buffers import Buffer
 
@@ -41,7 +41,7 @@ def microseconds(work: Callable[[], object], number: int) -> float:
 
 def by_cloudpickle(value: object) -> bytes:
     file = io.BytesIO()
-    pickling._Pickler(file, []).dump(value)
+    pickler._Pickler(file, []).dump(value)
     return file.getvalue()
 
 
@@ -63,7 +63,7 @@ def small(value: Any) -> list[float]:
     return [
         microseconds(lambda: pickle.dumps(value, 5), 300),
         microseconds(lambda: by_cloudpickle(value), 100),
-        microseconds(lambda: pickling._which(value), 300),
+        microseconds(lambda: pickler._which(value), 300),
         microseconds(lambda: ship(value, 2), 200),
         microseconds(lambda: loads(payload), 200),
     ]

@@ -16,7 +16,7 @@ from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
 
-from monarch._src.net import keys
+from monarch._src.net.hosts import keys
 from tests.fault.test_rdma_of_hosts import CLIENT, PROGRAM, alone
 from tests.netns import hosts_up, v4
 from tests.workers import worker

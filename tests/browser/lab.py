@@ -62,7 +62,7 @@ class Lab:
             *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"),
             *("--ip=127.0.0.1", "--ServerApp.port=0", "--IdentityProvider.token="),
             f"--ServerApp.root_dir={self.folder}",
-            "--ServerApp.jpserver_extensions=monarch_jupyter.server=True",
+            "--ServerApp.jpserver_extensions=monarch_jupyter.server_extension=True",
             f"--ServerApp.base_url={base_url}",
         ]
         for app in ("LabApp", "JupyterNotebookApp"):

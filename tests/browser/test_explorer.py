@@ -10,7 +10,7 @@ import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import Browser, Page, expect
 
-from monarch_jupyter.static_views import static_copy
+from monarch_jupyter.cells.static_views import static_copy
 from tests.browser.accessible import assert_accessible
 from tests.browser.conftest import REPOSITORY, long
 from tests.browser.gate import WAIT_AT_GATE, shut_gate
@@ -376,7 +376,7 @@ def test_an_export_shows_the_last_state_of_everything_without_a_kernel(
         [
             "%load_ext monarch_jupyter",
             # A busy machine may take longer than what a line waits for its like.
-            "%monarch spawn workers gpus=4\nimport monarch_jupyter.output as o; o.HOLD = 60",
+            "%monarch spawn workers gpus=4\nimport monarch_jupyter.cells.output as o; o.HOLD = 60",
             "%monarch show workers",
             "%%monarch on workers\nprint('loading')\nrank / 4",
             "values = _\n%monarch show values",

@@ -30,7 +30,7 @@ def test_equal_lines_are_one_in_the_cell_and_come_apart_in_the_view_of_lines(
         [
             LOAD,
             # A busy machine may take longer than what a line waits for its like.
-            "%monarch spawn workers gpus=8\nimport monarch_jupyter.output as o; o.HOLD = 60",
+            "%monarch spawn workers gpus=8\nimport monarch_jupyter.cells.output as o; o.HOLD = 60",
             "%%monarch on workers\nprint('loading')\nif rank == 3: print('\\x1b[31mslow\\x1b[0m')",
             "%monarch logs workers --live",
         ],

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from monarch._src.proc import reaping, sessions
+from monarch._src.session import directories, reap
 from monarch.actor import shutdown_context
 from tests.integration.programs import Program, running
 
@@ -176,16 +176,16 @@ def kept_name(base: Path) -> Iterator[str]:
         yield name
     finally:
         shutdown_context()
-        found = [one for one in sessions.find_sessions([str(base)]) if one.kept is not None]
-        outcome = reaping.end([one for one in found if one.kept and one.kept.name == name])
+        found = [one for one in directories.find_sessions([str(base)]) if one.kept is not None]
+        outcome = reap.end([one for one in found if one.kept and one.kept.name == name])
         assert not outcome.complaints
 
 
-def info(base: Path, name: str) -> sessions.Session:
+def info(base: Path, name: str) -> directories.Session:
     """That session as others see it."""
     (found,) = [
         one
-        for one in sessions.find_sessions([str(base)])
+        for one in directories.find_sessions([str(base)])
         if one.kept is not None and one.kept.name == name
     ]
     return found

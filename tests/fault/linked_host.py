@@ -16,14 +16,14 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from monarch._src.core.access import Role
-from monarch._src.core.addresses import parse_address, parse_listening
-from monarch._src.core.links import NoRoomError
-from monarch._src.net import keys
-from monarch._src.net.audit import Audit
-from monarch._src.net.link_end import Notice
-from monarch._src.net.link_terms import bounds_of
-from monarch._src.net.links import Links
+from monarch._src.net.hosts import keys
+from monarch._src.net.hosts.audit import Audit
+from monarch._src.net.hosts.link_terms import bounds_of
+from monarch._src.net.hosts.link_types import Notice
+from monarch._src.net.hosts.links import Links
+from monarch._src.net.state.access import Role
+from monarch._src.net.state.addresses import parse_address, parse_listening
+from monarch._src.net.state.link import NoRoomError
 
 EVERY = 500
 AHEAD = 200  # numbers that are not known to have come

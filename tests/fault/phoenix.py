@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from monarch._src.actor import routes
+from monarch._src.actor.deliver import routes
 from monarch.actor import Actor, ProcMesh, context, current_rank, endpoint
 from monarch.supervision import Restart
 from tests.integration.actors import append

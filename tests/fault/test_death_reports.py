@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.proc.memory import Group, group_of
+from monarch._src.system.oom import Group, group_of
 from monarch.actor import Actor, BootstrapCommand, ProcMesh, RankFailure, SupervisionError, endpoint
 from monarch.actor import default_bootstrap_cmd as default
 from tests.conftest import Faults

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from monarch._src.net import keys
+from monarch._src.net.hosts import keys
 from monarch.actor import attach as attach_through
 from monarch.actor import attach_to_workers, shutdown_context
 from monarch.session import attach, detach, reap

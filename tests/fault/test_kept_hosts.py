@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.net import keys
+from monarch._src.net.hosts import keys
 from tests.fault.keepers import ATTACHES, keeper, kept_name
 from tests.integration.gates import GateKeeper
 from tests.netns import hosts_up, v4, why_not

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from monarch._src.actor.future import Future
-from monarch._src.core.ids import AGENT
-from monarch._src.mesh.custody import Custody
-from monarch._src.net import keys
+from monarch._src.net.hosts import keys
+from monarch._src.session.keep import Custody
+from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import AskKnown, Message
 from monarch.actor import (
     ActorError,

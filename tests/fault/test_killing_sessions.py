@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from monarch._src.cli.program import main
-from monarch._src.proc import sessions
+from monarch._src.session import directories
 from monarch.actor import ProcMesh, SupervisionError, shutdown_context, this_host
 from tests.conftest import Faults
 from tests.fault.test_host_deaths import agent
@@ -137,7 +137,7 @@ def test_an_agent_that_cannot_act_is_killed_with_all_that_is_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_base_directory: Path,
 ) -> None:  # fmt: skip
     # An agent that hangs: it gets the signals, and does nothing.
-    monkeypatch.setattr("monarch._src.proc.reaping.KILLED_S", 0.2)
+    monkeypatch.setattr("monarch._src.session.reap.KILLED_S", 0.2)
     kill = os.kill
 
     def deaf(pid: int, number: int) -> None:
@@ -271,7 +271,7 @@ def test_a_directory_that_no_agent_ever_took_is_removed(
 ) -> None:  # fmt: skip
     directory = own_base_directory / "monarch-never"
     directory.mkdir(mode=0o700)
-    monkeypatch.setattr(sessions, "STARTING_S", -1.0)  # it has had its time
+    monkeypatch.setattr(directories, "STARTING_S", -1.0)  # it has had its time
     where = ["--in", str(own_base_directory)]
     assert main(["ps", *where]) == 0
     assert "no host agent has ever come" in capsys.readouterr().out

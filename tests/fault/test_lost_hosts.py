@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from monarch._src.core.link_states import Bounds
-from monarch._src.core.room import ALLOWANCE, QUEUE
+from monarch._src.net.state.flow_control import ALLOWANCE, QUEUE
+from monarch._src.net.state.link_actions import Bounds
 from tests.audits import audited
 from tests.fault.calling import (
     PROGRAM,

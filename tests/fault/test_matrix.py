@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from monarch._src.actor import routes
+from monarch._src.actor.deliver import routes
 from monarch.actor import (
     ActorError,
     Future,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.net import keys
+from monarch._src.net.hosts import keys
 from tests.netns import Hosts, Program, hosts_up, v4, why_not
 from tests.workers import worker
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from monarch._src.proc.agent_main import SPARE_TIME
+from monarch._src.programs.agent import SPARE_TIME
 from monarch.actor import ProcMesh, SupervisionError, this_host
 from monarch.config import configured
 from monarch.observe import meshes, snapshot

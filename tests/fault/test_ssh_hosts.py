@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.job import workers
-from monarch._src.net import directory as sessions
+from monarch._src.job.launchers import local_workers
+from monarch._src.net import session_directory as sessions
 from tests import ssh
 from tests.integration.programs import watched
 from tests.netns import Hosts, hosts_up, v4, why_not
@@ -70,7 +70,7 @@ def test_a_host_that_is_cut_off_is_told_of_and_the_rest_is_given_back_until_it_c
     with watched(first["pids"][1:]) as left:  # as the warning says, somebody has to do this
         os.kill(first["pids"][1], signal.SIGTERM)
         left.wait_all_ended()
-    for directory in sessions.base_directory().glob(f"{workers.PREFIX}*"):
+    for directory in sessions.base_directory().glob(f"{local_workers.PREFIX}*"):
         shutil.rmtree(directory)
 
 

@@ -15,7 +15,7 @@ import atheris
 
 # What is imported in here is instrumented.
 with atheris.instrument_imports(include=["monarch", "monarch_jupyter"]):
-    from monarch._src.proc.board import Board
+    from monarch._src.host.status_board import Board
     from tests.fuzz.mutating import Bytes
     from tests.fuzz.parsers import parsers
 

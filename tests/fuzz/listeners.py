@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 
 import zmq
 
-from monarch._src.core.access import Role
-from monarch._src.core.ids import AGENT
-from monarch._src.net.directory import address_of
-from monarch._src.net.keys import Keys
-from monarch._src.net.link_terms import link_versions
+from monarch._src.net.hosts.keys import Keys
+from monarch._src.net.hosts.link_terms import link_versions
+from monarch._src.net.local.router import SCHEME
 from monarch._src.net.peers import VERSIONS
-from monarch._src.net.router import SCHEME
+from monarch._src.net.session_directory import address_of
+from monarch._src.net.state.access import Role
 from monarch._src.wire.frames import Buffer, decode, encode
-from monarch._src.wire.linking import LinkHello, Ping, Pong, decode_link, encode_link
+from monarch._src.wire.ids import AGENT
+from monarch._src.wire.link_protocol import LinkHello, Ping, Pong, decode_link, encode_link
 from monarch._src.wire.messages import PROTOCOL, Hello, Refused, Snapshot, Snapshotted
 from tests.unit.net.stranger import Stranger
 

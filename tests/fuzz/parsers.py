@@ -16,31 +16,31 @@ from typing import Any
 
 import msgspec
 
-from monarch._src.core.addresses import parse_address, parse_listening
-from monarch._src.core.link_states import Bounds
-from monarch._src.core.links import Link
-from monarch._src.data import sockets
-from monarch._src.data.dialling import Invitation, invitation
-from monarch._src.data.handle import Handle, Owner
-from monarch._src.data.verbs import words
-from monarch._src.data.verbs.devices import Place
 from monarch._src.errors import JobError
+from monarch._src.host.status_board import SLOT, Board
 from monarch._src.job import record as job_record
 from monarch._src.job.trait import JobTrait
-from monarch._src.net.gateway_door import Answer, Ask, read_answer, read_ask, written
-from monarch._src.net.link_terms import link_versions
-from monarch._src.proc import record, sessions
-from monarch._src.proc.board import SLOT, Board
-from monarch._src.wire import figures, linking, seen
-from monarch._src.wire.apart import InSegment
-from monarch._src.wire.figures import Counted, Figures, Key, MeasureFigures, MeasureKey
+from monarch._src.net.hosts.link_terms import link_versions
+from monarch._src.net.state.addresses import parse_address, parse_listening
+from monarch._src.net.state.link import Link
+from monarch._src.net.state.link_actions import Bounds
+from monarch._src.net.tunnel.local_socket import Answer, Ask, read_answer, read_ask, written
+from monarch._src.rdma.handle import Handle, Owner
+from monarch._src.rdma.transports import tcp_sockets
+from monarch._src.rdma.transports.tcp_connect import Invitation, invitation
+from monarch._src.rdma.verbs import protocol
+from monarch._src.rdma.verbs.device_choice import Place
+from monarch._src.session import directories, records
+from monarch._src.wire import actor_snapshot_codec, link_protocol, metrics_codec
 from monarch._src.wire.frames import FrameError, Payload, decode, encode
 from monarch._src.wire.messages import AnyMessage, Message
+from monarch._src.wire.metrics_codec import Counted, Figures, Key, MeasureFigures, MeasureKey
+from monarch._src.wire.msgpack_text import UNREADABLE
+from monarch._src.wire.segment_refs import InSegment
 from monarch._src.wire.stream import Splitter, StreamError, pack
-from monarch._src.wire.text import UNREADABLE
-from monarch_jupyter.problems import CommandError
-from monarch_jupyter.requests import parse_request
-from monarch_jupyter.wire import parse_page_message
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.protocol.messages import parse_page_message
+from monarch_jupyter.protocol.requests import parse_request
 from tests.fuzz.mutating import Source, data, frames, one_of, packed, value
 from tests.streams import fed
 
@@ -136,22 +136,22 @@ def valid_messages(each: int = 4) -> list[list[bytes]]:
 
 
 LINK_MESSAGES = [
-    linking.LinkHello("client-1", 5, link_versions(), 0, 0, 1 << 20, True),
-    linking.LinkHello("client-1", 5, {}, 9, 3, 1 << 20, False),
-    linking.Data(12, 1, 0, 1 << 20),
-    linking.Ack(12, 0, 1 << 20),
-    linking.Ping(12, 1, 0, 1 << 20),
-    linking.Pong(12, 1, 0, 1 << 20),
-    linking.Bye(12, True, "why"),
-    linking.LinkRefused(12, "why"),
+    link_protocol.LinkHello("client-1", 5, link_versions(), 0, 0, 1 << 20, True),
+    link_protocol.LinkHello("client-1", 5, {}, 9, 3, 1 << 20, False),
+    link_protocol.Data(12, 1, 0, 1 << 20),
+    link_protocol.Ack(12, 0, 1 << 20),
+    link_protocol.Ping(12, 1, 0, 1 << 20),
+    link_protocol.Pong(12, 1, 0, 1 << 20),
+    link_protocol.Bye(12, True, "why"),
+    link_protocol.LinkRefused(12, "why"),
 ]
 
 
 def valid_link_frames() -> list[list[bytes]]:
     """Messages of a link; some with the frames of a message behind them."""
     inner = valid_messages(1)
-    found = [[linking.encode_link(message)] for message in LINK_MESSAGES]
-    return found + [[linking.encode_link(LINK_MESSAGES[2]), *behind] for behind in inner]
+    found = [[link_protocol.encode_link(message)] for message in LINK_MESSAGES]
+    return found + [[link_protocol.encode_link(LINK_MESSAGES[2]), *behind] for behind in inner]
 
 
 def headed(old: bytes, head: bytes) -> bytes:
@@ -271,7 +271,7 @@ def _comes(pieces: Frames) -> None:
 
 def _link_says(parts: Frames) -> None:
     """A link, as it is after its hello, takes whatever can be decoded, and stays sound."""
-    message = linking.decode_link(parts)
+    message = link_protocol.decode_link(parts)
     link = Link("worker-1", 9, link_versions(), "client-1", Bounds(20.0, 1.0), 0.0)
     link.connected(0.0)
     link.received(LINK_MESSAGES[0], [], 0.0)
@@ -284,7 +284,7 @@ def _link_says(parts: Frames) -> None:
 
 OWNER = Owner(b"i" * 16, "h1", 7, 3, "5.0", "ipc:///x")
 HANDLE = Handle(1, OWNER, 3, b"k" * 16, 100, False, True, "holder", "5.0.1")
-ENDS = words.Ends(
+ENDS = protocol.Ends(
     made(Place, random.Random(2)), 1024, 4, 4, ((7, 99), (8, 100)),
 )  # fmt: skip
 ASKS = [
@@ -294,29 +294,33 @@ ASKS = [
 ]
 ANSWERS = [written(Answer("tcp://10.0.0.2:26600", "/tmp/via")), written(Answer(why="nobody"))]
 INVITATION = Invitation(
-    sockets.Place(["10.0.0.1"], 4711, b"s" * 32), b"i" * 16, b"t" * 16, 5.0
+    tcp_sockets.Place(["10.0.0.1"], 4711, b"s" * 32), b"i" * 16, b"t" * 16, 5.0
 )  # fmt: skip
 SAID: list[tuple[type, object]] = [
-    (words.Connect, words.Connect(b"c" * 16, OWNER, ENDS)),
-    (words.Connected, words.Connected(ENDS, 1, 2, 3)),
-    (words.Wants, words.Wants(b"c" * 16, (words.Want(1, b"k" * 16, 100),))),
-    (words.Grants, words.Grants(True, (words.Grant(1, 2),))),
+    (protocol.Connect, protocol.Connect(b"c" * 16, OWNER, ENDS)),
+    (protocol.Connected, protocol.Connected(ENDS, 1, 2, 3)),
+    (protocol.Wants, protocol.Wants(b"c" * 16, (protocol.Want(1, b"k" * 16, 100),))),
+    (protocol.Grants, protocol.Grants(True, (protocol.Grant(1, 2),))),
 ]
-RECORD = msgspec.json.encode(record.Record(7, "1", "client-1", 8, "2", "python x", 1.5, ""))
+RECORD = msgspec.json.encode(records.Record(7, "1", "client-1", 8, "2", "python x", 1.5, ""))
 KEPT = msgspec.json.encode(
-    record.KeptRecord(
+    records.KeptRecord(
         "training", 1.5, 0, "root", "h1", 7, "1", {"python": "3.11"}, ["workers"],
-        record.HolderRecord("client-1", 8, "2", "python x", "h1", 1.5), "",
+        records.HolderRecord("client-1", 8, "2", "python x", "h1", 1.5), "",
     )
 )  # fmt: skip
 JOB = msgspec.json.encode(
     job_record.JobRecord(
-        1, "monarch._src.job.process:ProcessJob", "a1", 1.5,
+        1, "monarch._src.job.launchers.process:ProcessJob", "a1", 1.5,
         {"_meshes": {"a": 2}, "_env": {}, "_workers": [], "_directory": None, "_host": "h1"},
     )
 )  # fmt: skip
-SEEN = seen.ActorsSeen(
-    (seen.SeenActor("trainers", "Trainer", ("step",), 3, (("rate", "0.1"),), 2, False),)
+SEEN = actor_snapshot_codec.ActorsSeen(
+    (
+        actor_snapshot_codec.SeenActor(
+            "trainers", "Trainer", ("step",), 3, (("rate", "0.1"),), 2, False
+        ),
+    )
 )
 COUNTED = Counted(
     (Figures(Key(1, "m", "A", "a", "step"), 3, 0, 1, 5, 5, 9, 9, 9, 9, ((3, 2), (4, 1))),),
@@ -359,7 +363,7 @@ def parsers(folder: Path, board: Board) -> list[Parser]:
     def look(content: bytes) -> object:
         lock(content)
         kept(content)
-        return sessions.look_at(session)
+        return directories.look_at(session)
 
     def read_job(content: bytes) -> object:
         found = job_record.read(job(content))
@@ -382,11 +386,11 @@ def parsers(folder: Path, board: Board) -> list[Parser]:
         Parser("a message", decode, (FrameError,), message_frames(valid_messages())),
         Parser("a link's", _link_says, (FrameError,), link_frames(valid_link_frames())),
         Parser(
-            "figures", lambda body: figures.unpacked(Payload(body)), UNREADABLE,
+            "figures", lambda body: metrics_codec.unpacked(Payload(body)), UNREADABLE,
             bodies([COUNTED]),
         ),
-        Parser("actors", lambda body: seen.unpacked(Payload(body)), UNREADABLE, bodies([SEEN])),
-        *(
+        Parser("actors", lambda body: actor_snapshot_codec.unpacked(Payload(body)), UNREADABLE,
+        bodies([SEEN])), *(
             Parser(f"verbs: {kind.__name__}", _as(kind), (ValueError,), bodies([valid]))
             for kind, valid in SAID
         ),
@@ -394,8 +398,8 @@ def parsers(folder: Path, board: Board) -> list[Parser]:
         Parser("what is asked of a gateway", read_ask, (ValueError,), texts(ASKS)),
         Parser("what a gateway answers", read_answer, (ValueError,), texts(ANSWERS)),
         Parser("a handle", _as(Handle), (ValueError,), bodies([HANDLE])),
-        Parser("the lock of a session", lambda c: record.read_lock(lock(c)), (), texts([RECORD])),
-        Parser("a kept session", lambda c: record.read_kept(kept(c)), (), texts([KEPT])),
+        Parser("the lock of a session", lambda c: records.read_lock(lock(c)), (), texts([RECORD])),
+        Parser("a kept session", lambda c: records.read_kept(kept(c)), (), texts([KEPT])),
         Parser("a session", look, (), texts([RECORD, KEPT])),
         Parser("a job", read_job, (JobError,), texts([JOB])),
         Parser("the board", read_board, (), lambda source: source.some(SLOT)),
@@ -416,4 +420,4 @@ def parsers(folder: Path, board: Board) -> list[Parser]:
 
 
 def _as(kind: type) -> Callable[[bytes], object]:
-    return lambda body: words.decode(body, kind)
+    return lambda body: protocol.decode(body, kind)

@@ -23,15 +23,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from monarch._src.core.access import Role
-from monarch._src.core.addresses import parse_address
-from monarch._src.core.ids import AGENT
-from monarch._src.data import tcp_wire as tcp
-from monarch._src.data.sockets import Place, dial
-from monarch._src.mesh.session import current_session
-from monarch._src.net import keys
+from monarch._src.mesh.client import current_session
+from monarch._src.net.hosts import keys
+from monarch._src.net.state.access import Role
+from monarch._src.net.state.addresses import parse_address
+from monarch._src.rdma.transports import tcp_protocol as tcp
+from monarch._src.rdma.transports.tcp_sockets import Place, dial
 from monarch._src.wire.frames import FrameError, Payload, encode
-from monarch._src.wire.linking import LinkHello, decode_link, encode_link
+from monarch._src.wire.ids import AGENT
+from monarch._src.wire.link_protocol import LinkHello, decode_link, encode_link
 from monarch._src.wire.messages import Call, ReadMetrics, Relay, Reply
 from monarch._src.wire.stream import pack
 from monarch.actor import Actor, ProcMesh, attach_to_workers, endpoint, shutdown_context
@@ -96,7 +96,7 @@ class Target(Actor):
     def serve(self) -> tuple[Place, bytes, int, bytes]:
         """Where its memory is served over TCP, and what a request has to hold."""
         from monarch._src.actor.runtime import runtime
-        from monarch._src.data.plane import plane_of
+        from monarch._src.rdma.plane import plane_of
 
         self.buffer = RDMABuffer(memoryview(self.kept))
         plane, handle = plane_of(runtime()), self.buffer._handle
@@ -297,7 +297,7 @@ def server(tmp_path: Path) -> Iterator[tuple[int, int]]:
         "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
     }  # fmt: skip
     others = ("jupyterlab", "notebook", "notebook_shim", "jupyter_lsp", "jupyter_server_terminals")
-    extensions = {**dict.fromkeys(others, False), "monarch_jupyter.server": True}
+    extensions = {**dict.fromkeys(others, False), "monarch_jupyter.server_extension": True}
     (tmp_path / "jupyter_server_config.json").write_text(
         json.dumps({"ServerApp": {"jpserver_extensions": extensions}})
     )

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monarch._src.proc.board import Board
+from monarch._src.host.status_board import Board
 from monarch._src.wire.frames import FrameError, Payload, decode, encode
-from monarch._src.wire.linking import Data, decode_link, encode_link
+from monarch._src.wire.link_protocol import Data, decode_link, encode_link
 from monarch._src.wire.messages import Call
 from tests.fuzz.mutating import Bytes, Seeded
 from tests.fuzz.parsers import Parser, parsers

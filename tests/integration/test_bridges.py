@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from monarch._src.net.observer import AgentLink
-from monarch._src.proc.sessions import find_sessions
-from monarch._src.wire.dap import Unpacker, packed
+from monarch._src.session.directories import find_sessions
+from monarch._src.wire.dap_codec import Unpacker, packed
 from monarch._src.wire.messages import AskBridge, BridgeAnswered
 from monarch.actor import ActorError, ActorMesh, ProcMesh
 from monarch.debug import DebugError, open_bridge, post_mortem, resume, waiting

@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from monarch._src.actor import routes
-from monarch._src.mesh.session import current_session
-from monarch._src.net import directory
-from monarch._src.wire.apart import SEGMENT_FROM
+from monarch._src.actor.deliver import routes
+from monarch._src.mesh.client import current_session
+from monarch._src.net import session_directory
+from monarch._src.wire.segment_refs import SEGMENT_FROM
 from monarch.actor import (
     Actor,
     HostMesh,
@@ -94,7 +94,7 @@ def hosts(agent_errors: object) -> Iterator[HostMesh]:
     with configured(liveness=6), workers(HOSTS) as found:
         yield attach_to_workers(ca=TRUST_ALL, workers=[one.address for one in found])
         shutdown_context(reason="the workers are about to end")
-    directory.sweep(directory.base_directory())  # of the one that was killed
+    session_directory.sweep(session_directory.base_directory())  # of the one that was killed
 
 
 def diaries_on(hosts: HostMesh, fanout: int) -> tuple[ProcMesh, Diary]:

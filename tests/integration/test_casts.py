@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from monarch._src.actor import routes
-from monarch._src.wire.apart import SEGMENT_FROM
+from monarch._src.actor.deliver import routes
+from monarch._src.wire.segment_refs import SEGMENT_FROM
 from monarch.actor import (
     Actor,
     ActorError,

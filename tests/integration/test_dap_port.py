@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 
-from monarch._src.wire.dap import Unpacker, packed
+from monarch._src.wire.dap_codec import Unpacker, packed
 from monarch.actor import ActorMesh, ProcMesh
 from monarch.debug import waiting
 from monarch.observe import kill_procs

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from monarch._src.net.observer import AgentLink
-from monarch._src.proc.sessions import find_sessions
+from monarch._src.session.directories import find_sessions
 from monarch._src.wire.messages import AskDebugger, DebuggerAnswered
-from monarch._src.wire.messages.debugging import COMMAND
+from monarch._src.wire.messages.debugger import COMMAND
 from monarch.actor import ActorMesh, ProcMesh
 from monarch.debug import DebugError, WaitingRanks, attach, resume, waiting
 from tests.integration.commands import monarch
@@ -215,9 +215,9 @@ ENDS = """
 import sys
 from pathlib import Path
 from monarch.debug import DebugError
-from monarch._src.cli.agent_line import TerminalLine
+from monarch._src.cli.agent_connection import TerminalLine
 from monarch._src.net.node import Node
-from monarch._src.proc.sessions import Session
+from monarch._src.session.directories import Session
 from monarch._src.wire.messages import ListPaused
 
 folder = Path(sys.argv[1]) / "gone"

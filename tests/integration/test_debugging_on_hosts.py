@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from monarch._src.net import keys
+from monarch._src.net.hosts import keys
 from monarch.actor import attach_to_workers, shutdown_context
 from monarch.debug import attach, cast, resume, waiting
 from monarch.observe import interrupt_procs, snapshot

@@ -20,10 +20,10 @@ import numpy as np
 import psutil
 import pytest
 
-from monarch._src.core.access import Role
-from monarch._src.core.tunnels import MOST_STREAMS
-from monarch._src.mesh.transport import forget_transport
-from monarch._src.net import keys
+from monarch._src.mesh.channel_transport import forget_transport
+from monarch._src.net.hosts import keys
+from monarch._src.net.state.access import Role
+from monarch._src.net.tunnel.state.tunnel import MOST_STREAMS
 from monarch._src.wire.frames import NO_PAYLOAD, Payload, encode
 from monarch._src.wire.messages import (
     SiteFree,
@@ -356,7 +356,9 @@ def test_a_client_that_holds_the_interpreter_for_longer_than_liveness_is_not_los
 def test_nothing_is_left_of_a_way_through_a_gateway(through: Site, procs: ProcMesh) -> None:
     procs.initialized.get(timeout=PATIENCE_S)
     [near] = [
-        child for child in psutil.Process().children() if "proc.near" in " ".join(child.cmdline())
+        child
+        for child in psutil.Process().children()
+        if "net.tunnel.client_end" in " ".join(child.cmdline())
     ]
     shutdown_context()
     assert not near.is_running()

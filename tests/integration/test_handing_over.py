@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.cli.agent_line import TerminalLine
-from monarch._src.proc.sessions import find_sessions
+from monarch._src.cli.agent_connection import TerminalLine
+from monarch._src.session.directories import find_sessions
 from monarch.actor import ActorError, ActorMesh, ProcMesh
 from monarch.debug import (
     DebugError,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.core.access import Role
-from monarch._src.net import keys
+from monarch._src.net.hosts import keys
+from monarch._src.net.state.access import Role
 from monarch.actor import attach_to_workers
 from tests.audits import audited
 from tests.integration.commands import monarch

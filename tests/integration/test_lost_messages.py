@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from monarch._src.actor.runtime import runtime
-from monarch._src.core.ids import proc_node
+from monarch._src.wire.ids import proc_node
 from monarch.actor import SupervisionError
 from tests.conftest import Faults
 from tests.integration.actors import Echo, Teller

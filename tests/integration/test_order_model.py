@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from monarch._src.actor.routes import CAST_FROM
+from monarch._src.actor.deliver.routes import CAST_FROM
 from monarch.actor import ProcMesh
 from tests.integration.traffic import (
     AsyncChecker,

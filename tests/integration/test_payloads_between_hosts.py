@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from monarch._src.actor.runtime import runtime
-from monarch._src.core.room import QUEUE
+from monarch._src.net.state.flow_control import QUEUE
 from monarch.actor import (
     Actor,
     BootstrapCommand,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.core.access import Role
-from monarch._src.net import keys
+from monarch._src.net.hosts import keys
+from monarch._src.net.state.access import Role
 from tests.integration.commands import monarch
 from tests.netns import PATIENCE_S, Hosts, v4, v6, why_not
 from tests.workers import worker

@@ -12,8 +12,8 @@ import numpy
 import pytest
 
 from monarch._src.actor.runtime import runtime
-from monarch._src.data.lender import NOT_MAPPED
-from monarch._src.wire.apart import SEGMENT_FROM
+from monarch._src.payload.sender import NOT_MAPPED
+from monarch._src.wire.segment_refs import SEGMENT_FROM
 from monarch.actor import (
     ActorError,
     BootstrapCommand,

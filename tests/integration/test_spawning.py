@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.proc.system import CHILD_VARIABLE
+from monarch._src.system.process import CHILD_VARIABLE
 from monarch.actor import (
     Actor,
     ActorMesh,
@@ -271,7 +271,7 @@ class Nested(Actor):
 
 LOADED = """
 import importlib, json, sys
-from monarch._src.proc import agent_main as agent
+from monarch._src.host import agent_main as agent
 for name in (*agent.BEFORE_FORK, agent.ENTRY.partition(":")[0]):
     importlib.import_module(name)
 before = set(sys.modules)
@@ -336,8 +336,8 @@ def test_if_what_procs_need_cannot_be_loaded_the_caller_hears_why(
 
 LAST_WORD = """
 import os, socket
-from monarch._src.proc.spec import DropMesh, decode_from_zygote, encode
-from monarch._src.proc.zygote import LARGEST, Zygote, seqpacket_pair
+from monarch._src.host.spawn_spec import DropMesh, decode_from_zygote, encode
+from monarch._src.host.zygote import LARGEST, Zygote, seqpacket_pair
 
 agent, zygote = seqpacket_pair()
 agent.send(encode(DropMesh(1)))

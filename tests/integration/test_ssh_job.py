@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from monarch._src.job import workers
-from monarch._src.net import directory as sessions
+from monarch._src.job.launchers import local_workers
+from monarch._src.net import session_directory as sessions
 from monarch.actor import Actor, endpoint, shutdown_context
 from monarch.job import JobError, SSHHost, SSHJob, job_load
 from tests import ssh
@@ -48,7 +48,7 @@ def env() -> dict[str, str]:
 
 def of_jobs() -> list[Path]:
     """What jobs have here: directories of workers, keys."""
-    return list(sessions.base_directory().glob(f"**/{workers.PREFIX}*"))
+    return list(sessions.base_directory().glob(f"**/{local_workers.PREFIX}*"))
 
 
 @pytest.fixture(autouse=True)

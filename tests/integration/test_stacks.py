@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from monarch._src.proc.looking import find_py_spy
+from monarch._src.observe.stacks.py_spy import find_py_spy
 from monarch.actor import ActorMesh, ProcMesh
 from monarch.observe import MeshStacks, Stacks, StacksError, snapshot, stacks
 from monarch.supervision import Restart, RestartedError

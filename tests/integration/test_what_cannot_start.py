@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from monarch._src.mesh.session import session
+from monarch._src.mesh.client import session
 from monarch.actor import ProcMesh, SupervisionError, this_host
 from monarch.config import configured
 from tests.integration.actors import Echo

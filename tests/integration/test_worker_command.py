@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.core.access import Role
-from monarch._src.net import keys
+from monarch._src.net.hosts import keys
+from monarch._src.net.state.access import Role
 from monarch.actor import attach, attach_to_workers, shutdown_context, start_worker_loop_forever
 from monarch.config import configured
 from tests.integration.commands import monarch

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.core.access import Role
-from monarch._src.core.ids import AGENT
-from monarch._src.net import keys
+from monarch._src.net.hosts import keys
+from monarch._src.net.state.access import Role
 from monarch._src.wire.frames import Payload
+from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import Call, HoldSite, LetSiteGo, Shutdown
 from monarch.actor import attach_to_workers
 from tests.audits import audited

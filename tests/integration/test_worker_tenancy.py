@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from monarch._src.core.access import Role
-from monarch._src.net import keys
+from monarch._src.net.hosts import keys
+from monarch._src.net.state.access import Role
 from monarch.actor import (
     HostMesh,
     MeshStoppedError,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from monarch.observe import RankPaused
-from monarch_jupyter.pauses import groups_of, pause_line
+from monarch_jupyter.debugger.pause_notices import groups_of, pause_line
 from tests.notebook.kernel import PATIENCE, Kernel, Shown
 from tests.notebook.test_desk import Page, uid_of
 

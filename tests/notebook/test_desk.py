@@ -10,10 +10,18 @@ from typing import Any
 import pytest
 
 from monarch.observe import OutputLine
-from monarch_jupyter.line_pages import PAGE, fold_lines, lines_message
-from monarch_jupyter.log_store import LogStore
-from monarch_jupyter.problems import CommandError
-from monarch_jupyter.requests import Attach, DebugInLab, End, Lines, Look, Spawn, parse_request
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.lines.log_store import LogStore
+from monarch_jupyter.protocol.lines import PAGE, fold_lines, lines_message
+from monarch_jupyter.protocol.requests import (
+    Attach,
+    DebugInLab,
+    End,
+    Lines,
+    Look,
+    Spawn,
+    parse_request,
+)
 from tests.notebook.kernel import Kernel
 from tests.notebook.test_pages import PageComm
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from monarch_jupyter.displays import BURST, RATE, Pace, tagged
-from monarch_jupyter.rank_display import bundle_of
+from monarch_jupyter.cells.displays import BURST, RATE, Pace, tagged
+from monarch_jupyter.ranks.display import bundle_of
 from tests.notebook.kernel import Kernel, Shown
 
 RICH = """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch_jupyter.folding import Fold, OutputFolder
-from monarch_jupyter.log_store import LogStore
-from monarch_jupyter.output import tag
-from monarch_jupyter.rendering.unfolding import unfolded_html
+from monarch_jupyter.cells.output import tag
+from monarch_jupyter.lines.by_rank import unfolded_html
+from monarch_jupyter.lines.folding import Fold, OutputFolder
+from monarch_jupyter.lines.log_store import LogStore
 from tests.notebook.samples import line
 
 WRITTEN = st.lists(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch_jupyter.ladder import PATIENCE, Ladder, Rung
+from monarch_jupyter.cells.interrupt_policy import PATIENCE, Ladder, Rung
 
 
 def test_presses_in_time_climb_and_stay_on_top() -> None:

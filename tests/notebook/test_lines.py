@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from monarch_jupyter.arguments import Option, parse_arguments, split_words
-from monarch_jupyter.mesh_selection import parse_selection
-from monarch_jupyter.problems import CommandError
-from monarch_jupyter.spawn_request import SpawnRequest, parse_spawn
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.magics.arguments import Option, parse_arguments, split_words
+from monarch_jupyter.magics.spawn_request import SpawnRequest, parse_spawn
+from monarch_jupyter.meshes.selection import parse_selection
 
 OPTIONS = (Option("--preload", "", "MODULE", True), Option("--env", "", "KEY=VALUE", True))
 

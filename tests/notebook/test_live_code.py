@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from monarch.actor import Actor, endpoint
-from monarch_jupyter.stale_code import same_code
+from monarch_jupyter.meshes.stale_classes import same_code
 from tests.notebook.kernel import Kernel
 
 COUNTER = """

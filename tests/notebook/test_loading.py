@@ -72,7 +72,7 @@ def test_loading_twice_is_loading_once(kernel: Kernel) -> None:
 def test_procs_import_the_package_without_anything_of_jupyter() -> None:
     heavy = ["IPython", "ipykernel", "anywidget", "ipywidgets", "traitlets", "comm", "tornado"]
     code = (
-        "import sys, monarch_jupyter, monarch_jupyter.cell_runner\n"
+        "import sys, monarch_jupyter, monarch_jupyter.ranks.cell_runner\n"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ import pytest
 from monarch.observe import Metrics, MissingProcess
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.failures import failures_html, no_cells
-from monarch_jupyter.rendering.layout import grid_of, point_of
+from monarch_jupyter.rendering.grid import grid_of, point_of
 from monarch_jupyter.rendering.meshes import listing_html, listing_text, mesh_html, mesh_text
 from monarch_jupyter.rendering.metrics import endpoints_html
 from monarch_jupyter.rendering.telemetry import measured_html

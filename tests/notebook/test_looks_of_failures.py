@@ -14,7 +14,12 @@ from monarch_jupyter.rendering.failures import (
     no_cells,
     whole_text,
 )
-from monarch_jupyter.rendering.frames import Place, place_lines, rank_cell_filename, story_lines
+from monarch_jupyter.rendering.source_lines import (
+    Place,
+    place_lines,
+    rank_cell_filename,
+    story_lines,
+)
 from tests.notebook.reader import Reader
 from tests.notebook.samples import death, failure
 
@@ -65,7 +70,9 @@ class TestFailures:
         assert lines[1:] == ["  its last lines on stderr:", "    step 41", "    step 42"]
 
     def test_a_cell_on_a_rank_is_called_a_cell(self) -> None:
-        runner = Frame("/x/monarch_jupyter/cell_runner.py", 70, "run", "self._execute(body)", True)
+        runner = Frame(
+            "/x/monarch_jupyter/ranks/cell_runner.py", 70, "run", "self._execute(body)", True
+        )
         cell = Frame(rank_cell_filename(5, "workers"), 2, "<module>", "1/0", True)
         failed = failure(
             1,

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from monarch_jupyter.commands.nested_asyncio import nested_asyncio
-from monarch_jupyter.problems import CommandError
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.magics.nested_asyncio import nested_asyncio
 from tests.notebook.kernel import Kernel
 
 SCRIPT = """

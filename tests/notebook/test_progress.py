@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from monarch.observe import OpenCall, OpenPull, StartingMesh
-from monarch_jupyter.bars import AFTER, MOST, Bar, BarTable, bars_html, bars_of
+from monarch_jupyter.protocol.bars import AFTER, MOST, Bar, BarTable, bars_html, bars_of
 from tests.notebook.kernel import PATIENCE, Kernel
 from tests.notebook.test_pages import PageComm
 
@@ -77,7 +77,7 @@ def slow_call(kernel: Kernel, gate: Path) -> str:
     """A cell whose call two of four ranks answer only when the gate is open."""
     kernel.ok("%monarch spawn workers gpus=4")
     kernel.ok(WAITER)
-    kernel.ok("monarch_jupyter.bars.AFTER = 0.1")
+    kernel.ok("monarch_jupyter.protocol.bars.AFTER = 0.1")
     kernel.ok(f"import fcntl; gate = open({str(gate)!r}, 'w'); fcntl.flock(gate, fcntl.LOCK_EX)")
     return f"trainers.step.call({str(gate)!r}, (1, 3)).get();"
 
@@ -89,7 +89,7 @@ def test_a_slow_call_is_shown_in_its_cell_until_it_has_ended_where_no_page_shows
     cell = slow_call(kernel, tmp_path / "gate")
     # The HTML itself opens the gate, when it is shown without the widget that nobody shows.
     kernel.ok(
-        "import monarch_jupyter.progress as progress\n"
+        "import monarch_jupyter.cells.progress as progress\n"
         "said, looks = progress.bars_html, []\n"
         "def opens(bars, now):\n"
         "    looks.append(bars[0].done)\n"
@@ -131,7 +131,7 @@ def test_a_page_that_shows_the_bars_is_told_what_changes_and_that_they_are_gone(
         "ProgressBars.view_asks_all = lambda self: (heard.append(1), asks(self))\n"
         "ProgressBars.tell, ProgressBars.update = tells, opens"
     )
-    kernel.ok("monarch_jupyter.progress.UNHEARD = 1e9")  # however slow this machine is
+    kernel.ok("monarch_jupyter.cells.progress.UNHEARD = 1e9")  # however slow this machine is
     subshell = kernel.new_subshell()
     kernel.client.execute(cell)
     while "first" not in (opened := _next(kernel, "comm_open"))["data"].get("state", {}):

@@ -24,9 +24,9 @@ from monarch.actor import (
     ValueMesh,
 )
 from monarch.observe import Metrics
+from monarch_jupyter.cells.static_views import WIDGET, StaticViews, static_copy
 from monarch_jupyter.rendering.failures import no_cells
 from monarch_jupyter.rendering.formatters import PICTURED, PUBLIC, Formatters
-from monarch_jupyter.static_views import WIDGET, StaticViews, static_copy
 from tests.notebook.kernel import Kernel
 from tests.notebook.samples import counted, death, failure, instrument, measured, mesh, row
 

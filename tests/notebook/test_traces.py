@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from monarch_jupyter.traces import MACHINERY, PICKLED, RUNTIME, without_cause, without_refusal
+from monarch_jupyter.cells.tracebacks import (
+    MACHINERY,
+    PICKLED,
+    RUNTIME,
+    without_cause,
+    without_refusal,
+)
 
 USER = "/home/somebody/train.py"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from monarch_jupyter.value_table import ValueTable, picture_of
+from monarch_jupyter.protocol.values import ValueTable, picture_of
 from tests.notebook.kernel import Kernel
 from tests.notebook.test_pages import PageComm
 

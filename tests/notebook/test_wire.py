@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from monarch.observe import MeshSnapshot
-from monarch_jupyter.publisher import INTERVAL, SLOWEST, Pace, Publisher
-from monarch_jupyter.wire import LastSeen, MeshTable, StreamMessage, parse_page_message
+from monarch_jupyter.page.publisher import INTERVAL, SLOWEST, Pace, Publisher
+from monarch_jupyter.protocol.messages import LastSeen, MeshTable, StreamMessage, parse_page_message
 from tests.notebook.samples import mesh, row
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monarch_jupyter.rendering.words import byte_size, columns, count, duration, short_time
+from monarch_jupyter.rendering.units import byte_size, columns, count, duration, short_time
 
 
 @pytest.mark.parametrize(

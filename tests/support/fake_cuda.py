@@ -1,7 +1,7 @@
 """A fake CUDA driver: its functions, over files in memory, for machines without a GPU.
 
 `install()` puts them in the driver's place for one process, before it meets memory of a GPU; errors
-can be injected at any call. The code above the driver's functions (`monarch._src.data.cuda`) runs
+can be injected at any call. The code above the driver's functions (`monarch._src.rdma.cuda`) runs
 as it would over a real one: the functions are C functions with the same arguments and results.
 Processes see each other's memory by handles that name a file; device memory has addresses that no
 processor can use, so code that takes them for those of the host crashes; copies happen as late as
@@ -29,9 +29,9 @@ from typing import Any, cast
 
 import msgspec
 
-from monarch._src.data import kernel
-from monarch._src.data.cuda.driver import DEVICE_ORDINAL, NOT_READY, PROTOTYPES
-from monarch._src.data.cuda.gpu import use_functions
+from monarch._src.rdma.cuda.driver import DEVICE_ORDINAL, NOT_READY, PROTOTYPES
+from monarch._src.rdma.cuda.gpu import use_functions
+from monarch._src.system import shared_memory
 
 log = logging.getLogger("monarch.testing")
 _FIRST = 1 << 60  # no processor's address: it is in the gap between those of programs and kernels
@@ -89,7 +89,7 @@ class _Memory(msgspec.Struct, eq=False):
 
 
 class FakeDriver:
-    """See the module's text. `functions`: what `data.cuda.gpu.use_functions` takes."""
+    """See the module's text. `functions`: what `rdma.cuda.gpu.use_functions` takes."""
 
     def __init__(
         self, devices: int = 2, *, visible: tuple[int, ...] | None = None, late: bool = True,
@@ -384,12 +384,12 @@ class FakeDriver:
         ordinal = self._current()
         if not size:
             raise _Failed(INVALID_VALUE)
-        fd = kernel.sealed_file("gpu", -(-size // _BLOCK) * _BLOCK)
+        fd = shared_memory.sealed_file("gpu", -(-size // _BLOCK) * _BLOCK)
         found[0] = self._add(fd, size, ordinal, exportable=not self.expandable).address
 
     def _add(self, fd: int, size: int, ordinal: int, **more: Any) -> _Memory:
         whole = -(-size // _BLOCK) * _BLOCK
-        host = kernel.map_shared(fd, whole, writable=True)
+        host = shared_memory.map_shared(fd, whole, writable=True)
         again = self._unused.get(whole)
         if again:
             address = again.pop()
@@ -407,8 +407,8 @@ class FakeDriver:
         self._addresses.remove(memory.address)
         self._unused.setdefault(whole, []).append(memory.address)
         if not memory.opened_by:
-            kernel.free_pages(memory.fd, whole)
-        kernel.unmap(memory.host, whole)
+            shared_memory.free_pages(memory.fd, whole)
+        shared_memory.unmap(memory.host, whole)
         os.close(memory.fd)
 
     def _own(self, address: int, *, opened: bool) -> _Memory:
@@ -462,7 +462,7 @@ class FakeDriver:
                 found[0] = memory.address
                 return
         try:
-            opened = kernel.open_of(pid, fd, writable=True)
+            opened = shared_memory.open_of(pid, fd, writable=True)
         except OSError:
             raise _Failed(MAP_FAILED) from None
         if os.fstat(opened).st_ino != file:

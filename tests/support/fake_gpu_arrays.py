@@ -10,9 +10,9 @@ import weakref
 from ctypes import byref, c_void_p
 from typing import Any
 
-from monarch._src.data.cuda.driver import GpuError
-from monarch._src.data.cuda.gpu import Gpu, gpu
-from monarch._src.wire.raw import address_of
+from monarch._src.rdma.cuda.driver import GpuError
+from monarch._src.rdma.cuda.gpu import Gpu, gpu
+from monarch._src.wire.raw_memory import address_of
 
 
 class _Block:

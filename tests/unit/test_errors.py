@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from monarch._src.errors import BlockedLoopError, death_error, portable
-from monarch._src.failures import moved
+from monarch._src.failures.report import moved
 from monarch.actor import (
     ActorError,
     DeadlockError,

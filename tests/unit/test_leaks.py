@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from monarch._src.net import directory as sessions
+from monarch._src.net import session_directory as sessions
 from monarch.actor import Actor, ProcMesh, endpoint, shutdown_context, this_host
 from tests.leaks import Holdings, leaks, processes
 

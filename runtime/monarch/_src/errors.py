@@ -23,10 +23,10 @@
         ├── MeshStoppedError  a mesh was used after `stop`
         └── RestartedError    it died in the middle of the call, and is being started again
 
-`ActorError` and `SupervisionError` carry `RankFailure`s (`monarch._src.failures`), data first, and
-word themselves from that data when they are shown. Because ranks answer one after another, an error
-that one rank's failure completed learns of the others while it is already on its way; `failures`
-grows until the last rank has answered, and the text is made when it is read.
+`ActorError` and `SupervisionError` carry `RankFailure`s (`monarch._src.failures.report`), data
+first, and word themselves from that data when they are shown. Because ranks answer one after
+another, an error that one rank's failure completed learns of the others while it is already on its
+way; `failures` grows until the last rank has answered, and the text is made when it is read.
 
 You do *not* get these for mistakes that are found before anything is sent: a call that does not fit
 the signature is a `TypeError`, a wrong dim too, a `call_one` on many ranks a `ValueError`.
@@ -38,7 +38,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from monarch._src.failures import RankFailure, failures_text, of_bootstrap
+from monarch._src.failures.report import RankFailure, failures_text, of_bootstrap
 
 
 class _FailureReport:

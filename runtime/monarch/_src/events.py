@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from monarch._src.failures import RankFailure
+from monarch._src.failures.report import RankFailure
 
 log = logging.getLogger("monarch.events")
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy
 
-from monarch._src.data.cards import Cards, Watch
-from monarch._src.data.handle import VERSION, Handle
-from monarch._src.data.ibverbs import IbverbsLink
-from monarch._src.data.memory import memory_of
-from monarch._src.data.regions import Regions
-from monarch._src.data.transport import Piece
-from monarch._src.data.verbs.card import Card
+from monarch._src.rdma.handle import VERSION, Handle
+from monarch._src.rdma.memory import memory_of
+from monarch._src.rdma.regions import Regions
+from monarch._src.rdma.transports.base import Piece
+from monarch._src.rdma.transports.ibverbs import IbverbsLink
+from monarch._src.rdma.verbs.card import Card
+from monarch._src.rdma.verbs.process_card import Cards, Watch
 
 PATIENCE_S = 120.0
 

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy
 
 from monarch._src.actor.runtime import runtime
-from monarch._src.data.cuda.gpu import gpu, gpu_if_used, why_no_gpu
-from monarch._src.data.cuda_ipc import CudaIpcLink
-from monarch._src.data.plane import plane_of
+from monarch._src.rdma.cuda.gpu import gpu, gpu_if_used, why_no_gpu
+from monarch._src.rdma.plane import plane_of
+from monarch._src.rdma.transports.cuda_ipc import CudaIpcLink
 from monarch.actor import endpoint
 from monarch.rdma import RDMABuffer
 from tests.integration.data.parties import Holder, Mover, Way, be_far, pattern

@@ -15,10 +15,11 @@ from typing import Any
 import numpy
 
 from monarch._src.actor.runtime import runtime
-from monarch._src.data import kernel, pair, plane
-from monarch._src.data.plane import plane_of
-from monarch._src.data.sockets import LOOPBACK
-from monarch._src.data.transport import Broken, Link, Piece
+from monarch._src.rdma import peer_transports, plane
+from monarch._src.rdma.plane import plane_of
+from monarch._src.rdma.transports.base import Broken, Link, Piece
+from monarch._src.rdma.transports.tcp_sockets import LOOPBACK
+from monarch._src.system import shared_memory
 from monarch.actor import Actor, endpoint
 from monarch.config import configure
 from monarch.rdma import RDMAAction, RDMABuffer, shared_empty, transports
@@ -210,7 +211,7 @@ class Mover(Actor):
     @endpoint
     def only(self, *names: str) -> None:
         """Know no other transports from here on; to be said before the first transfer."""
-        pair.ORDER = tuple(names)
+        peer_transports.ORDER = tuple(names)
         warnings.simplefilter("ignore")
 
     @endpoint
@@ -367,14 +368,14 @@ class Mover(Actor):
     @endpoint
     def die_while_writing(self, buffer: RDMABuffer) -> None:
         """Die with the region locked, as the kernel copies into it."""
-        copy_to = kernel.copy_to
+        copy_to = shared_memory.copy_to
 
-        def copy_and_die(pid: int, vectors: Sequence[kernel.Vector]) -> int:
+        def copy_and_die(pid: int, vectors: Sequence[shared_memory.Vector]) -> int:
             if vectors[0][2] >= 1 << 16:  # not the probe
                 os.kill(os.getpid(), signal.SIGKILL)
             return copy_to(pid, vectors)
 
-        kernel.copy_to = copy_and_die
+        shared_memory.copy_to = copy_and_die
         buffer.write_from(numpy.zeros(buffer.size(), numpy.uint8)).get()
 
 

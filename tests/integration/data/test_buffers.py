@@ -21,13 +21,13 @@ import pytest
 import torch
 
 from monarch._src.actor.runtime import runtime
-from monarch._src.data import handle as handles
-from monarch._src.data.plane import plane_of
-from monarch._src.data.regions import Regions
-from monarch._src.data.sockets import LOOPBACK, Place, StrangerError, dial
-from monarch._src.data.tcp_server import TcpServer
-from monarch._src.data.tcp_wire import MAGIC, READ, REQUEST
-from monarch._src.data.verbs import sysfs
+from monarch._src.rdma import handle as handles
+from monarch._src.rdma.plane import plane_of
+from monarch._src.rdma.regions import Regions
+from monarch._src.rdma.transports.tcp_protocol import MAGIC, READ, REQUEST
+from monarch._src.rdma.transports.tcp_server import TcpServer
+from monarch._src.rdma.transports.tcp_sockets import LOOPBACK, Place, StrangerError, dial
+from monarch._src.rdma.verbs import sysfs
 from monarch.actor import Actor, ActorError, ProcMesh, endpoint, this_proc
 from monarch.config import configured
 from monarch.rdma import (

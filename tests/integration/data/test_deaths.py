@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from monarch._src.data import kernel
+from monarch._src.system import shared_memory
 from monarch.actor import ActorError, ProcMesh, SupervisionError
 from monarch.rdma import RDMAOwnerLostError
 from tests.conftest import Faults
 from tests.integration.data.parties import ENCRYPTED, TRANSPORTS, sides_of, way_over
 
 Spawn = Callable[..., ProcMesh]
-pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="shm and cma need Linux")
+pytestmark = pytest.mark.skipif(not shared_memory.PRESENT, reason="shm and cma need Linux")
 MIB = 1 << 20
 
 

@@ -13,14 +13,14 @@ import msgspec
 import numpy
 import pytest
 
-from monarch._src.data import tcp
-from monarch._src.data.dialling import Dialling, Invitation
-from monarch._src.data.handle import VERSION, Handle
-from monarch._src.data.memory import memory_of
-from monarch._src.data.regions import Regions
-from monarch._src.data.sockets import LOOPBACK, Place
-from monarch._src.data.tcp import TcpLink
-from monarch._src.data.transport import Broken, Piece, TooLate
+from monarch._src.rdma.handle import VERSION, Handle
+from monarch._src.rdma.memory import memory_of
+from monarch._src.rdma.regions import Regions
+from monarch._src.rdma.transports import tcp_client
+from monarch._src.rdma.transports.base import Broken, Piece, TooLate
+from monarch._src.rdma.transports.tcp_client import TcpLink
+from monarch._src.rdma.transports.tcp_connect import Dialling, Invitation
+from monarch._src.rdma.transports.tcp_sockets import LOOPBACK, Place
 from tests.integration.data.parties import is_pattern, pattern
 
 LATE_S = 60.0
@@ -133,7 +133,7 @@ def test_a_port_that_says_nothing_is_an_error_that_names_it_unless_the_deadline_
         place = Place([LOOPBACK], silent.getsockname()[1], bytes(32))
         with pytest.raises(TooLate):
             TcpLink(owner, place, lambda: False, time.monotonic() + 0.01)
-        monkeypatch.setattr(tcp, "HELLO_S", 0.01)
+        monkeypatch.setattr(tcp_client, "HELLO_S", 0.01)
         with pytest.raises(Broken, match=f"{LOOPBACK}:{place.port} did not answer") as told:
             TcpLink(owner, place, lambda: False, late())
     assert "firewall" in told.value.why.remedy

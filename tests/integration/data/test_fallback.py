@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from monarch._src.data import kernel
+from monarch._src.system import shared_memory
 from monarch.actor import ActorError, ProcMesh
 from monarch.config import configured
 from monarch.rdma import RDMAUnavailableError
 from tests.integration.data.parties import Holder, Mover
 
 Spawn = Callable[..., ProcMesh]
-pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="shm and cma need Linux")
+pytestmark = pytest.mark.skipif(not shared_memory.PRESENT, reason="shm and cma need Linux")
 MIB = 1 << 20
 
 

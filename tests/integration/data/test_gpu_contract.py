@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from monarch._src.data import kernel
+from monarch._src.system import shared_memory
 from tests.integration.data.gpu_parties import NO_REAL_GPU, way_of, ways
 from tests.integration.data.test_transports import (
     procs,
@@ -40,7 +40,9 @@ __all__ = [
     "test_the_owner_may_hold_the_interpreters_lock",
     "test_transfers_leave_nothing_open",
 ]
-pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="shm, cma and cuda_ipc need Linux")
+pytestmark = pytest.mark.skipif(
+    not shared_memory.PRESENT, reason="shm, cma and cuda_ipc need Linux"
+)
 WAYS = ways(
     ("cuda_ipc", "of gpu", "to gpu"),
     ("cuda_ipc", "of gpu", "to host"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from monarch._src.data import kernel
+from monarch._src.system import shared_memory
 from monarch.actor import ActorError, ProcMesh, SupervisionError
 from monarch.config import configured
 from monarch.rdma import RDMAHandleError, RDMAUnavailableError
@@ -43,7 +43,7 @@ __all__ = [
     "test_owners_that_die_leave_nothing_with_who_read_them",
 ]
 Spawn = Callable[..., ProcMesh]
-pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="cuda_ipc and cma need Linux")
+pytestmark = pytest.mark.skipif(not shared_memory.PRESENT, reason="cuda_ipc and cma need Linux")
 MIB = 1 << 20
 
 

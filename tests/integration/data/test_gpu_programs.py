@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from monarch._src.data import kernel
+from monarch._src.system import shared_memory
 
-pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="cuda_ipc and cma need Linux")
+pytestmark = pytest.mark.skipif(not shared_memory.PRESENT, reason="cuda_ipc and cma need Linux")
 
 PROGRAM = """
 import ctypes, gc, json
 from tests.support.fake_cuda import install
 driver = install()
-from monarch._src.data.cuda.gpu import gpu
+from monarch._src.rdma.cuda.gpu import gpu
 from tests.support.fake_gpu_arrays import DeviceArray
 from monarch.actor import Actor, endpoint, shutdown_context, this_host
 from monarch.rdma import RDMAAction, RDMABuffer, RDMAUnavailableError
@@ -91,7 +91,7 @@ OCCUPIED = """
 import ctypes, gc, json
 from tests.support.fake_cuda import install
 driver = install()
-from monarch._src.data.cuda.gpu import gpu
+from monarch._src.rdma.cuda.gpu import gpu
 from tests.support.fake_gpu_arrays import DeviceArray
 from monarch.actor import shutdown_context, this_host
 from monarch.rdma import RDMATimeoutError

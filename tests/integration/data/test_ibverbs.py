@@ -14,11 +14,11 @@ from collections.abc import Iterator
 import numpy
 import pytest
 
-from monarch._src.data.transport import Broken, Gone, Stale, TooLate
-from monarch._src.data.verbs import sysfs
-from monarch._src.data.verbs.binding import REMOTE_ACCESS
-from monarch._src.data.verbs.channel import DEPTH, LANES
-from monarch._src.data.verbs.traffic import Chunk
+from monarch._src.rdma.transports.base import Broken, Gone, Stale, TooLate
+from monarch._src.rdma.verbs import sysfs
+from monarch._src.rdma.verbs.channel import DEPTH, LANES
+from monarch._src.rdma.verbs.pyverbs import REMOTE_ACCESS
+from monarch._src.rdma.verbs.scheduler import Chunk
 from monarch._src.wire.messages import CONNECT, GRANT
 from monarch.config import configured
 from monarch.rdma import shared_empty

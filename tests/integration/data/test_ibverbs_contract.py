@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from monarch._src.data.verbs import sysfs
+from monarch._src.rdma.verbs import sysfs
 from monarch.actor import ProcMesh
 from tests.integration.data.parties import Holder, Mover
 from tests.integration.data.test_deaths import (

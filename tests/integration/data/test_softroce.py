@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.data.verbs import sysfs
+from monarch._src.rdma.verbs import sysfs
 from tests import vm
 
 ROOT = Path(__file__).parents[3]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from monarch._src.data import kernel
+from monarch._src.system import shared_memory
 from monarch.actor import ActorError, ProcMesh, this_host
 from monarch.rdma import RDMABuffer, RDMAHandleError
 from tests.integration.data.parties import ENCRYPTED, TRANSPORTS, sides_of, way_over
 
-pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="shm and cma need Linux")
+pytestmark = pytest.mark.skipif(not shared_memory.PRESENT, reason="shm and cma need Linux")
 MIB = 1 << 20
 LARGEST = int(os.environ.get("MONARCH_TEST_LARGEST_MIB", "37")) * MIB + 5
 SIZES = [1, 2, 4095, 4096, 4097, 65_537, MIB - 1, MIB + 1, LARGEST]

@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 
-from monarch._src.data import kernel
+from monarch._src.system import shared_memory
 from monarch.actor import ActorError, Channel, ProcMesh
 from monarch.observe import OpenPull, open_pulls
 from monarch.rdma import (
@@ -31,7 +31,7 @@ from tests.integration.data.parties import TRANSPORTS
 from tests.integration.data.weights import MIB, AsyncPuller, Publisher, Puller, equal, weights
 
 Spawn = Callable[..., ProcMesh]
-pytestmark = pytest.mark.skipif(not kernel.PRESENT, reason="shm and cma need Linux")
+pytestmark = pytest.mark.skipif(not shared_memory.PRESENT, reason="shm and cma need Linux")
 
 
 def elements(state_dict: dict[str, Any]) -> set[int]:

@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 
-from monarch._src.data.layout import ALIGNED
+from monarch._src.rdma.weights.layout import ALIGNED
 from monarch.rdma import (
     StateDictHandle,
     StateDictMismatchError,

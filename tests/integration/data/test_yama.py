@@ -13,12 +13,12 @@ import sys
 
 import pytest
 
-from monarch._src.data import kernel
+from monarch._src.system import shared_memory
 
 OWNER = """
 import sys
-from monarch._src.data import kernel
-from monarch._src.data.memory import memory_of
+from monarch._src.rdma import kernel
+from monarch._src.rdma.memory import memory_of
 data = bytearray(b"registered")
 if sys.argv[1] == "lets":
     kernel.let_others_trace()
@@ -27,8 +27,8 @@ sys.stdin.read()
 """
 READER = """
 import sys
-from monarch._src.data import kernel
-from monarch._src.data.memory import memory_of
+from monarch._src.rdma import kernel
+from monarch._src.rdma.memory import memory_of
 room = bytearray(10)
 pid, address = map(int, sys.argv[1:])
 try:
@@ -42,7 +42,7 @@ _POWERLESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid
 
 pytestmark = [
     pytest.mark.skipif(
-        kernel.yama_scope() != 1, reason="kernel.yama.ptrace_scope is not 1 on this machine"
+        shared_memory.yama_scope() != 1, reason="kernel.yama.ptrace_scope is not 1 on this machine"
     ),
     pytest.mark.skipif(
         bool(_POWERLESS) and shutil.which("setpriv") is None, reason="needs setpriv (util-linux)"

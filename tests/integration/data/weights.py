@@ -12,8 +12,8 @@ from typing import Any
 import numpy
 
 from monarch._src.actor.runtime import runtime
-from monarch._src.data import pair
-from monarch._src.data.plane import plane_of
+from monarch._src.rdma import peer_transports
+from monarch._src.rdma.plane import plane_of
 from monarch.actor import Actor, Port, context, current_rank, endpoint
 from monarch.rdma import (
     PulledStateDict,
@@ -175,7 +175,7 @@ class Puller(Actor):
     @endpoint
     def only(self, *names: str) -> None:
         """Know no other transports; to be said before the first transfer."""
-        pair.ORDER = tuple(names)
+        peer_transports.ORDER = tuple(names)
 
     @endpoint
     def pull(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from monarch._src.actor.runtime import runtime
-from monarch._src.net.pipe import Pipe
+from monarch._src.net.local.pipe import Pipe
 from monarch.actor import Actor, ProcMesh, endpoint
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.node import Node
-from monarch._src.net.waitable import Waitable
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import AnyMessage, FlushOutput, OutputFlushed
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import zmq
 
-from monarch._src.core.access import Role
-from monarch._src.core.link_states import Bounds
-from monarch._src.net import baton as baton_module
-from monarch._src.net import keys
-from monarch._src.net import router as router_module
-from monarch._src.net.keys import Keys
+from monarch._src.net.hosts import keys
+from monarch._src.net.hosts.keys import Keys
+from monarch._src.net.local import leader as baton_module
+from monarch._src.net.local import router as router_module
+from monarch._src.net.local.poll import SelectorPoll
+from monarch._src.net.local.router import Router
 from monarch._src.net.node import Node
-from monarch._src.net.polling import SelectorPoll
-from monarch._src.net.router import Router
+from monarch._src.net.state.access import Role
+from monarch._src.net.state.link_actions import Bounds
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import AnyMessage
 from tests.unit.net.asker import PATIENCE_S, Asker, MakeNode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.node import Node
-from monarch._src.net.waitable import Waitable
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import AnyMessage, Hello, OutputFlushed
 from tests.unit.net.stranger import Stranger

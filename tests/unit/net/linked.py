@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from monarch._src.core.access import Role
-from monarch._src.core.addresses import Address, Listening
-from monarch._src.core.link_states import Bounds, LinkUp, Room
-from monarch._src.net.audit import Audit
-from monarch._src.net.keys import Keys
-from monarch._src.net.link_end import Notice
-from monarch._src.net.links import Links
+from monarch._src.net.hosts.audit import Audit
+from monarch._src.net.hosts.keys import Keys
+from monarch._src.net.hosts.link_types import Notice
+from monarch._src.net.hosts.links import Links
+from monarch._src.net.state.access import Role
+from monarch._src.net.state.addresses import Address, Listening
+from monarch._src.net.state.link_actions import Bounds, LinkUp, Room
 
 PATIENCE_S = 60.0
 BOUNDS = Bounds(patience_s=30.0, ping_s=0.2)

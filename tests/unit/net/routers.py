@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from monarch._src.net.router import Router
+from monarch._src.net.local.router import Router
 from tests.unit.net.stranger import Stranger
 
 MakeRouter = Callable[[str], Router]

@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from monarch._src.core.addresses import Address, parse_address
 from monarch._src.errors import HostUnreachableError
 from monarch._src.net.interfaces import (
     first_that_answers,
@@ -21,6 +20,7 @@ from monarch._src.net.interfaces import (
     listening_problem,
     resolve,
 )
+from monarch._src.net.state.addresses import Address, parse_address
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from monarch._src.core.access import Role
-from monarch._src.core.addresses import Address
-from monarch._src.core.link_states import LinkDown, LinkUp, PeerLeft, Room
+from monarch._src.net.state.access import Role
+from monarch._src.net.state.addresses import Address
+from monarch._src.net.state.link_actions import LinkDown, LinkUp, PeerLeft, Room
 from tests.unit.net.linked import Load, Make, Party
 from tests.unit.net.meddler import Meddler
 

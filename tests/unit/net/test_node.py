@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.node import Node
 from monarch._src.net.peers import VERSIONS
-from monarch._src.net.waitable import Waitable
 from monarch._src.wire.frames import Payload, decode, encode
 from monarch._src.wire.messages import OK, PROTOCOL, AnyMessage, Hello, MeshStopped, Reply
 from tests.said import RuntimeErrors

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from monarch._src.core.ids import AGENT, OBSERVER
 from monarch._src.net import observer
 from monarch._src.net.node import Node
 from monarch._src.net.observer import ask_agents
 from monarch._src.wire.frames import Payload
+from monarch._src.wire.ids import AGENT, OBSERVER
 from monarch._src.wire.messages import (
     PROTOCOL,
     AnyMessage,

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from monarch._src.actor.future import Future
-from monarch._src.actor.loop import ActorLoop, new_loop
+from monarch._src.actor.run.event_loop import ActorLoop, new_loop
+from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.node import Node
-from monarch._src.net.waitable import Waitable
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import AnyMessage, FlushOutput, OutputFlushed
 from tests.unit.net.asker import PATIENCE_S, MakeNode, run_all

@@ -15,7 +15,7 @@ import pytest
 
 import monarch._src.telemetry.meter as meter_module
 import monarch._src.telemetry.spans as spans_module
-from monarch._src.core.telemetry import TelemetryTable
+from monarch._src.actor.state.program_metrics import TelemetryTable
 from monarch.actor import endpoint, get_meter, span, traced
 
 

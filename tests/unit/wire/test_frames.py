@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from monarch._src.failures import Death
-from monarch._src.wire.apart import SEGMENT_FROM, InSegment
+from monarch._src.failures.report import Death
 from monarch._src.wire.frames import (
     HEAD,
     NO_PAYLOAD,
@@ -35,7 +34,8 @@ from monarch._src.wire.messages import (
     Reply,
     Watch,
 )
-from monarch._src.wire.text import decode_surrogates, encode_surrogates
+from monarch._src.wire.msgpack_text import decode_surrogates, encode_surrogates
+from monarch._src.wire.segment_refs import SEGMENT_FROM, InSegment
 from tests.unit.wire.drawn import ANY_TEXT, EXAMPLES, of_type
 
 CALL = Call(1 << 40, 3, "step", 2, ["gpus"], [8])

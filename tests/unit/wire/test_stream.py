@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.wire.memory import CHEAP, LARGE, room
+from monarch._src.wire.memory_copies import CHEAP, LARGE, room
 from monarch._src.wire.stream import (
     MOST_FRAMES,
     Splitter,

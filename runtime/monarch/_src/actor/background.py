@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from monarch._src.actor.future import Future
 from monarch._src.actor.runtime import Runtime, runtime
-from monarch._src.net.interrupt import GuardedLock
+from monarch._src.net.local.interrupt import GuardedLock
 
 if TYPE_CHECKING:
     import asyncio
@@ -248,7 +248,7 @@ class _Deferred(Future[R]):
         """
         import asyncio
 
-        from monarch._src.actor.loop import new_loop  # which loads asyncio
+        from monarch._src.actor.run.event_loop import new_loop  # which loads asyncio
 
         loop = new_loop(self._baton)
         task = self._task_on(loop, body)

@@ -9,11 +9,11 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from monarch._src.actor.texts import reason_text
-from monarch._src.core.ids import parse_proc_node
-from monarch._src.core.waiting import Waiting
-from monarch._src.failures import at_text
+from monarch._src.actor.checked_names import reason_text
+from monarch._src.actor.deadlock.state.waits import Waiting
+from monarch._src.failures.report import at_text
 from monarch._src.shape import Extent, Point
+from monarch._src.wire.ids import parse_proc_node
 
 
 class ActorId(msgspec.Struct, frozen=True):

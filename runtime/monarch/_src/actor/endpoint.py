@@ -25,11 +25,11 @@ from typing import (
 
 import msgspec
 
-from monarch._src.failures import Undeliverable
+from monarch._src.failures.report import Undeliverable
 from monarch._src.shape import MeshTrait, Region
 
 if TYPE_CHECKING:
-    from monarch._src.actor.calling import Endpoint
+    from monarch._src.actor.call.call import Endpoint
     from monarch._src.actor.ports import Port
 
 P = ParamSpec("P")

@@ -14,12 +14,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, cast
 
 from monarch._src.actor.context import ActorInstance, current
-from monarch._src.core.pauses import Pauses
-from monarch._src.core.waiting import FIRST_S, Wait
+from monarch._src.actor.deadlock.state.waits import FIRST_S, Wait
+from monarch._src.actor.state.deadline_pauses import Pauses
 from monarch._src.errors import CallCancelled, DeadlockError
-from monarch._src.failures import at_text, points_text
-from monarch._src.net.baton import Baton
-from monarch._src.net.waitable import Aside, RuntimeEnded, Waitable
+from monarch._src.failures.report import at_text, points_text
+from monarch._src.net.local.leader import Baton
+from monarch._src.net.local.waitable import Aside, RuntimeEnded, Waitable
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,7 +34,7 @@ _observing = threading.RLock()
 
 
 class Prober(Protocol):
-    """Finds out whether long waits of actors can ever end; see `actor.cycles`."""
+    """Finds out whether long waits of actors can ever end; see `actor.deadlock.detector`."""
 
     @property
     def has_actors(self) -> bool:

@@ -17,16 +17,23 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
+from monarch._src.actor.call.pickling_errors import as_refusal
 from monarch._src.actor.context import current
+from monarch._src.actor.errors.remote import (
+    error_for,
+    pack_exception,
+    rebuild,
+    ship,
+    unpack,
+    unship,
+)
 from monarch._src.actor.future import Future
-from monarch._src.actor.remote import error_for, pack_exception, rebuild, ship, unpack, unship
 from monarch._src.actor.runtime import Runtime, is_forked, runtime
-from monarch._src.actor.unpicklable import as_refusal
-from monarch._src.core.metrics import EndpointCounts
-from monarch._src.logs.written import LONG_NS, WRITTEN
-from monarch._src.net.baton import FORKED
-from monarch._src.net.interrupt import GuardedLock
-from monarch._src.net.waitable import RuntimeEnded
+from monarch._src.actor.state.endpoint_metrics import EndpointCounts
+from monarch._src.logs.output_counters import LONG_NS, WRITTEN
+from monarch._src.net.local.interrupt import GuardedLock
+from monarch._src.net.local.leader import FORKED
+from monarch._src.net.local.waitable import RuntimeEnded
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import OK, THROWN, Reply
 

@@ -6,9 +6,9 @@ import math
 
 import msgspec
 
-from monarch._src.core.ids import AGENT, agent_at, host_of_site, parse_proc_node, proc_node
-from monarch._src.failures import RankFailure
+from monarch._src.failures.report import RankFailure
 from monarch._src.shape import Extent, Point
+from monarch._src.wire.ids import AGENT, agent_at, host_of_site, parse_proc_node, proc_node
 
 CLIENT_MESH = 0  # no mesh that is spawned has this uid, or that of a later client
 

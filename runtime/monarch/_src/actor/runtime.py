@@ -22,35 +22,35 @@ import msgspec
 
 from monarch._src.actor import forked
 from monarch._src.actor.context import ActorId, ActorInstance, Context
-from monarch._src.actor.cycles import Cycles
 from monarch._src.actor.deadlines import Deadlines
-from monarch._src.actor.ends import Ends
-from monarch._src.actor.enquiries import Enquiries
+from monarch._src.actor.deadlock.detector import Cycles
+from monarch._src.actor.deadlock.state.waits import Waiting
+from monarch._src.actor.deliver.output_barrier import OutputBarrier
+from monarch._src.actor.deliver.payloads import Payloads
+from monarch._src.actor.deliver.routes import Routes
+from monarch._src.actor.deliver.undeliverable import Returns
 from monarch._src.actor.future import PAUSES, Future, Prober
-from monarch._src.actor.keeping import Ownership
-from monarch._src.actor.output_barrier import OutputBarrier
-from monarch._src.actor.payloads import Payloads
-from monarch._src.actor.questions import Questions
+from monarch._src.actor.inspect.agent_client import Questions
+from monarch._src.actor.inspect.handlers import Enquiries
+from monarch._src.actor.protocols import Receiver, Worker
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, client_ref
-from monarch._src.actor.returns import Returns
-from monarch._src.actor.routes import Routes
-from monarch._src.actor.takers import Receiver, Worker
-from monarch._src.actor.tombstones import Tombstones
+from monarch._src.actor.run.tombstones import Tombstones
+from monarch._src.actor.state.calls import CallTable, PendingCall
+from monarch._src.actor.state.endpoint_metrics import MetricsTable
+from monarch._src.actor.supervise.ownership import Ownership
+from monarch._src.actor.supervise.terminations import Ends
 from monarch._src.config import spin_s
-from monarch._src.core.calls import CallTable, PendingCall
-from monarch._src.core.casts import unpacked
-from monarch._src.core.ids import AGENT, UidSource, parse_proc_node
-from monarch._src.core.metrics import MetricsTable
-from monarch._src.core.waiting import Waiting
 from monarch._src.events import ProcReady, bus
-from monarch._src.failures import RankFailure
-from monarch._src.logs.written import WRITTEN
-from monarch._src.net.baton import Baton
-from monarch._src.net.directory import address_of
+from monarch._src.failures.report import RankFailure
+from monarch._src.host.state.cast_relay import unpacked
+from monarch._src.host.status_board import Slot
+from monarch._src.logs.output_counters import WRITTEN
+from monarch._src.net.local.leader import Baton
 from monarch._src.net.node import Node
-from monarch._src.proc.board import Slot
+from monarch._src.net.session_directory import address_of
 from monarch._src.shape import Extent
 from monarch._src.wire.frames import Payload
+from monarch._src.wire.ids import AGENT, UidSource, parse_proc_node
 from monarch._src.wire.messages import (
     HEARD,
     OK,

@@ -14,15 +14,15 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 
-from monarch._src.cli.agent_line import TerminalLine, chosen
-from monarch._src.debug.bridge import Bridge, BridgedRank
-from monarch._src.debug.selection import Selection, parse_named
+from monarch._src.cli.agent_connection import TerminalLine, chosen
+from monarch._src.debug.dap.client import Bridge, BridgedRank
+from monarch._src.debug.rank_selection import Selection, parse_named
 from monarch._src.errors import DebugError
-from monarch._src.failures import at_text
+from monarch._src.failures.report import at_text
 from monarch._src.net.observer import ask_agents
-from monarch._src.proc.sessions import AGENT_LIVES, Session, find_sessions, look_at
+from monarch._src.session.directories import AGENT_LIVES, Session, find_sessions, look_at
 from monarch._src.shape import Extent
-from monarch._src.wire.dap import DapError, Message, Unpacker, packed
+from monarch._src.wire.dap_codec import DapError, Message, Unpacker, packed
 from monarch._src.wire.messages import Snapshotted
 
 LOOK_S = 2.0  # between two looks whether the session is still there

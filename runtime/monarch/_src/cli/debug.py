@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from monarch._src.cli.agent_line import TerminalLine, chosen
-from monarch._src.cli.interrupts import heeding_interrupts
-from monarch._src.debug.desk import Console, Desk, Replies
-from monarch._src.debug.selection import HOW, Selection, parse_ranks
-from monarch._src.debug.waiting import WaitingRank
+from monarch._src.cli.agent_connection import TerminalLine, chosen
+from monarch._src.cli.prompt_interrupts import heeding_interrupts
+from monarch._src.debug.commands import Console, Desk, Replies
+from monarch._src.debug.listing import WaitingRank
+from monarch._src.debug.rank_selection import HOW, Selection, parse_ranks
 from monarch._src.errors import DebugError
-from monarch._src.proc.sessions import AGENT_LIVES, Session, find_sessions
+from monarch._src.session.directories import AGENT_LIVES, Session, find_sessions
 
 PROMPT = "monarch debug> "
 HELP = f"""\

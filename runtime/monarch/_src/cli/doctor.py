@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from monarch._src.mesh.doctor import Finding, doctor
+from monarch._src.observe.doctor import Finding, doctor
 
 _MARKS = {"ok": "ok", "missing": "--", "problem": "!!"}
 

@@ -10,9 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from monarch._src.cli.layout import columns, duration
+from monarch._src.cli.columns import columns, duration
 from monarch._src.errors import JobError
-from monarch._src.job.directory import job_names, job_path
+from monarch._src.job.paths import job_names, job_path
 from monarch._src.job.record import JobRecord, read
 from monarch._src.job.trait import DEFAULT_JOB_PATH
 

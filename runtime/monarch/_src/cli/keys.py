@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from monarch._src.cli.layout import columns
-from monarch._src.core.access import Role, fingerprint
-from monarch._src.net import keys
+from monarch._src.cli.columns import columns
+from monarch._src.net.hosts import keys
+from monarch._src.net.state.access import Role, fingerprint
 
 _MEANT_FOR = {
     Role.WORKER: "hosts that serve the job",

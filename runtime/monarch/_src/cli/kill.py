@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from monarch._src.net import directory as directories
-from monarch._src.proc import reaping, sessions
-from monarch._src.proc.sessions import Session, find_sessions, is_ours, name_of, places
+from monarch._src.net import session_directory as directories
+from monarch._src.session import directories as sessions
+from monarch._src.session import reap
+from monarch._src.session.directories import Session, find_sessions, is_ours, name_of, places
 
 
 def run(
@@ -24,7 +25,7 @@ def run(
             print("no orphaned sessions" if orphans else "no sessions of yours on this machine")
     else:
         chosen = _named(names, bases, complaints)
-    outcome = reaping.end(chosen, timeout_s)
+    outcome = reap.end(chosen, timeout_s)
     for line in outcome.done:
         print(line)
     for complaint in [*complaints, *outcome.complaints]:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from monarch._src.cli.spelling import debugging, hosts, machine, sessions
+from monarch._src.cli.options import debug, hosts, machine, sessions
 from monarch._src.version import VERSION
 
 
@@ -35,6 +35,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=VERSION, help="the version")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for group in (sessions, debugging, hosts, machine):
+    for group in (sessions, debug, hosts, machine):
         group.add(commands)
     return parser

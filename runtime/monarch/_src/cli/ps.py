@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from monarch._src.cli.layout import columns, duration, memory
-from monarch._src.failures import at_text
-from monarch._src.mesh.seen import Seen, look
-from monarch._src.proc import sessions
+from monarch._src.cli.columns import columns, duration, memory
+from monarch._src.failures.report import at_text
+from monarch._src.session import directories
+from monarch._src.session.session_snapshots import Seen, look
 from monarch._src.shape import Extent
 from monarch._src.wire.messages import MeshState, RankState, Snapshotted
 
@@ -37,10 +37,10 @@ def run_at(
 ) -> int:
     """Print what these workers do; 1 if one of them could not be asked."""
     # Sessions of this machine are listed without ZeroMQ.
-    from monarch._src.core.access import TRUST_ALL, Role
-    from monarch._src.core.addresses import parse_address
-    from monarch._src.net import keys
-    from monarch._src.net.far_observer import look_at
+    from monarch._src.net.hosts import keys
+    from monarch._src.net.remote_observer import look_at
+    from monarch._src.net.state.access import TRUST_ALL, Role
+    from monarch._src.net.state.addresses import parse_address
 
     try:
         if own is None:
@@ -142,7 +142,7 @@ def as_data(seen: Seen) -> dict[str, Any]:
         "problem": seen.problem,
         "age_s": round(session.age_s, 3),
         "agent_pid": record.agent_pid if known else None,
-        "user": sessions.user_of(session.directory),
+        "user": directories.user_of(session.directory),
         "lease": ("tied" if kept is None else "kept") if known else None,
         "serves": (record.serves or None) if known else None,
         "kept_as": None if kept is None else kept.name,

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from monarch._src.core.stacks import text
 from monarch._src.net.observer import ask_agents
-from monarch._src.proc.sessions import AGENT_LIVES, Session, find_sessions, name_of
+from monarch._src.observe.stacks.state.grouping import text
+from monarch._src.session.directories import AGENT_LIVES, Session, find_sessions, name_of
 from monarch._src.shape import Extent, Region
 from monarch._src.wire.messages import MeshState, ReadStacks, Refused, Snapshotted, StacksRead
 

@@ -6,10 +6,10 @@ import os
 import sys
 from pathlib import Path
 
-from monarch._src.core.access import TRUST_ALL
-from monarch._src.core.addresses import parse_listening
-from monarch._src.net import directory as sessions
-from monarch._src.proc.worker_main import WorkerOptions, worker_command
+from monarch._src.net import session_directory as sessions
+from monarch._src.net.state.access import TRUST_ALL
+from monarch._src.net.state.addresses import parse_listening
+from monarch._src.session.worker_program import WorkerOptions, worker_command
 
 
 def run(address: str, keys: str | None, key: str | None, audit: str | None) -> int:

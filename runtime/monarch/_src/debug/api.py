@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Any, TypeAlias
 
-from monarch._src.debug.bridge import Bridge, BridgedRank, Say
-from monarch._src.debug.desk import Console, Desk, Replies
-from monarch._src.debug.lines import line_of
-from monarch._src.debug.selection import Selection, parse_named
-from monarch._src.debug.waiting import NOTHING, WaitingRank, WaitingRanks
+from monarch._src.debug.agent_connection import line_of
+from monarch._src.debug.commands import Console, Desk, Replies
+from monarch._src.debug.dap.client import Bridge, BridgedRank, Say
+from monarch._src.debug.listing import NOTHING, WaitingRank, WaitingRanks
+from monarch._src.debug.rank_selection import Selection, parse_named
 from monarch._src.errors import DebugError
 from monarch._src.events import RankPaused, bus
-from monarch._src.failures import at_text
+from monarch._src.failures.report import at_text
 from monarch._src.mesh.actor_mesh import ActorMesh
+from monarch._src.mesh.client import current_session
 from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
-from monarch._src.mesh.selection import procs_of
-from monarch._src.mesh.session import current_session
+from monarch._src.mesh.selected_procs import procs_of
 
 Which: TypeAlias = (
     "ProcMesh | ActorMesh | str | Selection | WaitingRank | Iterable[WaitingRank] | None"

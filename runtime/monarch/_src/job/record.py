@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar, get_origin, get_type_hints
 import msgspec
 
 from monarch._src.errors import JobError
-from monarch._src.wire.text import UNREADABLE
+from monarch._src.wire.msgpack_text import UNREADABLE
 
 FORMAT = 1
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeVar
 from monarch._src.errors import JobError
 from monarch._src.job import record
 from monarch._src.mesh.host_mesh import HostMesh, another_handle
-from monarch._src.mesh.workers import attached_workers, has_workers
+from monarch._src.session.worker_hosts import attached_workers, has_workers
 
 log = logging.getLogger("monarch.job")
 DEFAULT_JOB_PATH = ".monarch/job_state.pkl"

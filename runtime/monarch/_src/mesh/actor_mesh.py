@@ -13,23 +13,23 @@ from functools import partial
 from types import GenericAlias
 from typing import Any, cast
 
-from monarch._src.actor.answers import OneCall
-from monarch._src.actor.calling import Endpoint, send_call
+from monarch._src.actor.call.call import Endpoint, send_call
+from monarch._src.actor.call.responses import OneCall
+from monarch._src.actor.call.send import PlainMethod
+from monarch._src.actor.checked_names import reason_text
 from monarch._src.actor.endpoint import Actor, ActorClass, actor_class, reserve
+from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
-from monarch._src.actor.remote import ship
 from monarch._src.actor.runtime import Runtime, runtime
-from monarch._src.actor.sending import PlainMethod
-from monarch._src.actor.texts import reason_text
+from monarch._src.actor.state.calls import PendingCall
 from monarch._src.config import settings
-from monarch._src.core.calls import PendingCall
-from monarch._src.core.ids import AGENT
 from monarch._src.errors import MeshStoppedError, SupervisionError
-from monarch._src.failures import RankFailure, at_text, moved, points_text, told_point
-from monarch._src.net.interrupt import uninterrupted
+from monarch._src.failures.report import RankFailure, at_text, moved, points_text, told_point
+from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.shape import MeshTrait, Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
+from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import OK, ForgetActors, KeptActors, StopActor
 
 log = logging.getLogger("monarch.actor")

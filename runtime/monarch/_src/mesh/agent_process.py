@@ -12,8 +12,8 @@ import subprocess
 import threading
 from contextlib import suppress
 
-from monarch._src.proc import table
-from monarch._src.proc.system import TERMINATED, pidfd
+from monarch._src.system import process_table
+from monarch._src.system.process import TERMINATED, pidfd
 
 
 class AgentProcess:
@@ -21,13 +21,13 @@ class AgentProcess:
 
     def __init__(self, pid: int, began: str, child: subprocess.Popen[bytes] | None = None) -> None:
         self.pid = pid
-        self._entry = table.Entry(pid, 0, 0, "", began)
+        self._entry = process_table.Entry(pid, 0, 0, "", began)
         self._child = child
 
     def descriptor(self) -> int | None:
         """A new descriptor that becomes readable when it ends; None where there is none."""
         fd = pidfd(self.pid)
-        if fd is not None and self._child is None and not table.lives(self._entry):
+        if fd is not None and self._child is None and not process_table.lives(self._entry):
             os.close(fd)  # of another process, which has its number now
             return None
         return fd
@@ -37,7 +37,7 @@ class AgentProcess:
         if self._child is None or not hasattr(os, "waitid"):  # as on macOS before Python 3.13
             # A child that another thread waits for at this moment is not polled: "still running".
             polled = self._child is not None and self._child.poll() is not None
-            return polled or not table.lives(self._entry)
+            return polled or not process_table.lives(self._entry)
         if self._child.returncode is not None:
             return True
         try:
@@ -59,7 +59,7 @@ class AgentProcess:
     def wait(self, timeout_s: float) -> bool:
         """Wait for its end; False if it has not come in time."""
         if self._child is None:
-            return not table.wait_ended([self._entry], timeout_s)
+            return not process_table.wait_ended([self._entry], timeout_s)
         try:
             self._child.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -71,10 +71,10 @@ class AgentProcess:
         if self._child is not None:
             self._child.kill()
             self._child.wait()
-        elif table.lives(self._entry):
+        elif process_table.lives(self._entry):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-            table.wait_ended([self._entry], 1.0)
+            process_table.wait_ended([self._entry], 1.0)
 
     def let_live(self) -> None:
         """It outlives our interest. A child is still waited for, on a thread of its own."""

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
-from monarch._src.actor.answers import OneCall
-from monarch._src.actor.calling import send_call
+from monarch._src.actor.call.call import send_call
+from monarch._src.actor.call.responses import OneCall
+from monarch._src.actor.checked_names import name_text
 from monarch._src.actor.endpoint import Actor, actor_class
+from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
-from monarch._src.actor.remote import ship
+from monarch._src.actor.run.endpoint_table import CLASS
 from monarch._src.actor.runtime import runtime
-from monarch._src.actor.served import CLASS
-from monarch._src.actor.texts import name_text
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, Callees
+from monarch._src.mesh.client import session_for_client
 from monarch._src.mesh.proc_mesh import constructor_payload
-from monarch._src.mesh.session import session_for_client
 from monarch._src.shape import Extent, Region
 from monarch._src.wire.messages import SpawnActor
 

@@ -14,16 +14,25 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from monarch._src.actor.checked_names import name_text
 from monarch._src.actor.context import origin_now, set_proc_maker
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime, runtime_or_none
-from monarch._src.actor.texts import name_text
 from monarch._src.config import for_new_procs, module_names, settings
-from monarch._src.core.ids import host_of_site, parse_proc_node
 from monarch._src.errors import MeshStoppedError, SupervisionError
-from monarch._src.failures import RankFailure
-from monarch._src.mesh.clients_place import clients_path, working_directory
+from monarch._src.failures.report import RankFailure
+from monarch._src.host.exec_proc import inherited_python
+from monarch._src.mesh.client import (
+    NOT_BOTH,
+    allow_cleanup,
+    current_session,
+    keeps_new_meshes,
+    note_away,
+    session_for_client,
+    shutdown_context,
+)
+from monarch._src.mesh.client_directory import clients_path, working_directory
 from monarch._src.mesh.proc_mesh import (
     OwnedProcs,
     ProcMesh,
@@ -36,7 +45,8 @@ from monarch._src.mesh.proc_mesh import (
     procs_to_come,
     remember,
 )
-from monarch._src.mesh.process_options import (
+from monarch._src.mesh.restart_policy import Restart, restart_policy
+from monarch._src.mesh.spawn_options import (
     BootstrapCommand,
     BootstrapFunction,
     PerRank,
@@ -46,21 +56,11 @@ from monarch._src.mesh.process_options import (
     is_this_python,
     proc_bind_for,
 )
-from monarch._src.mesh.restarting import Restart, restart_policy
-from monarch._src.mesh.session import (
-    NOT_BOTH,
-    allow_cleanup,
-    current_session,
-    keeps_new_meshes,
-    note_away,
-    session_for_client,
-    shutdown_context,
-)
-from monarch._src.net.baton import SHUT_DOWN
-from monarch._src.net.waitable import RuntimeEnded
-from monarch._src.proc.execute import inherited_python
-from monarch._src.proc.system import free_descriptors, raise_fd_limit
+from monarch._src.net.local.leader import SHUT_DOWN
+from monarch._src.net.local.waitable import RuntimeEnded
 from monarch._src.shape import Extent, MeshTrait, NDSlice, Region
+from monarch._src.system.process import free_descriptors, raise_fd_limit
+from monarch._src.wire.ids import host_of_site, parse_proc_node
 from monarch._src.wire.messages import Bootstrap, Shutdown, SpawnProcs, StopMesh
 
 T = TypeVar("T")

@@ -11,23 +11,23 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from monarch._src.actor.accompanying import that_came
+from monarch._src.actor.call.pickling_errors import unpicklable
+from monarch._src.actor.checked_names import name_text, reason_text
 from monarch._src.actor.context import current, origin_now
-from monarch._src.actor.creators import made_by
 from monarch._src.actor.endpoint import Actor, actor_class
+from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
-from monarch._src.actor.remote import ship
+from monarch._src.actor.run.creators import made_by
+from monarch._src.actor.run.spawn_context import that_came
 from monarch._src.actor.runtime import Runtime, runtime
-from monarch._src.actor.texts import name_text, reason_text
-from monarch._src.actor.unpicklable import unpicklable
 from monarch._src.errors import MeshStoppedError, SupervisionError, death_error
 from monarch._src.events import MeshSpawned, bus
-from monarch._src.failures import RankFailure, at_text
+from monarch._src.failures.report import RankFailure, at_text
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, check_in_reach
-from monarch._src.net.baton import FORKED
-from monarch._src.net.interrupt import GuardedLock
-from monarch._src.net.waitable import RuntimeEnded
+from monarch._src.net.local.interrupt import GuardedLock
+from monarch._src.net.local.leader import FORKED
+from monarch._src.net.local.waitable import RuntimeEnded
 from monarch._src.shape import MeshTrait, Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import SpawnActor, StopActor, StopMesh, StopProc
@@ -194,8 +194,8 @@ class ProcMesh(MeshTrait):
             SupervisionError: a process of it could not start.
         """
         # It needs a loop, which programs that are content with every line do without.
-        from monarch._src.actor.log_levels import ask
-        from monarch._src.mesh.streaming import checked_rule, sieve_of
+        from monarch._src.actor.inspect.log_levels import ask
+        from monarch._src.mesh.log_rules import checked_rule, sieve_of
 
         rule = checked_rule(stream_to_client, aggregate_window_sec, level)
         run, ref = self._runtime, self._procs.ref
@@ -404,7 +404,7 @@ def remember(mesh: ProcMesh) -> None:
     bus.emit(MeshSpawned(mesh.uid, mesh.name))
 
 
-# Called when a mesh on workers that was kept is being stopped; set by `mesh.custody`.
+# Called when a mesh on workers that was kept is being stopped; set by `session.keep`.
 when_one_is_gone: Callable[[], None] = lambda: None  # noqa: E731
 
 

@@ -16,8 +16,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from monarch._src.core.addresses import Address, Attempt, Scope, attempts_text, listening_remedy
 from monarch._src.errors import HostUnreachableError
+from monarch._src.net.state.addresses import (
+    Address,
+    Attempt,
+    Scope,
+    attempts_text,
+    listening_remedy,
+)
 
 
 class _SockAddr(ctypes.Structure):

@@ -22,17 +22,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from monarch._src.core.ids import AGENT, agent_at
-from monarch._src.core.tally import EACH, Tally
-from monarch._src.net.baton import Baton
-from monarch._src.net.directory import at_site, site_and_pipe
-from monarch._src.net.interrupt import GuardedLock
-from monarch._src.net.outside import FAR, Outside, frames_within
+from monarch._src.net.local.interrupt import GuardedLock
+from monarch._src.net.local.leader import Baton
+from monarch._src.net.local.router import Router
+from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.peers import VERSIONS, Peer, mismatch_with
-from monarch._src.net.room import Rooms
-from monarch._src.net.router import Router
-from monarch._src.net.waitable import Waitable
-from monarch._src.wire.apart import Placed
+from monarch._src.net.remote_links import FAR, Outside, frames_within
+from monarch._src.net.send_limits import Rooms
+from monarch._src.net.session_directory import at_site, site_and_pipe
+from monarch._src.rate_limited_log import EACH, Tally
 from monarch._src.wire.frames import (
     NO_PAYLOAD,
     Buffer,
@@ -41,7 +39,9 @@ from monarch._src.wire.frames import (
     decode,
     encode,
 )
+from monarch._src.wire.ids import AGENT, agent_at
 from monarch._src.wire.messages import PROTOCOL, AnyMessage, Hello, Message, Refused, Relay
+from monarch._src.wire.segment_refs import Placed
 from monarch._src.wire.stream import StreamError
 
 log = logging.getLogger("monarch.net")

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from monarch._src.core.ids import AGENT, DEBUGGER, OBSERVER
-from monarch._src.net.directory import address_of
+from monarch._src.net.local.pipe import Pipe, room_to_read
+from monarch._src.net.local.poll import WRITE, Poll, new_poll
+from monarch._src.net.local.router import dialed, let_leave
 from monarch._src.net.peers import VERSIONS
-from monarch._src.net.pipe import Pipe, room_to_read
-from monarch._src.net.polling import WRITE, Poll, new_poll
-from monarch._src.net.router import dialed, let_leave
+from monarch._src.net.session_directory import address_of
 from monarch._src.wire.frames import FrameError, decode, encode
+from monarch._src.wire.ids import AGENT, DEBUGGER, OBSERVER
 from monarch._src.wire.messages import (
     PROTOCOL,
     AnyMessage,

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from monarch._src.core.versions import mismatch
-from monarch._src.net.interrupt import GuardedLock
+from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.version import VERSION
 from monarch._src.wire.frames import Buffer
 from monarch._src.wire.messages import PROTOCOL, Hello
+from monarch._src.wire.versions import mismatch
 
 # What must be equal on both sides for pickles to be understood.
 VERSIONS = {

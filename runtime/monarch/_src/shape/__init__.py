@@ -17,7 +17,7 @@ from monarch._src.shape.extent import Extent, Point
 from monarch._src.shape.mesh_ops import MeshTrait
 from monarch._src.shape.ndslice import NDSlice
 from monarch._src.shape.region import Region, Selector
-from monarch._src.shape.runs import Runs
+from monarch._src.shape.run_length import Runs
 from monarch._src.shape.shape import Shape
 from monarch._src.shape.value_mesh import ValueMesh
 

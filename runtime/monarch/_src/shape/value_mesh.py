@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from monarch._src.shape.extent import Extent, Point, dims_text
 from monarch._src.shape.mesh_ops import MeshTrait
 from monarch._src.shape.region import Region
-from monarch._src.shape.runs import Runs, fold
+from monarch._src.shape.run_length import Runs, fold
 from monarch._src.shape.shape import Shape
 
 _R = TypeVar("_R")

@@ -1,7 +1,8 @@
 """`get_meter`: counters and histograms of programs.
 
-Runs in: any process, any thread. What they are given is kept in the process (`core.telemetry`),
-where `monarch.observe.metrics` reads it, and handed on to OpenTelemetry where that is installed.
+Runs in: any process, any thread. What they are given is kept in the process
+(`actor.state.program_metrics`), where `monarch.observe.metrics` reads it, and handed on to
+OpenTelemetry where that is installed.
 Invariant: an instrument that travels, as a global of a class of a notebook does, counts where it
 arrives.
 """
@@ -11,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from monarch._src.core.telemetry import TELEMETRY, Measure, attributes_of
-from monarch._src.telemetry.otel import otel_meter
-from monarch._src.telemetry.whose import Whose, whose
-from monarch._src.wire.figures import MeasureKey, MeasureKind
+from monarch._src.actor.state.program_metrics import TELEMETRY, Measure, attributes_of
+from monarch._src.telemetry.attribution import Whose, whose
+from monarch._src.telemetry.opentelemetry import otel_meter
+from monarch._src.wire.metrics_codec import MeasureKey, MeasureKind
 
 Attributes: TypeAlias = "Mapping[str, Any] | None"
 

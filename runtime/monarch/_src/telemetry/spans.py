@@ -1,8 +1,8 @@
 """`span` and `traced`: how long parts of a program take, and within which others.
 
 Runs in: any process, any thread or task. What was counted is kept in the process
-(`core.telemetry`), where `monarch.observe.metrics` reads it; where OpenTelemetry is installed, each
-span is one of its own too.
+(`actor.state.program_metrics`), where `monarch.observe.metrics` reads it; where OpenTelemetry is
+installed, each span is one of its own too.
 Invariant: what encloses a span is found by the task or thread, so spans of overlapping calls do not
 mix.
 """
@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from monarch._src.actor.endpoint import EndpointMethod
-from monarch._src.core.metrics import EndpointCounts
-from monarch._src.core.telemetry import TELEMETRY
-from monarch._src.telemetry.otel import otel_tracer
-from monarch._src.telemetry.whose import Whose, whose
-from monarch._src.wire.figures import Key
+from monarch._src.actor.state.endpoint_metrics import EndpointCounts
+from monarch._src.actor.state.program_metrics import TELEMETRY
+from monarch._src.telemetry.attribution import Whose, whose
+from monarch._src.telemetry.opentelemetry import otel_tracer
+from monarch._src.wire.metrics_codec import Key
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -19,16 +19,17 @@ import msgspec
 
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.config import settings
-from monarch._src.core.ids import proc_node
 from monarch._src.errors import MessageLostError
 from monarch._src.mesh.actor_mesh import ActorMesh, callees
+from monarch._src.mesh.client import current_session
 from monarch._src.mesh.host_mesh import HostMesh
 from monarch._src.mesh.proc_mesh import ProcMesh
-from monarch._src.mesh.session import current_session
-from monarch._src.proc.system import signal_name
-from monarch._src.testing import links, record
+from monarch._src.system.process import signal_name
+from monarch._src.testing import history as record
+from monarch._src.testing import links
+from monarch._src.testing.history import FaultInjected, forget_history, history
 from monarch._src.testing.plan import KINDS, PlannedFault, plan
-from monarch._src.testing.record import FaultInjected, forget_history, history
+from monarch._src.wire.ids import proc_node
 from monarch._src.wire.messages import LinkRule
 
 Mesh = ProcMesh | ActorMesh

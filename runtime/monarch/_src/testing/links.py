@@ -10,9 +10,9 @@ import msgspec
 
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime
-from monarch._src.core.calls import PendingCall
-from monarch._src.failures import RankFailure
-from monarch._src.net.waitable import Waitable
+from monarch._src.actor.state.calls import PendingCall
+from monarch._src.failures.report import RankFailure
+from monarch._src.net.local.waitable import Waitable
 from monarch._src.shape import NDSlice, Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import LinkRule, SetLinks

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 from monarch._src.config import settings
-from monarch._src.wire.memory import bytes_from, copied
+from monarch._src.wire.memory_copies import bytes_from, copied
 
 ReadableBuffer: TypeAlias = "bytes | bytearray | memoryview | Any"  # anything with memory to show
 _SEARCHED = 1 << 12

@@ -19,10 +19,10 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from monarch._src.wire.apart import KINDS, SEGMENT_FROM, Apart, Borrowed, InSegment
-from monarch._src.wire.memory import CHEAP, copied
+from monarch._src.wire.memory_copies import CHEAP, copied
 from monarch._src.wire.messages import PROTOCOL, AnyMessage, Message
-from monarch._src.wire.text import UNREADABLE, decode_surrogates, encode_surrogates
+from monarch._src.wire.msgpack_text import UNREADABLE, decode_surrogates, encode_surrogates
+from monarch._src.wire.segment_refs import KINDS, SEGMENT_FROM, Apart, Borrowed, InSegment
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 HEAD = 4
@@ -58,7 +58,7 @@ class Payload(msgspec.Struct, gc=False):
     def own(self) -> Payload:
         """The same for a receiver in this process, who may change what it gets unseen by others.
 
-        What cannot be written to is shared: nobody changes it (see `wire.pickling`).
+        What cannot be written to is shared: nobody changes it (see `wire.pickling.pickler`).
         """
         if not self.buffers:
             return Payload(self.body)

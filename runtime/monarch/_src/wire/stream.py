@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from monarch._src.wire.frames import Buffer
-from monarch._src.wire.memory import CHEAP, room
+from monarch._src.wire.memory_copies import CHEAP, room
 
 MOST_FRAMES = 1 << 20
 _ONE = 1 << 24  # what is no stream of messages, as text, hardly begins with a zero

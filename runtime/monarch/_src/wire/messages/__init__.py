@@ -33,53 +33,7 @@ from monarch._src.wire.messages.actors import (
     StopProc,
     Undelivered,
 )
-from monarch._src.wire.messages.bridging import (
-    AskBridge,
-    BridgeAnswered,
-    BridgeBytes,
-    BridgeClosed,
-    BridgeSet,
-    SetBridge,
-)
-from monarch._src.wire.messages.bulk import (
-    COME,
-    CONNECT,
-    DROP,
-    GRANT,
-    HANG_UP,
-    SERVE,
-    AskData,
-    AskPart,
-    AskPayload,
-    PayloadPart,
-    PayloadSent,
-    PayloadTaken,
-)
-from monarch._src.wire.messages.casts import (
-    Answer,
-    AnswerRun,
-    Answers,
-    Cast,
-    CastTree,
-    TreeDone,
-    TreeStuck,
-)
-from monarch._src.wire.messages.debugging import (
-    AskDebugger,
-    BreakIn,
-    BrokeIn,
-    DebugCommand,
-    Debugged,
-    DebuggerAnswered,
-    KeepFailures,
-    ListPaused,
-    PausedAt,
-    PausedListed,
-    PausedMesh,
-    PausedRank,
-    RankPaused,
-)
-from monarch._src.wire.messages.hosts import (
+from monarch._src.wire.messages.agent import (
     Command,
     FlushOutput,
     GaveUp,
@@ -99,13 +53,87 @@ from monarch._src.wire.messages.hosts import (
     WantOutput,
     Watch,
 )
-from monarch._src.wire.messages.injected import (
+from monarch._src.wire.messages.base import (
+    PROTOCOL,
+    Hello,
+    Message,
+    Refused,
+)
+from monarch._src.wire.messages.casts import (
+    Answer,
+    AnswerRun,
+    Answers,
+    Cast,
+    CastTree,
+    TreeDone,
+    TreeStuck,
+)
+from monarch._src.wire.messages.dap import (
+    AskBridge,
+    BridgeAnswered,
+    BridgeBytes,
+    BridgeClosed,
+    BridgeSet,
+    SetBridge,
+)
+from monarch._src.wire.messages.debugger import (
+    AskDebugger,
+    BreakIn,
+    BrokeIn,
+    DebugCommand,
+    Debugged,
+    DebuggerAnswered,
+    KeepFailures,
+    ListPaused,
+    PausedAt,
+    PausedListed,
+    PausedMesh,
+    PausedRank,
+    RankPaused,
+)
+from monarch._src.wire.messages.faults import (
     LinkRule,
     SetLinks,
     Signalled,
     SignalProcs,
 )
-from monarch._src.wire.messages.kept import (
+from monarch._src.wire.messages.hosts import (
+    HoldSite,
+    LetSiteGo,
+    Relay,
+    SiteFree,
+    SiteIs,
+    SiteLost,
+    SiteRoom,
+    SitesAre,
+    SitesKnown,
+)
+from monarch._src.wire.messages.inspect import (
+    MeshStacks,
+    ReadActors,
+    ReadMetrics,
+    ReadStacks,
+    SetLogLevel,
+    StackFrame,
+    StackGroup,
+    StacksRead,
+    ThreadStack,
+)
+from monarch._src.wire.messages.payloads import (
+    COME,
+    CONNECT,
+    DROP,
+    GRANT,
+    HANG_UP,
+    SERVE,
+    AskData,
+    AskPart,
+    AskPayload,
+    PayloadPart,
+    PayloadSent,
+    PayloadTaken,
+)
+from monarch._src.wire.messages.sessions import (
     AskKnown,
     Attach,
     Attached,
@@ -123,34 +151,6 @@ from monarch._src.wire.messages.kept import (
     KeptWorker,
     SiteTaken,
     TakenOver,
-)
-from monarch._src.wire.messages.looking import (
-    MeshStacks,
-    ReadActors,
-    ReadMetrics,
-    ReadStacks,
-    SetLogLevel,
-    StackFrame,
-    StackGroup,
-    StacksRead,
-    ThreadStack,
-)
-from monarch._src.wire.messages.message import (
-    PROTOCOL,
-    Hello,
-    Message,
-    Refused,
-)
-from monarch._src.wire.messages.sites import (
-    HoldSite,
-    LetSiteGo,
-    Relay,
-    SiteFree,
-    SiteIs,
-    SiteLost,
-    SiteRoom,
-    SitesAre,
-    SitesKnown,
 )
 from monarch._src.wire.messages.tunnels import (
     TunnelBytes,

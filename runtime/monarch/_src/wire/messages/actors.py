@@ -1,6 +1,6 @@
 """Between processes that run actors, and the client.
 
-`after`: the cast of the same sender that must have come before; see `core.order`.
+`after`: the cast of the same sender that must have come before; see `net.state.message_order`.
 `relayed`: it came as a cast, whose answers are gathered. Its receiver says so to itself.
 `rank`: the receiver's place in the slice that it was sent to; `OWN_RANK`: its rank in its mesh,
 all of which was sent the same.
@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import msgspec
 
-from monarch._src.failures import RankFailure
-from monarch._src.wire.messages.message import Message
+from monarch._src.failures.report import RankFailure
+from monarch._src.wire.messages.base import Message
 
 
 class Creator(msgspec.Struct, array_like=True, frozen=True):
@@ -83,7 +83,7 @@ class Call(Message, tag=33):
 
     The answer goes to the sender, or to `reply_to`, which listens at `reply_address`. `by_port`:
     the endpoint is given a port to answer through, and its return value is dropped. `origin`: for
-    what it runs, so that what is written can be told by it (`logs.origin`).
+    what it runs, so that what is written can be told by it (`logs.line_origin`).
     """
 
     carries_payload: ClassVar[bool] = True
@@ -131,7 +131,7 @@ class ActorFailed(Message, tag=35):
 
 
 class Probe(Message, tag=36):
-    """Passed along from actor to actor that each wait for the next; see `core.waiting`."""
+    """Passed along a chain of actors that wait for each other (`actor.deadlock.state.waits`)."""
 
     actor: int  # to which it is addressed
     node: str

@@ -3,7 +3,7 @@
 from typing import ClassVar, TypeAlias
 
 from monarch._src.wire.messages.actors import Call, SpawnActor, StopActor, StopProc
-from monarch._src.wire.messages.message import Message
+from monarch._src.wire.messages.base import Message
 
 AnswerRun: TypeAlias = tuple[int, int, int, int]  # first position, count, status, bytes
 
@@ -12,9 +12,9 @@ class Cast(Message, tag=40):
     """A message for every rank of a region; the agent passes it on, each receiver fills in `rank`.
 
     `number` counts the casts of the sender to that mesh; `fences` names the ranks for which so many
-    direct messages come before it (see `core.order`). If `call` is not 0 the agent gathers the
-    answers, merged; with `each`, as they come. It is for the processes that have the ranks in these
-    `lives`; a rank that is in another one does not get it.
+    direct messages come before it (see `net.state.message_order`). If `call` is not 0 the agent
+    gathers the answers, merged; with `each`, as they come. It is for the processes that have the
+    ranks in these `lives`; a rank that is in another one does not get it.
     """
 
     carries_payload: ClassVar[bool] = True
@@ -32,7 +32,7 @@ class Cast(Message, tag=40):
 
 
 class CastTree(Message, tag=107):
-    """A cast on its way over a tree of agents, to the head of a stretch of hosts (`core.tree`).
+    """A cast over a tree of agents, sent to the head of a range (`host.state.cast_tree`).
 
     The hosts of the cast, in order, are those with ranks of its region, but for `without` (numbers
     in the mesh); the stretch are `count` of them from the place `first`. `before`: for runs of

@@ -1,217 +1,96 @@
-"""Between an owner of meshes, as a client is, and a host agent: procs and what becomes of them."""
+"""Between hosts: messages on their way from one to another, and who holds a worker host.
 
-import math
+A *site* is one host of a job, named by the agent that serves it; the empty one is that of the
+client. Nodes of one site talk to each other directly; what goes to another one passes a *gateway*
+on each side: the host agent of a worker, the client itself at its own.
+"""
 
-import msgspec
+from typing import ClassVar
 
-from monarch._src.failures import Death, RankFailure
-from monarch._src.wire.messages.message import Message
+from monarch._src.wire.messages.base import Message
 
 
-class Command(msgspec.Struct, frozen=True):
-    """What is executed in place of a fork; in the end it has to run `monarch._src.proc.executed`.
+class Relay(Message, tag=100):
+    """A message for a node of another site. Payload: its frames, as they would come directly.
 
-    `program` is a path. A None in `env` removes the variable; without `inherit_env` the environment
-    begins empty.
+    `sender` and `origin`, a node and its site, are filled in by the first gateway.
     """
 
+    carries_payload: ClassVar[bool] = True
+    to: str
+    site: str
+    sender: str = ""
+    origin: str = ""
+
+
+class HoldSite(Message, tag=101):
+    """Let me have that host: I am its client from now on. Answered by SiteIs.
+
+    `liveness_s`: after how long of silence the two count each other as lost. `number`: how many
+    clients held the session before. `token`: of a kept session, of which that host has something;
+    SiteTaken comes behind SiteIs then. Who has a larger number takes it from who has a smaller one.
+    """
+
+    request: int
+    pid: int
     program: str
-    arg0: str | None
-    args: list[str]
-    env: dict[str, str | None]
-    inherit_env: bool
+    host: str
+    liveness_s: float
+    number: int = 0
+    token: str = ""
 
 
-class RestartRule(msgspec.Struct, frozen=True):
-    """When a proc that dies is started again; see `core.restarts`. Seconds."""
+class SiteIs(Message, tag=102):
+    """The answer to HoldSite: that host, or why it cannot be had.
 
-    most: int
-    within_s: float
-    first_s: float
-    factor: float
-    longest_s: float
-    jitter: float
-    seed: int
-
-
-class SpawnProcs(Message, tag=10):
-    """Start `count` procs for a new mesh. They say hello to the agent and to `owner`.
-
-    `env`, `commands` and `affinity` have one entry for all ranks, or one a rank, or none.
+    `addresses`: where other hosts may dial it.
     """
-
-    mesh: int
-    name: str
-    labels: list[str]
-    sizes: list[int]
-    owner: str
-    owner_address: str
-    env: list[dict[str, str | None]]  # a None removes
-    cwd: str
-    path: list[str]
-    preload: list[str]
-    startup_s: float
-    cleanup_s: float
-    commands: list[Command | None] = []  # None: fork from the zygote
-    affinity: list[list[int]] = []  # numbers of cpus; empty: any
-    bootstrap: bool = False  # each proc is sent a Bootstrap, and makes no actor before it has run
-    restart: RestartRule | None = None  # procs that die are started again
-    while_restarting: str = ""  # "wait" or "raise", if so
-    keep: bool = False  # it outlives its owner, a client that keeps its session
-    # Of a mesh on several hosts: all of them, in the order of ranks; the first rank that is for the
-    # receiver, and how many. `env`, `commands` and `affinity` are those of these ranks.
-    sites: list[str] = []
-    first: int = 0
-    count: int = 0  # 0: all ranks
-    devices: bool = False  # each rank is to have a CUDA device of its own, if there are so many
-
-    @property
-    def ranks(self) -> int:
-        """How many procs the whole mesh has."""
-        return math.prod(self.sizes)
-
-
-class StopMesh(Message, tag=11):
-    """End all procs of a mesh; answered by MeshStopped when every pid is gone."""
-
-    mesh: int
-    reason: str
-    grace_s: float
-
-
-class Watch(Message, tag=12):
-    """Tell me when that node's process ends; answered at once if it already has.
-
-    `place`: the node stands for whatever process has that rank now; answered by ProcLife.
-    """
-
-    node: str
-    owner: str = ""  # whose mesh it is of, as far as the sender knows
-    place: bool = False
-
-
-class Snapshot(Message, tag=13):
-    """Report on these meshes (none: all); answered by Snapshotted."""
 
     request: int
-    meshes: list[int]
+    site: str
+    host: str
+    directory: str
+    addresses: list[str]
+    refusal: str = ""
 
 
-class WantOutput(Message, tag=14):
-    """Send me what the ranks of the meshes I own write, from now on (or stop)."""
+class SitesAre(Message, tag=103):
+    """To an agent: the other hosts that its client has, and where to dial them.
 
-    wanted: bool
+    Answered by SitesKnown: until then what comes from these is refused.
+    """
+
+    sites: list[tuple[str, list[str]]]
+    request: int = 0
 
 
-class FlushOutput(Message, tag=15):
-    """Read every pipe empty, send what was there, then answer OutputFlushed."""
+class SitesKnown(Message, tag=111):
+    """The answer to SitesAre."""
 
     request: int
 
 
-class Shutdown(Message, tag=16):
-    """End everything this agent owns, then the agent."""
-
-    reason: str
-
-
-class GaveUp(Message, tag=17):
-    """A proc of a mesh with a RestartRule ends, because an actor of it has failed."""
-
-    failure: RankFailure
-
-
-# --- a host agent to a client or an owner -------------------------------------------------------
-
-
-class ProcEnded(Message, tag=20):
-    """A process is gone. `expected` when somebody had asked for it.
-
-    `next_life`: it is started again as that one; 0: it is not. `failure`: of the actor that it
-    ended with. `earlier`: the ends that count for the limit of restarts which has been reached.
-    """
-
-    node: str
-    mesh: int
-    rank: int
-    pid: int
-    expected: bool
-    kind: str
-    death: Death
-    next_life: int = 0
-    failure: RankFailure | None = None
-    earlier: list[Death] = []
-
-
-class ProcLife(Message, tag=27):
-    """Which process has that rank now; whether it is up. Also when one is up again."""
-
-    mesh: int
-    rank: int
-    life: int
-    up: bool
-
-
-class MeshStopped(Message, tag=21):
-    """All processes of a mesh are gone."""
-
-    mesh: int
-
-
-class RankState(Message, tag=22):
-    """One proc in a snapshot; of a paused one also the function, file and line it stands in."""
-
-    rank: int
-    pid: int
-    state: str
-    actor: str
-    endpoint: str
-    since_s: float
-    messages: int
-    rss_bytes: int
-    failure: str
-    errors: int = 0
-    busy_s: float = 0.0
-    restarts: int = 0
-    function: str = ""
-    filename: str = ""
-    line: int = 0
-
-
-class MeshState(Message, tag=23):
-    """One mesh in a snapshot."""
-
-    mesh: int
-    state: str
-    age_s: float
-    ranks: list[RankState]
-    name: str = ""
-    labels: list[str] = []
-    sizes: list[int] = []
-    owner: str = ""
-
-
-class Snapshotted(Message, tag=24):
-    """The answer to Snapshot."""
+class LetSiteGo(Message, tag=104):
+    """I want that host no more. Answered by SiteFree when nothing of mine is left there."""
 
     request: int
-    meshes: list[MeshState]
-    ending: bool = False  # the agent ends, and all of these with it
 
 
-class OutputLines(Message, tag=25):
-    """Lines of one rank: pairs of stream (1 stdout, 2 stderr) and text, which may hold marks.
-
-    Streams 3 and 4: what a line of stdout or stderr shows that is still written over; 5 and 6: that
-    is begun, and not ended yet.
-    """
-
-    mesh: int
-    rank: int
-    lines: list[tuple[int, str]]
-
-
-class OutputFlushed(Message, tag=26):
-    """The answer to FlushOutput."""
+class SiteFree(Message, tag=105):
+    """The answer to LetSiteGo."""
 
     request: int
+
+
+class SiteRoom(Message, tag=110):
+    """From a gateway: I take so many bytes for that site from you, of all that you ever gave me."""
+
+    site: str
+    limit: int
+
+
+class SiteLost(Message, tag=106):
+    """Nothing comes from that site any more: a client to its hosts, an agent to its procs."""
+
+    site: str
+    why: str

@@ -1,4 +1,4 @@
-"""Streams of bytes through a gateway, to hosts that only it can reach (`core.tunnels`).
+"""Streams of bytes through a gateway, to hosts that only it can reach (`net.tunnel.state.tunnel`).
 
 They travel over a link of their own, `tunnel-<hex>`, whose other end is the host agent of the
 gateway, and are no Relays. A stream is named by a number that who asks for it has never used before
@@ -7,7 +7,7 @@ on that link. A gateway holds what passes for as long as it takes to pass it on,
 
 from typing import ClassVar
 
-from monarch._src.wire.messages.message import Message
+from monarch._src.wire.messages.base import Message
 
 
 class TunnelOpen(Message, tag=180):

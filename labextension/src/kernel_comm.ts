@@ -1,0 +1,259 @@
+/**
+ * The comm between one kernel connection and the panel.
+ *
+ * The kernel opens the comm when `%load_ext monarch_jupyter` runs. After a reload of the page it is
+ * forgotten here and alive there: so the kernel is asked for its comms, and ours is taken up again.
+ * Opening another instead would leave one more behind at each reload, and a kernel without the
+ * extension would log an error for every notebook. Code is never executed in the kernel.
+ *
+ * Owns: the registration of the comm target and the open comm. Runs in: the page.
+ */
+
+import type { Kernel, KernelMessage } from '@jupyterlab/services';
+import type { JSONObject } from '@lumino/coreutils';
+import { Signal, type ISignal } from '@lumino/signaling';
+
+import { Questions } from '../../monarch_jupyter/widgets/js/pending.js';
+import { EMPTY, reduce, type View } from '../../monarch_jupyter/widgets/js/views.js';
+import { parse, TARGET, type Request } from '../../monarch_jupyter/widgets/js/protocol.js';
+
+/** What of a kernel connection is used here. */
+export type CommKernel = Pick<
+  Kernel.IKernelConnection,
+  | 'connectionStatus'
+  | 'connectionStatusChanged'
+  | 'createComm'
+  | 'disposed'
+  | 'handleComms'
+  | 'info'
+  | 'isDisposed'
+  | 'registerCommTarget'
+  | 'removeCommTarget'
+  | 'requestCommInfo'
+  | 'status'
+  | 'statusChanged'
+  | 'supportsSubshells'
+>;
+
+/** A comm of JupyterLab; in a kernel with subshells it gets one, soon after it was made. */
+type SubshellComm = Kernel.IComm & { readonly subshellStarted?: Promise<void> };
+
+/**
+ * - asking: the kernel has not said yet whether the extension is loaded;
+ * - unloaded: it is not;
+ * - opening: a comm is open, no snapshot came yet;
+ * - live: the view is what the kernel says;
+ * - elsewhere: another connection to the same kernel has its comms;
+ * - dead: there is no process to talk to.
+ */
+export type LinkState = 'asking' | 'unloaded' | 'opening' | 'live' | 'elsewhere' | 'dead';
+
+const GONE: readonly Kernel.Status[] = ['dead', 'terminating'];
+const RESTARTING: readonly Kernel.Status[] = ['restarting', 'autorestarting'];
+
+export class KernelLink {
+  constructor(private readonly _kernel: CommKernel) {
+    if (!_kernel.handleComms) {
+      this._state = 'elsewhere';
+      return;
+    }
+    _kernel.registerCommTarget(TARGET, this._onOpen);
+    _kernel.statusChanged.connect(this._onStatus);
+    _kernel.connectionStatusChanged.connect(this._onConnection);
+    _kernel.disposed.connect(this._onDisposed);
+    if (GONE.includes(_kernel.status)) {
+      this._state = 'dead';
+    } else {
+      this._ask();
+    }
+  }
+
+  /** Emitted after the state or the view changed. */
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  get state(): LinkState {
+    return this._state;
+  }
+
+  get view(): View {
+    return this._view;
+  }
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  /** What the kernel answers; refused with the kernel's one line, or because there is none to ask. */
+  ask(what: Request): Promise<unknown> {
+    return this._state === 'live'
+      ? this._questions.ask(what)
+      : Promise.reject(new Error('the kernel of this notebook does not answer now'));
+  }
+
+  /** Idempotent. The comm in the kernel stays, for other pages that listen to it. */
+  dispose(): void {
+    if (this._isDisposed) {
+      return;
+    }
+    this._isDisposed = true;
+    if (this._kernel.handleComms && !this._kernel.isDisposed) {
+      this._kernel.removeCommTarget(TARGET, this._onOpen);
+    }
+    this._kernel.statusChanged.disconnect(this._onStatus);
+    this._kernel.connectionStatusChanged.disconnect(this._onConnection);
+    this._kernel.disposed.disconnect(this._onDisposed);
+    this._questions.end('the notebook was closed');
+    Signal.clearData(this);
+  }
+
+  /** Ask which comms the kernel has, and take ours up if it is there. */
+  private _ask(): void {
+    const asked = ++this._question;
+    this._kernel
+      .requestCommInfo({ target_name: TARGET })
+      .then(({ content }) => {
+        if (asked !== this._question || this._isDisposed || this._comm !== null) {
+          return;
+        }
+        const known = content.status === 'ok' ? Object.keys(content.comms)[0] : undefined;
+        if (known === undefined) {
+          this._move('unloaded');
+        } else {
+          this._adopt(this._kernel.createComm(TARGET, known));
+          this._sync();
+        }
+      })
+      .catch((reason: unknown) => {
+        // A kernel that restarts or ends drops the question; its status says what comes next.
+        if (asked === this._question && !this._isDisposed) {
+          console.warn(`monarch: the kernel did not tell its comms: ${String(reason)}`);
+        }
+      });
+  }
+
+  private readonly _onOpen = (comm: Kernel.IComm, message: KernelMessage.ICommOpenMsg): void => {
+    this._adopt(comm);
+    const { data } = message.content;
+    if (Object.keys(data).length > 0) {
+      this._take(data);
+    } else {
+      this._sync();
+    }
+  };
+
+  private _adopt(comm: Kernel.IComm): void {
+    this._comm = comm;
+    comm.onMsg = message => {
+      if (comm === this._comm) {
+        this._take(message.content.data);
+      }
+    };
+    comm.onClose = () => {
+      if (comm === this._comm) {
+        this._reset('unloaded');
+      }
+    };
+    this._view = EMPTY;
+    this._move('opening');
+  }
+
+  private _take(data: unknown): void {
+    try {
+      const message = parse(data);
+      if (message.type === 'answer') {
+        this._questions.take(message);
+        return;
+      }
+      if (message.type === 'more') {
+        return; // Said to views of lines, each of which has a comm of its own.
+      }
+      const { view, sync } = reduce(this._view, message);
+      this._view = view;
+      if (sync) {
+        this._sync();
+      }
+    } catch (error) {
+      // Another version on the kernel's side: say what was not understood, show what is known.
+      console.error(`monarch: a message on ${TARGET} was not understood`, error);
+      return;
+    }
+    this._move(this._view.seq === null ? 'opening' : 'live');
+  }
+
+  /** Ask for a snapshot. */
+  private _sync(): void {
+    this._say({ type: 'sync' });
+  }
+
+  /**
+   * On the comm's own subshell, where there is one: the kernel's main shell takes no message before the
+   * cells that wait in its queue have run.
+   */
+  private _say(message: JSONObject): void {
+    const comm: SubshellComm | null = this._comm;
+    const send = (): void => {
+      if (comm !== null && comm === this._comm && !comm.isDisposed && !this._kernel.isDisposed) {
+        comm.send(message);
+      }
+    };
+    this._kernel.info
+      .then(() => (this._kernel.supportsSubshells ? comm?.subshellStarted : undefined))
+      .then(send, send);
+  }
+
+  private readonly _onDisposed = (): void => {
+    this.dispose();
+  };
+
+  private readonly _onStatus = (_: unknown, status: Kernel.Status): void => {
+    if (GONE.includes(status)) {
+      this._reset('dead');
+    } else if (RESTARTING.includes(status)) {
+      this._restarting = true;
+      this._reset('unloaded');
+    } else if (this._restarting || this._state === 'dead') {
+      this._restarting = false;
+      this._reset('unloaded');
+    }
+  };
+
+  private readonly _onConnection = (_: unknown, status: Kernel.ConnectionStatus): void => {
+    if (status !== 'connected') {
+      return;
+    }
+    // What was sent while the line was down is lost, and nothing more may come to show the gap.
+    if (this._comm !== null && !this._comm.isDisposed) {
+      this._sync();
+    } else if (this._state === 'asking') {
+      this._ask();
+    }
+  };
+
+  private _reset(state: LinkState): void {
+    this._question++;
+    this._comm = null;
+    this._questions.end('the kernel has ended, restarted, or unloaded the extension');
+    this._view = EMPTY;
+    this._move(state);
+  }
+
+  private _move(state: LinkState): void {
+    this._state = state;
+    this._changed.emit();
+  }
+
+  private _changed = new Signal<this, void>(this);
+  private _comm: Kernel.IComm | null = null;
+  private _isDisposed = false;
+  /** Number of the last question; answers to earlier ones are dropped. */
+  private _question = 0;
+  private readonly _questions = new Questions('panel', message =>
+    // Plain data, which the type of a request doesn't say.
+    this._say(message as unknown as JSONObject)
+  );
+  private _restarting = false;
+  private _state: LinkState = 'asking';
+  private _view: View = EMPTY;
+}

@@ -1,0 +1,1 @@
+"""Cells of the notebook: their output, errors, progress and interrupts."""

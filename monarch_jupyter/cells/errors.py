@@ -1,0 +1,261 @@
+"""An error of ranks, or of the runtime, as the cell that raised it shows it.
+
+Runs in: the kernel's main thread, as IPython's handler of exceptions. All that are of neither kind
+look as they always did, or as another handler has them that was there before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Container, Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from monarch import observe
+from monarch.actor import ActorError, MeshStoppedError, RankFailure, SupervisionError
+from monarch_jupyter.cells.none_hints import with_hint
+from monarch_jupyter.cells.tracebacks import (
+    MACHINERY,
+    RUNTIME,
+    is_of_runtime,
+    shortened,
+    with_short_causes,
+    without_cause,
+    without_refusal,
+    without_runtime,
+)
+from monarch_jupyter.rendering.failures import (
+    died_in_cell,
+    entry_lines,
+    is_rank_cell,
+    whole_tracebacks_html,
+)
+from monarch_jupyter.rendering.source_lines import CellNames, Place, place_lines, rank_cell_mesh
+
+HANDLED = (ActorError, SupervisionError)
+INTERRUPTED = (KeyboardInterrupt, asyncio.CancelledError)
+"""What the stop button raises in a cell, and in one that awaits."""
+SETTLE = 2.0
+"""Seconds at most that an error waits for other ranks to fail in the same way."""
+QUIET = 0.06
+"""Seconds without another failure after which it waits no longer, when all ranks have answered."""
+OPEN = 0.4
+"""The same while some have not, who may be about to fail or may compute for hours."""
+LOOK = 0.02
+
+# Kinds of failures after which who has failed cannot be called any more.
+_ENDED = ("proc died", "actor died", "nobody waited", "not handled", "constructor")
+_NO_NAME = re.compile(r"name '(\w+)' is not defined")
+# Not red: on the red ground of an error, in a dark theme, that is hard to read.
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+class CellErrors:
+    """IPython's handler of exceptions, from `install` until `restore`."""
+
+    def __init__(
+        self,
+        shell: InteractiveShell,
+        flush: Callable[[], None],
+        shown: Callable[[Iterable[RankFailure]], None],
+    ) -> None:
+        self._shell = shell
+        self._flush = flush
+        self._shown = shown
+        self._before: tuple[Any, Any] = ((), None)
+
+    def install(self) -> None:
+        """Take over."""
+        shell: Any = self._shell
+        self._before = (shell.custom_exceptions, getattr(shell, "CustomTB", None))
+        shell.set_custom_exc((Exception, *INTERRUPTED), self._handle)
+
+    def restore(self) -> None:
+        """Put back what was there."""
+        shell: Any = self._shell
+        shell.custom_exceptions, shell.CustomTB = self._before
+
+    def _handle(
+        self,
+        shell: Any,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+        tb_offset: int | None = None,
+    ) -> list[str]:
+        if isinstance(error, INTERRUPTED):
+            # Where the cell was, and not where in the runtime it waited.
+            trace = without_runtime(trace)
+            return self._show(shell, kind, error, trace, trace, tb_offset)
+        if isinstance(error, SyntaxError) and rank_cell_mesh(error.filename or ""):
+            # As of any cell: the place, and no frames, since none of its lines has run.
+            _remember(kind, error, trace)
+            lines = shell.SyntaxTB.structured_traceback(kind, error, [])
+            shell._showtraceback(kind, error, lines)
+            return lines
+        if not isinstance(error, HANDLED) or isinstance(error, MeshStoppedError):
+            asked = without_refusal(error, trace)
+            if asked is None:
+                return self._as_ever(shell, kind, error, trace, tb_offset)
+            with without_cause(error):  # if it has one, that is told in its text
+                return self._show(shell, kind, error, asked, trace, tb_offset)
+        settle(error)
+        self._shown(error.failures)
+        # What ranks wrote before they failed stands above the error.
+        self._flush()
+        _remember(kind, error, trace)
+        cell_names = cell_names_of(shell)
+        lines = error_lines(error, trace, cell_names)
+        lines += _names_of_the_notebook(error, shell.user_ns)
+        shell._showtraceback(kind, error, lines)
+        rest = whole_tracebacks_html(error.failures)
+        if rest:
+            hint = "(every frame: %monarch error)"
+            shell.display_pub.publish({"text/html": rest, "text/plain": hint})
+        return lines
+
+    def _show(
+        self,
+        shell: Any,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+        whole: TracebackType | None,
+        tb_offset: int | None,
+    ) -> list[str]:
+        """As any error, but with that traceback; `whole` is for `%tb` and `%debug`."""
+        _remember(kind, error, whole)
+        short = shortened(trace)
+        lines = shell.InteractiveTB.structured_traceback(kind, error, short, tb_offset=tb_offset)
+        if short is not trace:
+            lines = [*lines, "\n(the middle of a recursion is left out; %tb has every frame)"]
+        shell._showtraceback(kind, error, lines)
+        return lines
+
+    def _as_ever(
+        self,
+        shell: Any,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+        tb_offset: int | None,
+    ) -> list[str]:
+        kinds, handler = self._before
+        with with_short_causes(error, HANDLED), with_hint(error, trace):
+            if handler is not None and isinstance(error, kinds):
+                return handler(kind, error, trace, tb_offset)
+            if shortened(trace) is not trace and is_of_runtime(trace):
+                return self._show(shell, kind, error, trace, trace, tb_offset)
+            shell.showtraceback(
+                (kind, error, trace), tb_offset=tb_offset, running_compiled_code=True
+            )
+        return []
+
+
+def _remember(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """As IPython does with each that it shows: for `%tb`, `%debug`, `%monarch error`."""
+    sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+
+
+def settle(error: ActorError | SupervisionError) -> None:
+    """Wait a moment for ranks that fail just behind the first one."""
+    began = grown = time.monotonic()
+    known = len(error.failures)
+    while (now := time.monotonic()) - began < SETTLE:
+        if len(error.failures) != known:
+            known, grown = len(error.failures), now
+        if now - grown >= (OPEN if _is_open(error) else QUIET):
+            return
+        time.sleep(LOOK)  # nobody is told when another failure joins an error
+
+
+def _is_open(error: ActorError | SupervisionError) -> bool:
+    """Whether ranks have yet to answer the call that raised this."""
+    calls = {(call.actor_class, call.endpoint) for call in observe.open_calls()}
+    return any((one.actor_class, one.endpoint) in calls for one in error.failures)
+
+
+def error_lines(
+    error: ActorError | SupervisionError, trace: TracebackType | None, cell_names: CellNames
+) -> list[str]:
+    """The error in blocks of lines: what failed, on which ranks, where, what called it."""
+    blocks: list[str] = []
+    for groups in observe.failures_by_place(error.failures):
+        head, *rest = entry_lines(groups, cell_names)
+        title = "" if blocks else f"{type(error).__name__}: "
+        blocks.append("\n".join([f"{_BOLD}{title}{head}{_PLAIN}", *rest, ""]))
+    if not blocks:
+        blocks.append(f"{_BOLD}{type(error).__name__}: {error}{_PLAIN}")
+    remedy = _remedy(error)
+    if remedy:
+        blocks.append(f"{remedy}\n")
+    caller = [] if _from_cell(error) else list(_calling_places(trace))
+    caller = [place for place in caller if place.library is None] or caller
+    if caller:
+        lines = [line for place in caller for line in place_lines(place, cell_names)]
+        blocks.append("\n".join(["called from", *(f"  {line}" for line in lines)]))
+    return blocks
+
+
+def _remedy(error: ActorError | SupervisionError) -> str:
+    """What can be done where something has ended for good; empty if nothing has."""
+    if not isinstance(error, SupervisionError) or not error.failures:
+        return ""
+    ended = [one for one in error.failures if one.kind in _ENDED and not one.restarted]
+    if error.remedy or not ended or any(one.earlier for one in ended):
+        return error.remedy
+    who, it = (ended[0].where, "it") if len(ended) == 1 else ("those ranks", "them")
+    return (
+        f"calls that include {who} raise from now on: stop the mesh and spawn it again, or go on "
+        f"with a slice without {it}"
+    )
+
+
+def _names_of_the_notebook(
+    error: ActorError | SupervisionError, names: Container[str]
+) -> Iterator[str]:
+    """Lines about names that a cell on ranks has taken for its own."""
+    told = (
+        _NO_NAME.match(failure.message)
+        for failure in error.failures
+        if failure.exception_type == "NameError" and is_rank_cell(failure)
+    )
+    for name in dict.fromkeys(match[1] for match in told if match and match[1] in names):
+        yield (
+            f"{name!r} is a variable of the notebook, and ranks have their own: assign it in a "
+            "cell on them, or hand it to an endpoint\n"
+        )
+
+
+def cell_names_of(shell: Any) -> CellNames:
+    """The names that this notebook has for its cells: `Cell In[3]`."""
+
+    def name(filename: str) -> str | None:
+        found = shell.compile.format_code_name(filename)
+        return " ".join(found) if found else None
+
+    return name
+
+
+def _from_cell(error: ActorError | SupervisionError) -> bool:
+    return bool(error.failures) and all(
+        is_rank_cell(failure) or died_in_cell(failure) for failure in error.failures
+    )
+
+
+def _calling_places(trace: TracebackType | None) -> Iterator[Place]:
+    """The user's frames that led to the call, up to where they enter the runtime."""
+    for frame in traceback.extract_tb(trace):
+        if frame.filename.startswith(RUNTIME):
+            return
+        place = Place(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
+        if not place.is_own and not frame.filename.startswith(MACHINERY):
+            yield place

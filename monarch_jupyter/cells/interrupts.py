@@ -1,0 +1,245 @@
+"""The stop button: what a cell has begun on ranks ends with the cell.
+
+Runs in: the kernel. The handler of SIGINT runs in the main thread, notes which calls are the
+cell's, and then does what the kernel would have done; a thread of ours takes them back and says in
+one line what came of it. When the kernel is idle it ignores SIGINT, and so do we, but for presses
+that climb the ladder of the cell that was stopped last.
+Owns: that thread, the handler while a cell runs and while none does, and the descriptor that wakes
+the kernel's loop (a cell that awaits is not interrupted before the loop wakes); from `install`
+until `restore`.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from monarch import observe
+from monarch.observe import OpenCall
+from monarch_jupyter.cells.interrupt_policy import Ladder, Rung
+from monarch_jupyter.meshes.rank_names import name_ranks
+from monarch_jupyter.rendering.units import count
+
+SETTLE = 0.3
+"""Seconds that the ranks have to end what they do, before the cell ends and says which have not."""
+LOOK = 0.01
+
+
+@dataclass(frozen=True)
+class Press:
+    """The button was pressed at `at`; a cell that runs has these calls open."""
+
+    at: float
+    calls: tuple[OpenCall, ...]
+
+
+class InterruptLadder:
+    """Takes calls back when the user presses stop; `say` writes a line into the cell."""
+
+    def __init__(self, shell: Any, say: Callable[[str], None]) -> None:
+        self._shell = shell
+        self._say = say
+        self._ladder = Ladder()
+        self._presses: queue.SimpleQueue[Press | threading.Event | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="monarch-interrupt", daemon=True)
+        self._since = 0  # calls above this number are those of the cell
+        self._chained: Any = None  # what handled SIGINT as the cell began
+        self._pressed = False
+        self._left: tuple[int, ...] = ()  # numbers of the calls that the last press was for
+        self._idle_before: Any = None
+        self._wake_before: int | None = None
+
+    # --- on the main thread -----------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Handle SIGINT from the next cell on, and while no cell runs."""
+        self._thread.start()
+        kernel: Any = getattr(self._shell, "kernel", None)
+        # The kernel puts this back whenever a cell has ended.
+        if kernel is not None and hasattr(kernel, "saved_sigint_handler"):
+            self._idle_before = kernel.saved_sigint_handler
+            kernel.saved_sigint_handler = self._while_idle
+        socket = _wake_socket(kernel)
+        if socket is not None:
+            self._wake_before = signal.set_wakeup_fd(socket.fileno(), warn_on_full_buffer=False)
+
+    def restore(self) -> None:
+        """Put everything back. Idempotent."""
+        kernel: Any = getattr(self._shell, "kernel", None)
+        if self._idle_before is not None:
+            kernel.saved_sigint_handler = self._idle_before
+            self._idle_before = None
+        if self._wake_before is not None:
+            signal.set_wakeup_fd(self._wake_before)
+            self._wake_before = None
+        self._leave()
+        if self._thread.is_alive():
+            self._presses.put(None)
+            self._thread.join()
+
+    def cell_begins(self) -> None:
+        """What is called from now on is this cell's."""
+        if threading.current_thread() is not threading.main_thread():
+            return  # a subshell's: no signal ever comes to it
+        self._since = observe.newest_call()
+        before = signal.getsignal(signal.SIGINT)
+        if before != self._while_busy and callable(before):
+            self._chained = before
+            signal.signal(signal.SIGINT, self._while_busy)
+
+    def cell_ended(self) -> None:
+        """Let what was interrupted in this cell be said in it."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._leave()
+        if self._pressed:
+            self._pressed = False
+            said = threading.Event()
+            self._presses.put(said)
+            said.wait(2 * SETTLE)
+
+    def _leave(self) -> None:
+        # A cell that awaits has had its handler put back by the kernel already.
+        if self._chained is not None and signal.getsignal(signal.SIGINT) == self._while_busy:
+            signal.signal(signal.SIGINT, self._chained)
+        self._chained = None
+
+    def _while_busy(self, number: int, frame: FrameType | None) -> None:
+        # What the cell waits for now was maybe called by an earlier one, and is meant too.
+        calls = [c for c in observe.open_calls() if c.awaited or c.number > self._since]
+        self._pressed = True
+        self._presses.put(Press(time.monotonic(), tuple(calls)))
+        if callable(self._chained):
+            self._chained(number, frame)
+
+    def _while_idle(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._ladder.is_climbing(now):
+            self._presses.put(Press(now, ()))
+        elif callable(self._idle_before):
+            self._idle_before(number, frame)
+
+    # --- on our thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            item = self._presses.get()
+            if item is None:
+                return
+            if isinstance(item, threading.Event):
+                item.set()
+            else:
+                self._pressed_at(item)
+
+    def _pressed_at(self, press: Press) -> None:
+        left = self._still_open(self._left)
+        rung = self._ladder.press(press.at, something_left=bool(left))
+        if rung is Rung.CANCEL:
+            self._left = tuple(call.number for call in press.calls)
+            if press.calls:
+                observe.cancel_calls(press.calls)
+                self._wait_for(self._left)
+                self._say(cancelled_text(press.calls, self._still_open(self._left)))
+        elif rung is Rung.SIGNAL:
+            signal_ranks(left)
+            self._wait_for(self._left)
+            self._say(signalled_text(left, self._still_open(self._left)))
+        else:
+            self._say(offer_text(left))
+
+    def _wait_for(self, numbers: Sequence[int]) -> None:
+        # This thread has nothing else to do, and a call's end is told to nobody but its waiter.
+        deadline = time.monotonic() + SETTLE
+        while self._still_open(numbers) and time.monotonic() < deadline:
+            time.sleep(LOOK)
+
+    def _still_open(self, numbers: Sequence[int]) -> list[OpenCall]:
+        return [call for call in observe.open_calls() if call.number in numbers]
+
+
+def signal_ranks(calls: Iterable[OpenCall]) -> None:
+    """SIGINT to the ranks that owe an answer to any of these calls."""
+    by_mesh: dict[str, list[dict[str, int]]] = {}
+    for call in calls:
+        by_mesh.setdefault(call.mesh_uid, []).extend(call.owing)
+    for mesh in observe.meshes():
+        points = by_mesh.get(mesh.uid)
+        if points:
+            ranks = [r for r, p in enumerate(mesh.extent.points()) if dict(p) in points]
+            observe.interrupt_procs(mesh, ranks)
+
+
+def cancelled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
+    """One line: what was taken back, and what does not react."""
+    done = [f"{what(call)} on {count(owed(call), 'rank', 'ranks')}" for call in folded(asked)]
+    text = f"monarch: interrupted; cancelled {', '.join(done)}"
+    if not left:
+        return text
+    return f"{text}. Still running: {running(left)}. Press stop again to send these ranks SIGINT"
+
+
+def signalled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
+    """One line: who was signalled, and who still does not react."""
+    text = f"monarch: sent SIGINT to {running(asked)}"
+    if not left:
+        return f"{text}; all have ended what they did"
+    return f"{text}. Still running: {running(left)}. Press stop again to see how to kill them"
+
+
+def offer_text(left: Sequence[OpenCall]) -> str:
+    """One line: what ends them for good, and what that costs."""
+    meshes = dict.fromkeys(call.mesh for call in left)
+    kill = "` or `".join(f"%monarch kill {mesh}" for mesh in meshes)
+    return (
+        f"monarch: {running(left)} can't be interrupted. `{kill}` ends the processes of the mesh, "
+        "and with them the state of all its actors"
+    )
+
+
+def folded(calls: Iterable[OpenCall]) -> list[OpenCall]:
+    """One call for each endpoint of a mesh that was called: with the most ranks of those."""
+    found: dict[tuple[str, str, str], OpenCall] = {}
+    for call in calls:
+        key = (call.mesh_uid, call.actor, call.endpoint)
+        if key not in found or owed(call) > owed(found[key]):
+            found[key] = call
+    return list(found.values())
+
+
+def owed(call: OpenCall) -> int:
+    """How many ranks had not answered."""
+    return len(call.owing)
+
+
+def what(call: OpenCall) -> str:
+    """`Trainer.step`; a cell on ranks by what the user has written."""
+    return "the cell" if is_cell(call) else f"{call.actor_class}.{call.endpoint}"
+
+
+def is_cell(call: OpenCall) -> bool:
+    """Whether this is `%%monarch on`."""
+    return (call.actor_class, call.endpoint) == ("Cell", "run")
+
+
+def running(calls: Iterable[OpenCall]) -> str:
+    """`Trainer.step on workers[gpus=3,5]`."""
+    return ", ".join(f"{what(call)} on {_where(call)}" for call in folded(calls))
+
+
+def _where(call: OpenCall) -> str:
+    ranks = name_ranks(call.owing)
+    return f"{call.mesh}[{ranks}]" if ranks else call.mesh
+
+
+def _wake_socket(kernel: Any) -> Any:
+    """The writing end of what wakes the kernel's loop, or None where that is not to be had."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    loop = getattr(getattr(kernel, "io_loop", None), "asyncio_loop", None)
+    return getattr(loop, "_csock", None)

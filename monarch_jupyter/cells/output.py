@@ -1,0 +1,270 @@
+"""What ranks print, brought into the running cell.
+
+Runs in: the kernel. Lines arrive on the runtime's IO thread, which only queues them; one thread of
+ours folds equal lines of different ranks and writes them, with the cell that runs as their parent.
+A line waits for its like from other ranks for `HOLD` seconds at most.
+Owns: that thread, and the subscription to the runtime, from `start` until `close`.
+Invariants: every line goes to the store, and then to its cell, exactly once, those of one rank in
+its order. A cell that has shown `MOST` lines shows no more, and says how many more there are.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from monarch import observe
+from monarch.observe import OutputLine
+from monarch_jupyter.lines.folding import Fold, OutputFolder, reset_colours
+from monarch_jupyter.lines.log_store import LogStore
+from monarch_jupyter.lines.rewritten import UnfinishedLines
+from monarch_jupyter.meshes.rank_names import name_ranks
+
+HOLD = 0.15
+"""Seconds that a line waits for its like from other ranks; longer folds more, but shows later."""
+FLUSH_TIMEOUT = 5.0
+MOST = 2000
+"""Lines that one cell shows; a page with many more is slow to scroll, and slow to load again."""
+
+
+class CellOutput(Protocol):
+    """The streams of cells, told apart by origin. Called on the output thread only."""
+
+    def write(self, stream: str, text: str, origin: int) -> None:
+        """Append text to `stdout` or `stderr` of that cell."""
+        ...
+
+    def show(self, what: str, text: str, origin: int) -> None:
+        """Put text in the place of what that cell has shown under this name; "": take it away."""
+        ...
+
+
+class StandardStreams:
+    """Lines go to this process's own streams, as they do outside a notebook."""
+
+    def write(self, stream: str, text: str, origin: int) -> None:
+        target = sys.stderr if stream == "stderr" else sys.stdout
+        target.write(text)
+        target.flush()
+
+    def show(self, what: str, text: str, origin: int) -> None:
+        """A terminal can't change what it has shown; what is whole comes as lines."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line of the notebook's own."""
+
+    text: str
+    origin: int
+
+
+@dataclass(frozen=True)
+class CellEnded:
+    """Said behind the lines of the cell."""
+
+    origin: int
+
+
+class OutputRouter:
+    """Writes what ranks print, tagged by rank."""
+
+    def __init__(
+        self,
+        target: CellOutput,
+        store: LogStore | None = None,
+        most: int | None = None,
+        origin_now: Callable[[], int] = lambda: 0,
+        overflow: Callable[[int], None] = lambda origin: None,
+        unfold: Callable[[int], None] = lambda origin: None,
+    ) -> None:
+        """`most`: lines that a cell shows, None for all; `origin_now`: that of the running cell.
+
+        On the output thread: `overflow` is called once with the origin of a cell that may show no
+        more, `unfold` when a cell has ended in which lines of several ranks were shown as one, and
+        when more of them came late.
+        """
+        self._target = target
+        self._store = store
+        self._most = most
+        self._origin_now = origin_now
+        self._overflow = overflow
+        self._unfold = unfold
+        # Origins with lines that were folded since they were unfolded last, and of cells that have
+        # ended: what is shown while one runs would close again at each update.
+        self._folded: set[int] = set()
+        self._ended: set[int] = set()
+        self._unfinished = UnfinishedLines()
+        # By origin: lines that were shown; those that were not, and of which mesh the last was.
+        self._shown: dict[int, int] = {}
+        self._hidden: dict[int, tuple[int, str]] = {}
+        self._hidden_news: set[int] = set()
+        self._overflown: set[int] = set()
+        # Lines of ranks, a line of the notebook's own, the end of a cell, or what is to be called
+        # when all before it is written; None ends the thread.
+        self._arrived: queue.SimpleQueue[
+            Sequence[OutputLine] | Said | CellEnded | Callable[[], None] | None
+        ] = queue.SimpleQueue()
+        self._folder = OutputFolder()
+        self._thread = threading.Thread(target=self._run, name="monarch-output", daemon=True)
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Take lines from now on."""
+        self._thread.start()
+        self._unsubscribe = observe.on_output(self._arrived.put, self._arrived.put)
+
+    def say(self, text: str) -> None:
+        """Write a line of the notebook's own on stderr, after what ranks wrote; any thread."""
+        self._arrived.put(Said(text, self._origin_now()))
+
+    def flush(self) -> None:
+        """Return when all that ranks wrote before the answers received so far stands in the cell.
+
+        Bounded by `FLUSH_TIMEOUT` seconds: a rank that can't be asked must not hold the cell.
+        """
+        try:
+            observe.flush_output(timeout=FLUSH_TIMEOUT)
+        except TimeoutError as error:
+            self.say(f"monarch: what ranks wrote may come late: {error}")
+        self.drain()
+
+    def drain(self) -> None:
+        """Return when all lines that have arrived are written."""
+        written = threading.Event()
+        self._arrived.put(written.set)
+        if self._thread.is_alive():
+            written.wait(FLUSH_TIMEOUT)
+
+    def cell_ended(self) -> None:
+        """The cell that runs has written all; returns when its lines are there by rank, too."""
+        self._arrived.put(CellEnded(self._origin_now()))
+        self.drain()
+
+    def close(self) -> None:
+        """Write what is held, take no more lines, end the thread. Idempotent."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+            self._arrived.put(None)
+            self._thread.join()
+
+    def _run(self) -> None:
+        deadline: float | None = None
+        while True:
+            try:
+                wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+                item = self._arrived.get(timeout=wait)
+            except queue.Empty:
+                self._write_all()
+                deadline = None
+                continue
+            if not (item is None or callable(item) or isinstance(item, Said | CellEnded)):
+                self._take(item)
+                if not (len(self._folder) or self._unfinished.changed or self._hidden_news):
+                    deadline = None
+                elif deadline is None:
+                    deadline = time.monotonic() + HOLD
+                continue
+            self._write_all()
+            deadline = None
+            if item is None:
+                return
+            if isinstance(item, Said):
+                self._target.write("stderr", f"{item.text}\n", item.origin)
+            elif isinstance(item, CellEnded):
+                self._ended.add(item.origin)
+                self._unfold_ended()
+            else:
+                item()
+
+    def _take(self, lines: Sequence[OutputLine]) -> None:
+        self._unfinished.add(line for line in lines if line.shown)
+        whole = [_as_shown(line) for line in lines if line.whole]
+        if self._store is not None:
+            self._store.add(whole)
+        self._folder.add(line for line in whole if line.shown)
+        self._write(self._folder.take_complete(ranks_of))
+
+    def _write_all(self) -> None:
+        self._write(self._folder.take_all())
+        self._unfinished.end(mesh.uid for mesh in observe.meshes())
+        several = len(observe.meshes()) > 1
+        for origin, folds in self._unfinished.take_changed().items():
+            lines = [f"{tag(fold, several)} {fold.text}" for fold in folds]
+            self._target.show("unfinished", "\n".join(lines), origin)
+        for origin in sorted(self._hidden_news):
+            self._target.show("hidden", hidden_text(*self._hidden[origin]), origin)
+            if origin not in self._overflown:
+                self._overflown.add(origin)
+                self._overflow(origin)
+        self._hidden_news.clear()
+        self._unfold_ended()
+
+    def _unfold_ended(self) -> None:
+        for origin in sorted(self._folded & self._ended):
+            self._folded.discard(origin)
+            # A cell with more lines than it may show has a view of all, which takes them apart.
+            if origin not in self._overflown:
+                self._unfold(origin)
+
+    def _write(self, folds: Sequence[Fold]) -> None:
+        several = len(observe.meshes()) > 1 if folds else False
+        # Neighbours on one stream go out together: one message to the page in place of many.
+        pending: list[str] = []
+        for number, fold in enumerate(folds):
+            if self._may_show(fold):
+                pending.append(f"{tag(fold, several)} {reset_colours(fold.text)}\n")
+                if len(fold.points) > 1:
+                    self._folded.add(fold.origin)
+            after = folds[number + 1] if number + 1 < len(folds) else None
+            if pending and (after is None or _place(after) != _place(fold)):
+                self._target.write(fold.stream, "".join(pending), fold.origin)
+                pending.clear()
+
+    def _may_show(self, fold: Fold) -> bool:
+        shown = self._shown.get(fold.origin, 0)
+        if self._most is None or shown < self._most:
+            self._shown[fold.origin] = shown + 1
+            return True
+        before, _ = self._hidden.get(fold.origin, (0, ""))
+        self._hidden[fold.origin] = (before + len(fold.points), fold.mesh)
+        self._hidden_news.add(fold.origin)
+        return False
+
+
+def _as_shown(line: OutputLine) -> OutputLine:
+    if "\r" not in line.text and "\x1b" not in line.text:
+        return line
+    return OutputLine(
+        line.mesh, line.mesh_uid, line.rank, line.point, line.stream, observe.as_shown(line.text),
+        line.origin, shown=line.shown,
+    )  # fmt: skip
+
+
+def _place(fold: Fold) -> tuple[str, int]:
+    return fold.stream, fold.origin
+
+
+def hidden_text(number: int, mesh: str) -> str:
+    """What a cell says that has shown as many lines as it may."""
+    return (
+        f"monarch: {number:,} more lines are not shown here; `%monarch logs {mesh}` has every one"
+    )
+
+
+def tag(fold: Fold, several: bool) -> str:
+    """`[gpus=0..7]`; with the name of the mesh where that is not clear."""
+    ranks = name_ranks(fold.points)
+    named = fold.mesh if several or not ranks else ""
+    return f"[{' '.join(part for part in (named, ranks) if part)}]"
+
+
+def ranks_of(mesh_uid: str) -> int | None:
+    """How many ranks a mesh has, while it lives."""
+    return next((len(mesh) for mesh in observe.meshes() if mesh.uid == mesh_uid), None)

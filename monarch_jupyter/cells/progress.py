@@ -1,0 +1,163 @@
+"""Shows how far the slow work of a cell is: calls, spawning, pulls.
+
+Runs in: the kernel. `begin` and `end` on the main thread, as a cell does; one thread of ours looks
+and shows.
+Owns: that thread, from `start` until `close`, and the view of the cell that runs.
+Invariants: nothing is shown for work that is under way for less than `bars.AFTER` seconds; what was
+shown is taken away when that is done or its cell has ended. Where no page says that it shows the
+view, HTML takes its place, and is put there anew as the work goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from monarch import observe
+from monarch_jupyter.protocol.bars import Bar, bars_html, bars_of, bars_text, keys_of
+
+if TYPE_CHECKING:
+    from monarch_jupyter.widgets.progress import ProgressBars
+
+EVERY = 0.5
+"""Seconds between two looks, and so between two updates."""
+UNHEARD = 2
+"""Looks that a page has to say that it shows the view."""
+
+
+class Shows(Protocol):
+    """Puts a mime bundle into a cell, or in the place of one that has this `display_id`."""
+
+    def __call__(
+        self, data: dict[str, Any], origin: int, *, display_id: str, update: bool
+    ) -> None: ...
+
+
+class Progress:
+    """Shows the bars of the cell that runs; `view` makes the widget of some, or gives None."""
+
+    def __init__(
+        self,
+        show: Shows,
+        origin_now: Callable[[], int],
+        view: Callable[[list[Bar]], ProgressBars | None],
+    ) -> None:
+        self._show = show
+        self._origin_now = origin_now
+        self._view = view
+        # Guarded by _changed: the cell that runs.
+        self._changed = threading.Condition()
+        self._cell: _Cell | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="monarch-progress", daemon=True)
+
+    def start(self) -> None:
+        """Look at cells from now on."""
+        self._thread.start()
+
+    def begin(self) -> None:
+        """A cell begins."""
+        if threading.current_thread() is threading.main_thread():
+            self._set(_Cell(self._show, self._view, self._origin_now()))
+
+    def end(self) -> None:
+        """It has ended."""
+        if threading.current_thread() is threading.main_thread():
+            self._set(None)
+
+    def close(self) -> None:
+        """End the thread. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._cell = None
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _set(self, cell: _Cell | None) -> None:
+        with self._changed:
+            self._cell = cell
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._cell is not None)
+                cell = self._cell
+            if cell is None:
+                return
+            while self._goes_on(cell):
+                cell.look()
+            cell.end()
+
+    def _goes_on(self, cell: _Cell) -> bool:
+        with self._changed:
+            return not self._changed.wait_for(lambda: self._cell is not cell, timeout=EVERY)
+
+
+class _Cell:
+    """One cell: what was under way before it, and what of it is shown. On the thread of bars."""
+
+    def __init__(
+        self, show: Shows, view: Callable[[list[Bar]], ProgressBars | None], origin: int
+    ) -> None:
+        self._show = show
+        self._make_view = view
+        self._origin = origin
+        self._since = observe.newest_call()
+        self._others = {one.uid for one in observe.starting()}
+        self._began: dict[str, float] = {}
+        self._place = uuid.uuid4().hex
+        self._shown: dict[str, Any] | None = None
+        self._view: ProgressBars | None = None
+        self._looks = 0  # since the view was made
+
+    def look(self) -> None:
+        """Show what is under way now."""
+        now = time.monotonic()
+        calls = observe.open_calls(self._since)
+        starting = [one for one in observe.starting() if one.uid not in self._others]
+        pulls = observe.open_pulls()
+        keys = keys_of(calls, starting, pulls)
+        self._began = {key: self._began.get(key, now) for key in keys}
+        bars = bars_of(calls, starting, self._began, now, pulls)
+        if not bars:
+            self.end()
+            return
+        if self._shown is None or self._shown == _NOTHING:
+            self._view, self._looks = self._make_view(bars), 0
+            widget = {} if self._view is None else self._view.bundle()
+            self._put({**widget, **_static(bars, now)})
+            return
+        self._looks += 1
+        if self._view is not None and (self._view.is_shown or self._looks <= UNHEARD):
+            self._view.update(bars)
+        else:
+            self._close_view()
+            self._put(_static(bars, now))
+
+    def end(self) -> None:
+        """Take away what is shown."""
+        if self._shown is not None:
+            self._put(_NOTHING)
+        self._close_view()
+
+    def _close_view(self) -> None:
+        view, self._view = self._view, None
+        if view is not None:
+            view.close()
+
+    def _put(self, data: dict[str, Any]) -> None:
+        if data != self._shown:
+            made, self._shown = self._shown is not None, data
+            self._show(data, self._origin, display_id=self._place, update=made)
+
+
+_NOTHING: dict[str, Any] = {"text/plain": ""}
+
+
+def _static(bars: list[Bar], now: float) -> dict[str, Any]:
+    return {"text/plain": bars_text(bars, now), "text/html": str(bars_html(bars, now))}

@@ -1,0 +1,1 @@
+"""Paused ranks in the notebook and in JupyterLab's debugger."""

@@ -1,0 +1,335 @@
+"""JupyterLab's own debugger, on ranks: it asks the kernel, and what is about ranks goes to them.
+
+Runs in: the kernel. `start` and `stop` on any thread but that of the control channel, and block;
+all else on that thread's loop, where ipykernel answers what the page asks its debugger.
+Owns: the bridge to the ranks; the place of ipykernel's debugger in front of the page.
+Invariants: ipykernel's own debugger begins and ends with the page's, as without us, and has no
+breakpoints while ranks are debugged; afterwards it has those of the page again; each question of
+the page is answered once, and a question to ranks that have gone is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar, cast
+
+from monarch.actor import ActorMesh, ProcMesh
+from monarch.debug import Bridge, open_bridge
+from monarch_jupyter.debugger.lab_focus import Focus
+from monarch_jupyter.errors import CommandError
+
+logger = logging.getLogger("monarch.jupyter.debugger")
+Message: TypeAlias = "dict[str, Any]"
+T = TypeVar("T")
+BEGIN_S = 60.0
+STEP_S = 2.0  # after which a step that goes on leaves the page to another rank that stands still
+# What ranks are asked instead of the kernel.
+FOR_RANKS = frozenset(
+    (
+        "setBreakpoints", "setExceptionBreakpoints", "setFunctionBreakpoints", "stackTrace",
+        "scopes", "evaluate", "setVariable", "setExpression", "continue", "next", "stepIn",
+        "stepOut", "pause", "threads", "exceptionInfo", "completions", "stepInTargets",
+    )
+)  # fmt: skip
+STEPS = frozenset(("next", "stepIn", "stepOut"))
+NO_DEBUGGER = (
+    "this kernel has no debugger: pip install debugpy where it runs, and restart it; "
+    "`%monarch debug NAME` needs none"
+)
+
+
+class LabDebugger:
+    """Stands in front of one kernel's debugger while ranks are debugged."""
+
+    def __init__(self, kernel: Any, over: Callable[[str], None]) -> None:
+        """`over` is told on any thread why a session has ended that nobody has ended here."""
+        if getattr(kernel, "debugger", None) is None:
+            raise CommandError(NO_DEBUGGER)
+        self._kernel = kernel
+        self._debugger = kernel.debugger
+        self._loop: asyncio.AbstractEventLoop = kernel.control_thread.io_loop.asyncio_loop
+        self._ask_kernel: Callable[[Message], Awaitable[Message]] = self._debugger.process_request
+        self._in_turn = asyncio.Lock()  # ipykernel takes the next answer for that to its question
+        self._over = over
+        self._bridge: Bridge | None = None
+        self._number = 0
+        self._open: dict[int, asyncio.Future[Message]] = {}
+        self._breakpoints: dict[str, list[Message]] = {}
+        self._sources: dict[str, int] = {}
+        self._focus = Focus()
+        self._initialized = asyncio.Event()
+        self._late: asyncio.TimerHandle | None = None
+
+    @property
+    def bridge(self) -> Bridge | None:
+        """The session with ranks."""
+        return self._bridge
+
+    def start(self, mesh: ProcMesh | ActorMesh) -> None:
+        """Debug these ranks.
+
+        Raises:
+            DebugError: some of them have no debugger; it says why.
+        """
+        bridge = open_bridge(mesh, self._said)
+        self._bridge = bridge
+        try:
+            self._on_loop(self._begin())
+        except BaseException:
+            bridge.close()
+            self._bridge = None
+            raise
+
+    def stop(self) -> None:
+        """Debug the kernel again; what stood still goes on. Idempotent."""
+        bridge, self._bridge = self._bridge, None
+        if bridge is not None:
+            bridge.close()
+            self._on_loop(self._end())
+
+    # --- on the loop of the control channel -------------------------------------------------------
+
+    async def _begin(self) -> None:
+        for command, arguments in (
+            (
+                "initialize",
+                {"clientID": "jupyterlab", "adapterID": "monarch", "pathFormat": "path"},
+            ),
+            ("attach", {}),
+        ):
+            answer = await self._ask_ranks(command, arguments)
+            if not answer.get("success"):
+                raise CommandError(f"the ranks' debugger: {answer.get('message')}")
+        await self._initialized.wait()
+        if self._debugger.is_started:
+            self._breakpoints = {
+                path: list(found) for path, found in self._debugger.breakpoint_list.items() if found
+            }
+            for path in self._breakpoints:
+                await self._set_in_kernel(path, [])
+        for path, found in self._breakpoints.items():
+            await self._ask_ranks("setBreakpoints", _breakpoints(path, found))
+        await self._ask_ranks("configurationDone", {})
+        self._debugger.process_request = self.process_request
+
+    async def _end(self) -> None:
+        self._debugger.process_request = self._ask_kernel
+        if self._late is not None:
+            self._late.cancel()
+        for waits in self._open.values():
+            waits.set_result({"success": False, "message": "these ranks are debugged no more"})
+        self._open.clear()
+        shown = self._focus.shown
+        self._focus = Focus()
+        if shown is not None:
+            body = {"threadId": shown, "allThreadsContinued": True}
+            self._publish({"type": "event", "event": "continued", "seq": 0, "body": body})
+        if self._debugger.is_started:
+            for path, found in self._breakpoints.items():
+                await self._set_in_kernel(path, found)
+
+    async def process_request(self, message: Message) -> Message:
+        """What the page asks the kernel's debugger."""
+        command = str(message.get("command"))
+        if self._bridge is None:
+            return await self._kernels(message)
+        stands = self._focus.shown is not None
+        if command == "disconnect":
+            threading.Thread(target=self.stop, name="monarch-debug-end", daemon=True).start()
+            return await self._kernels(message)
+        if command == "debugInfo":
+            return self._with_ours(await self._kernels(message))
+        if command == "source":
+            return await self._source(message)
+        if stands and command == "richInspectVariables":
+            return await self._rich(message)
+        if command in FOR_RANKS or (stands and command == "variables"):
+            return await self._of_ranks(message, command)
+        return await self._kernels(message)
+
+    async def _kernels(self, message: Message) -> Message:
+        async with self._in_turn:
+            return await self._ask_kernel(message)
+
+    async def _of_ranks(self, message: Message, command: str) -> Message:
+        arguments = _part(message, "arguments")
+        if command in STEPS:
+            self._focus.stepped()
+            if self._late is not None:
+                self._late.cancel()
+            self._late = self._loop.call_later(STEP_S, self._show_next)
+        answer = await self._ask_ranks(command, arguments)
+        body = _part(answer, "body")
+        if command == "setBreakpoints" and answer.get("success"):
+            path = str(arguments["source"]["path"])
+            self._breakpoints[path] = list(arguments.get("breakpoints") or ())
+        if command == "variables":
+            accept = self._debugger.accept_variable
+            found = [one for one in body.get("variables", ()) if accept(one["name"])]
+            answer = {**answer, "body": {**body, "variables": found}}
+        for frame in body.get("stackFrames", ()):
+            source = _part(frame, "source")
+            if source.get("sourceReference"):
+                self._sources[str(source.get("path"))] = source["sourceReference"]
+        return {**answer, "request_seq": message.get("seq", 0), "seq": message.get("seq", 0)}
+
+    async def _source(self, message: Message) -> Message:
+        """Text of the kernel's host, or, of a file that is only on that of a rank, from there."""
+        path = str(_part(_part(message, "arguments"), "source").get("path"))
+        reference = self._sources.get(path)
+        if reference is None or _is_file(path):
+            return await self._kernels(message)
+        arguments = {"sourceReference": reference, "source": {"sourceReference": reference}}
+        return await self._of_ranks({**message, "arguments": arguments}, "source")
+
+    async def _rich(self, message: Message) -> Message:
+        """What a variable of a rank looks like: its text, since displays are the kernel's."""
+        asked = _part(message, "arguments")
+        name = str(asked.get("variableName"))
+        arguments = {"expression": name, "frameId": asked.get("frameId"), "context": "clipboard"}
+        answer = await self._ask_ranks("evaluate", arguments)
+        text = str(_part(answer, "body").get("result", ""))
+        return {
+            "type": "response", "command": "richInspectVariables",
+            "request_seq": message.get("seq", 0), "success": bool(answer.get("success")),
+            "body": {"data": {"text/plain": text}, "metadata": {}},
+        }  # fmt: skip
+
+    def _with_ours(self, answer: Message) -> Message:
+        body = dict(_part(answer, "body"))
+        body["breakpoints"] = [
+            {"source": path, "breakpoints": found} for path, found in self._breakpoints.items()
+        ]
+        shown = self._focus.shown
+        body["stoppedThreads"] = [] if shown is None else [shown]
+        body["copyToGlobals"] = False  # a rank's variables are not the notebook's
+        return {**answer, "body": body}
+
+    async def _set_in_kernel(self, path: str, found: list[Message]) -> None:
+        self._number += 1
+        asked = {"type": "request", "seq": self._number, "command": "setBreakpoints",
+                 "arguments": _breakpoints(path, found)}  # fmt: skip
+        await self._kernels(asked)
+
+    async def _ask_ranks(self, command: str, arguments: Message) -> Message:
+        bridge = self._bridge
+        if bridge is None:
+            return {"type": "response", "command": command, "success": False, "body": {},
+                    "message": "these ranks are debugged no more"}  # fmt: skip
+        self._number += 1
+        number = self._number
+        waits = self._open[number] = self._loop.create_future()
+        bridge.said({"type": "request", "seq": number, "command": command, "arguments": arguments})
+        return await waits
+
+    # --- what ranks say ---------------------------------------------------------------------------
+
+    def _said(self, message: Message) -> None:
+        """Any thread."""
+        self._loop.call_soon_threadsafe(self._hear, message)
+
+    def _hear(self, message: Message) -> None:
+        if message["type"] == "response":
+            waits = self._open.pop(message["request_seq"], None)
+            if waits is not None and not waits.done():
+                waits.set_result(message)
+            return
+        event, body = message["event"], message["body"]
+        if event == "initialized":
+            self._initialized.set()
+        elif event == "stopped":
+            self._show(self._focus.stopped(message))
+        elif event == "continued":
+            self._show(self._focus.continued(message))
+        elif event == "thread" and body.get("reason") == "exited":
+            self._show(self._focus.gone(int(body["threadId"])))
+        elif event == "output" and body.get("category") == "important":
+            self._over(str(body.get("output", "")).rstrip())
+        elif event == "terminated" and self._bridge is not None:
+            threading.Thread(target=self.stop, name="monarch-debug-end", daemon=True).start()
+
+    def _show_next(self) -> None:
+        self._show(self._focus.overdue())
+
+    def _show(self, events: list[Message]) -> None:
+        for event in events:
+            self._publish(event)
+
+    def _publish(self, event: Message) -> None:
+        self._kernel._publish_debug_event(event)  # as ipykernel does with its own
+
+    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(BEGIN_S)
+
+
+def _is_file(path: str) -> bool:
+    return Path(path).is_file()
+
+
+def _part(message: Message, name: str) -> Message:
+    """An object in a message; empty where there is none."""
+    found: Any = message.get(name)
+    return cast(Message, found) if isinstance(found, dict) else {}
+
+
+def _breakpoints(path: str, found: list[Message]) -> Message:
+    return {"source": {"path": path}, "breakpoints": found, "sourceModified": False}
+
+
+_here: LabDebugger | None = None
+_lock = threading.Lock()
+
+
+def debug_in_lab(mesh: ProcMesh | ActorMesh, over: Callable[[str], None]) -> str:
+    """Have JupyterLab's debugger debug these ranks; one line that says so.
+
+    Raises:
+        CommandError: it cannot, and why.
+    """
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    kernel = getattr(shell, "kernel", None)
+    if kernel is None:
+        raise CommandError("there is no page here; `monarch debug --dap` is for other editors")
+    global _here
+    stop_debugging_in_lab()
+    with _lock:
+        debugger = LabDebugger(kernel, over)
+        debugger.start(mesh)
+        _here = debugger
+    assert debugger.bridge is not None
+    names = [one.name for one in debugger.bridge.ranks]
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return (
+        f"JupyterLab's debugger is on {names[0]}{more}: turn it on with the bug at the top right, "
+        "set breakpoints beside the lines of cells; `%monarch debug --lab off` ends it"
+    )
+
+
+def stop_debugging_in_lab() -> None:
+    """Have it debug the kernel again. Idempotent."""
+    global _here
+    with _lock:
+        debugger, _here = _here, None
+    if debugger is not None:
+        debugger.stop()
+
+
+def debugged_in_lab() -> Bridge | None:
+    """The session with ranks that JupyterLab's debugger has; None: it debugs the kernel."""
+    return None if _here is None else _here.bridge
+
+
+def ranks_debugged_in_lab() -> dict[str, tuple[int, ...]]:
+    """The ranks that JupyterLab's debugger is on, by uid of their mesh."""
+    bridge = debugged_in_lab()
+    found: dict[str, tuple[int, ...]] = {}
+    for one in () if bridge is None else bridge.ranks:
+        uid = f"{one.mesh:x}"
+        found[uid] = (*found.get(uid, ()), one.rank)
+    return found

@@ -1,0 +1,202 @@
+"""Pauses as the notebook tells of them, and a console through `input()`.
+
+Runs in: the kernel. Pauses are heard on the thread that receives; a thread of ours tells of them, a
+moment later, so that ranks which stop in one place are told together.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol
+
+from monarch import observe
+from monarch.debug import IN_EDITOR, Console, DebugError, WaitingRank
+from monarch.observe import CodePlace, RankPaused
+from monarch_jupyter.meshes.rank_names import name_point, name_ranks
+from monarch_jupyter.rendering.cell_names import place_text, with_cell_names
+from monarch_jupyter.rendering.units import count
+
+TOGETHER = 0.2
+"""Seconds for which a pause waits for the next one."""
+LATEST = 1.0
+"""Seconds after which pauses are told of, though others may follow."""
+MOST_VIEWS = 50
+"""Views that are kept up to date; older ones stay as they are."""
+
+
+Key = tuple[str, int, int]
+Groups = Sequence[Sequence[RankPaused]]
+"""What waits, those together that stand in one place."""
+
+
+class Shown(Protocol):
+    """A view of what waits, in a cell."""
+
+    def update(self, waits: Groups) -> None:
+        """These wait now."""
+        ...
+
+
+Show = Callable[[Groups, str, int], "Shown | None"]
+"""Tells of pauses in the cell of that number, with the line that says all: for good, or in a view
+that is kept up to date."""
+
+
+@dataclass
+class _View:
+    shown: Shown
+    cell: int
+    keys: set[Key]
+
+
+class PauseNotices:
+    """Tells once of each thread that it waits, from construction until `close`."""
+
+    def __init__(self, show: Show, cell_now: Callable[[], int]) -> None:
+        self._show = show
+        self._cell_now = cell_now
+        self._heard: queue.SimpleQueue[RankPaused | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._told: set[Key] = set()
+        self._paused: dict[Key, RankPaused] = {}
+        self._views: list[_View] = []
+        self._end = observe.on_change(self._changed)
+
+    def close(self) -> None:
+        """Say nothing more. Idempotent."""
+        self._end()
+        if self._thread is not None:
+            self._heard.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _changed(self, change: object) -> None:
+        if not isinstance(change, RankPaused):
+            return
+        key = _key(change)
+        if change.why == IN_EDITOR:  # who debugs it there sees it there
+            given = [one for one in self._paused if one[:2] == key[:2]]
+            for one in given:
+                del self._paused[one]
+            if given:
+                self._heard.put(change)
+            return
+        if change.paused:
+            self._paused[key] = change
+        else:
+            self._paused.pop(key, None)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="monarch-pauses", daemon=True)
+            self._thread.start()
+        self._heard.put(change)
+
+    def _run(self) -> None:
+        while True:
+            heard = self._heard.get()
+            until = monotonic() + LATEST
+            with suppress(queue.Empty):
+                while heard is not None and (left := until - monotonic()) > 0:
+                    heard = self._heard.get(timeout=min(TOGETHER, left))
+            self._tell(dict(self._paused))
+            if heard is None:
+                return
+
+    def _tell(self, paused: Mapping[Key, RankPaused]) -> None:
+        # Who was quick has let some of them go on by now; who is stepped is told of already.
+        news = {key: one for key, one in paused.items() if key not in self._told}
+        self._told.update(news)
+        cell = self._cell_now()
+        if news and self._views and self._views[-1].cell == cell:
+            self._views[-1].keys.update(news)  # a cell has one view, however many ranks stop
+            news = {}
+        for view in self._views:
+            view.shown.update(groups_of(paused[key] for key in view.keys & paused.keys()))
+        if news:
+            groups = groups_of(news.values())
+            shown = self._show(groups, "\n".join(map(pause_line, groups)), cell)
+            if shown is not None:
+                self._views = [*self._views, _View(shown, cell, set(news))][-MOST_VIEWS:]
+
+
+def gone_text(rank: WaitingRank, there: Iterable[WaitingRank]) -> str:
+    """What has become of a pause that is none of `there` any more."""
+    place = (rank.mesh_uid, rank.rank)
+    edited = any((o.mesh_uid, o.rank, o.why) == (*place, IN_EDITOR) for o in there)
+    return f"{rank.name} {'is in an editor now' if edited else 'has gone on'}"
+
+
+def _key(change: RankPaused) -> Key:
+    return (change.uid, change.rank, change.session)
+
+
+def groups_of(pauses: Iterable[RankPaused]) -> list[list[RankPaused]]:
+    """Ranks of a mesh that stand in one place together, in the order of the ranks."""
+    groups: dict[tuple[str, str, str, int, str], list[RankPaused]] = {}
+    for one in sorted(pauses, key=lambda one: (one.uid, one.rank, one.session)):
+        key = (one.uid, one.function, one.filename, one.line, one.why)
+        groups.setdefault(key, []).append(one)
+    return list(groups.values())
+
+
+def ranks_text(group: Sequence[RankPaused]) -> str:
+    """`workers[gpus=1..2]`."""
+    named = name_ranks([one.point for one in group])
+    return f"{group[0].mesh}[{named.replace(' ', ', ')}]" if named else group[0].mesh
+
+
+def where_text(group: Sequence[RankPaused]) -> str:
+    """`Trainer.step, Cell In[3], line 7`, and what was raised there, if anything was."""
+    first = group[0]
+    why = "" if first.why in ("breakpoint", "break", "step") else f": {first.why}"
+    return place_text(CodePlace(first.function, first.filename, first.line)) + why
+
+
+def pause_line(group: Sequence[RankPaused]) -> str:
+    """`monarch: 2 ranks wait at a breakpoint in Trainer.step, Cell In[3], line 7: ...`."""
+    first = group[0]
+    at = {"breakpoint": "at a breakpoint", "break": "since it was broken into", "step": "at a step"}
+    what = at.get(first.why, f"where it raised {first.why}")
+    verb = "waits" if len(group) == 1 else "wait"
+    point = name_point(first.point)
+    one = f"{first.mesh}[{point.replace(' ', ', ')}]" if point else first.mesh
+    place = place_text(CodePlace(first.function, first.filename, first.line))
+    return (
+        f"monarch: {count(len(group), 'rank')} {verb} {what} in {place}: {ranks_text(group)}. "
+        f"`%monarch debug {one}` opens a console; while this cell runs, `monarch debug` in a "
+        "terminal does"
+    )
+
+
+END = ("detach", "EOF")
+
+
+def talk(
+    console: Console, ask: Callable[[str], str], say: Callable[[str], object], first: str = ""
+) -> None:
+    """Ask for commands and say what comes of them, until the rank goes on or is let go of.
+
+    `ask` is `input`, or like it: it raises EOFError when there is nothing more to be had.
+    """
+    say(with_cell_names(first))
+    with console:
+        while not console.is_over:
+            try:
+                line = ask(console.prompt)
+            except EOFError:
+                break
+            if line.strip() in END and console.prompt.startswith("("):
+                break
+            try:
+                said = console.send(line)
+            except DebugError as error:
+                say(f"{error}\n")
+                break
+            if said:
+                say(with_cell_names(said))
+    where = "has gone on" if console.is_over else "stays paused"
+    say(f"{console.rank.name} {where}\n")

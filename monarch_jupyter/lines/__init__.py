@@ -1,0 +1,1 @@
+"""Lines that ranks print: folded, stored and paged."""

@@ -1,0 +1,126 @@
+"""`%monarch autoreload`: edited modules take effect, in the notebook and on every rank."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
+
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.magics.command import Command, Invocation
+from monarch_jupyter.ranks.autoreload import Autoreload
+from monarch_jupyter.ranks.module_reload import Reload
+
+_shell: Any = None
+_say: Callable[[str], object] | None = None
+_running: Autoreload | None = None
+_every_cell = False
+
+
+def autoreload(on: bool | None = None) -> list[Reload]:
+    """Reload modules of your own that were edited, here and on the ranks of all meshes.
+
+    `True`: before each cell from now on; `False`: no more. Without: once, now; the first time only
+    begins to watch. Returns what was edited, with what prevented it from being loaded here.
+
+    Functions and classes are patched wherever they are held, and actors that live become actors of
+    the new class; their state is kept.
+
+    Raises:
+        CommandError: `True` outside of a notebook.
+    """
+    global _running
+    if on is False:
+        close()
+        return []
+    begins = _running is None
+    if on and _shell is None:
+        raise CommandError(
+            "autoreload on needs the extension, %load_ext monarch_jupyter; in a program call "
+            "autoreload() where edits are to take effect"
+        )
+    if _running is None:
+        _running = Autoreload(_say or _to_stderr)
+    if on:
+        _each_cell(True)
+    return [] if begins else _look()
+
+
+def install(shell: Any, say: Callable[[str], object]) -> None:
+    """Be ready to be turned on in that shell; `say` writes a line into the cell."""
+    global _shell, _say
+    _shell, _say = shell, say
+
+
+def close() -> None:
+    """Turn it off, and end what reloads on ranks. Idempotent."""
+    global _running
+    _each_cell(False)
+    running, _running = _running, None
+    if running is not None:
+        running.close()
+
+
+def restore() -> None:
+    """Undo `install`. Idempotent."""
+    global _shell, _say
+    close()
+    _shell = _say = None
+
+
+def _each_cell(on: bool) -> None:
+    global _every_cell
+    if on != _every_cell and _shell is not None:
+        change = _shell.events.register if on else _shell.events.unregister
+        change("pre_run_cell", _before_cell)
+        _every_cell = on
+
+
+def _before_cell(*_: object) -> None:
+    _look()
+
+
+def _look() -> list[Reload]:
+    assert _running is not None
+    if _shell is None:
+        return _running.look(vars(sys.modules["__main__"]))
+    return _running.look(_shell.user_ns, here=not _ipython_reloads())
+
+
+def _ipython_reloads() -> bool:
+    """Whether IPython's own autoreload is on, which then reloads in this process."""
+    magics = _shell.magics_manager.registry.get("AutoreloadMagics")
+    return bool(getattr(getattr(magics, "_reloader", None), "enabled", False))
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+def _run(invocation: Invocation) -> None:
+    words = invocation.arguments.positionals
+    if len(words) > 1 or (words and words[0] not in ("on", "off", "now")):
+        raise CommandError("autoreload takes on, off or now; `%monarch autoreload on`")
+    if words and words[0] == "now":
+        for one in autoreload():
+            if one.error is None:
+                sys.stdout.write(f"reloaded {one.module}\n")
+        return
+    if words:
+        autoreload(words[0] == "on")
+    state = "on: edited modules are loaded again before each cell" if _every_cell else "off"
+    sys.stdout.write(f"autoreload is {state}\n")
+
+
+def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
+    return [] if words else ["on", "off", "now"]
+
+
+COMMAND = Command(
+    name="autoreload",
+    usage="autoreload [on | off | now]",
+    summary="load edited modules again, here and on all ranks, before each cell; state is kept",
+    run=_run,
+    examples=("%monarch autoreload on",),
+    complete=_complete,
+)

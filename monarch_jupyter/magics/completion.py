@@ -1,0 +1,137 @@
+"""What completes: words after `%monarch`, and the dims of a mesh in a line of code.
+
+Runs in: the kernel, as one of IPython's matchers. It looks names up and evaluates nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import MutableMapping, Sequence
+from typing import Any, cast
+
+from IPython.core import completer
+
+from monarch.actor import ActorMesh, HostMesh, ProcMesh, ValueMesh
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.magics.arguments import Option
+from monarch_jupyter.magics.table import COMMANDS
+from monarch_jupyter.meshes.registry import find_mesh
+
+_MAGIC = re.compile(r"\s*%?%monarch(?P<rest>\s.*)\Z")
+_INSIDE = re.compile(r"(?P<name>[^\s\[\],]+)\[(?P<inside>[^\[\]]*)\Z")
+_CALL = re.compile(r"(?P<name>[A-Za-z_]\w*)\.(?:slice|split|rename)\((?P<inside>[^()]*)\Z")
+_LAST = re.compile(r"[^\s,\[]*\Z")
+
+Completions = tuple[str, list[str]]
+"""The piece of text that is to be replaced, and what with."""
+
+
+class Completion:
+    """The matcher in one shell, from `install` until `restore`."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._matchers: list[Any] = shell.Completer.custom_matchers
+        self._matcher = self._as_matcher()
+
+    def install(self) -> None:
+        """Be asked beside IPython's own matchers."""
+        self._matchers.append(self._matcher)
+
+    def restore(self) -> None:
+        """Be asked no more. Idempotent."""
+        if self._matcher in self._matchers:
+            self._matchers.remove(self._matcher)
+
+    def _as_matcher(self) -> Any:
+        def monarch(context: Any) -> dict[str, Any]:
+            return self._match(context)
+
+        return cast("Any", completer).context_matcher()(monarch)
+
+    def _match(self, context: Any) -> dict[str, Any]:
+        text, namespace = context.text_until_cursor, self._shell.user_ns
+        found = complete_magic(text, namespace)
+        # In a line of ours nothing of Python is meant; in a line of code both are.
+        ours = found is not None
+        begun, words = found or complete_dims(text, namespace) or ("", [])
+        return {
+            "completions": [
+                completer.SimpleCompletion(text=word, type="monarch") for word in words
+            ],
+            "matched_fragment": begun,
+            "suppress": ours,
+            "ordered": True,
+        }
+
+
+def complete_magic(text: str, namespace: MutableMapping[str, object]) -> Completions | None:
+    """For a line of `%monarch` or `%%monarch`, up to the cursor; None for any other."""
+    match = _MAGIC.match(text)
+    return complete_line(match["rest"], namespace) if match else None
+
+
+def complete_line(text: str, namespace: MutableMapping[str, object]) -> Completions:
+    """For what stands after `%monarch`, up to the cursor."""
+    inside = _INSIDE.search(text)
+    if inside is not None:
+        return _dims_after(inside["inside"], _sizes_by_name(inside["name"], namespace))
+    words = text.split()
+    begun = words.pop() if words and not text.endswith((" ", "\t")) else ""
+    if not words:
+        known = [*COMMANDS, "-h"]
+    elif words[0] in COMMANDS:
+        known = _next_words(words[0], words[1:], namespace)
+    else:
+        known = []
+    return begun, [word for word in known if word.startswith(begun)]
+
+
+def _next_words(
+    name: str, words: Sequence[str], namespace: MutableMapping[str, object]
+) -> list[str]:
+    command = COMMANDS[name]
+    options = {option.name: option for option in command.options}
+    plain: list[str] = []
+    value_of: Option | None = None
+    for word in words:
+        option = options.get(word.partition("=")[0])
+        if value_of is not None:
+            value_of = None
+        elif option is not None:
+            value_of = option if option.takes is not None and "=" not in word else None
+        else:
+            plain.append(word)
+    if value_of is not None:
+        return []  # whatever the user has in mind
+    left = [
+        name
+        for name, option in options.items()
+        if option.repeated or not any(word.partition("=")[0] == name for word in words)
+    ]
+    return [*command.complete(plain, namespace), *left, "-h"]
+
+
+def complete_dims(text: str, namespace: MutableMapping[str, object]) -> Completions | None:
+    """The dims in `workers.slice(`, `split(` and `rename(` of a variable; None elsewhere."""
+    call = _CALL.search(text)
+    if call is None:
+        return None
+    value = namespace.get(call["name"])
+    if not isinstance(value, ActorMesh | HostMesh | ProcMesh | ValueMesh):
+        return None
+    return _dims_after(call["inside"], list(cast("ProcMesh", value).sizes))
+
+
+def _dims_after(inside: str, dims: Sequence[str]) -> Completions:
+    given = {part.partition("=")[0].strip() for part in inside.split(",")[:-1]}
+    found = _LAST.search(inside.split(",")[-1])
+    begun = found[0] if found is not None else ""
+    return begun, [f"{d}=" for d in dims if d not in given and f"{d}=".startswith(begun)]
+
+
+def _sizes_by_name(name: str, namespace: MutableMapping[str, object]) -> list[str]:
+    try:
+        return list(find_mesh(name, namespace).sizes)
+    except CommandError:
+        return []

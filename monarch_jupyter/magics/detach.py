@@ -1,0 +1,42 @@
+"""`%monarch detach`: let go of what is kept, without ending it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from monarch import session
+from monarch.session import SessionError
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.magics.command import Command, Invocation
+
+
+def detach() -> str:
+    """Let go of the session of this kernel: what was kept lives on, the rest ends; its name.
+
+    Raises:
+        CommandError: nothing is kept.
+    """
+    mine = [one.kept_as for one in session.sessions() if one.client_pid == os.getpid()]
+    try:
+        session.detach()
+    except SessionError:
+        raise CommandError(
+            "nothing of this kernel is kept; `%monarch spawn NAME --keep` makes a mesh that is"
+        ) from None
+    return next((name for name in mine if name), "")
+
+
+def _run(invocation: Invocation) -> None:
+    if invocation.arguments.positionals:
+        raise CommandError("detach takes no names: a kernel holds one session")
+    name = detach()
+    sys.stdout.write(f"let go of {name}; it lives on, `%monarch attach {name}` takes it up\n")
+
+
+COMMAND = Command(
+    name="detach",
+    usage="detach",
+    summary="let go of meshes that were spawned with --keep: they live on, the others end",
+    run=_run,
+)

@@ -1,0 +1,35 @@
+"""`%monarch error`: the last error of ranks, with everything that its short form leaves out."""
+
+from __future__ import annotations
+
+import sys
+
+from monarch.actor import ActorError, SupervisionError
+from monarch.observe import fold_failures
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.magics.command import Command, Invocation
+from monarch_jupyter.rendering.failures import whole_text
+
+
+def error() -> str:
+    """The whole text of the last error of ranks that a cell raised: every frame, every rank.
+
+    Raises:
+        CommandError: there was none.
+    """
+    last = getattr(sys, "last_value", None)
+    if not isinstance(last, ActorError | SupervisionError):
+        raise CommandError("no cell has raised an error of ranks since the last other error")
+    return "\n\n".join(whole_text(group) for group in fold_failures(last.failures)) or str(last)
+
+
+def _run(invocation: Invocation) -> None:
+    sys.stdout.write(error() + "\n")
+
+
+COMMAND = Command(
+    name="error",
+    usage="error",
+    summary="the last error of ranks in full: every frame, where each process is, its last words",
+    run=_run,
+)

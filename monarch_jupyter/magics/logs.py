@@ -1,0 +1,154 @@
+"""`%monarch logs`: whole logs of ranks, page by page."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, MutableMapping, Sequence
+from typing import TYPE_CHECKING
+
+from monarch import observe
+from monarch.actor import ValueMesh
+from monarch_jupyter.errors import CommandError, did_you_mean
+from monarch_jupyter.lines.log_store import LogPage, page_text, shared_store
+from monarch_jupyter.magics.arguments import Option
+from monarch_jupyter.magics.command import Command, Invocation
+from monarch_jupyter.meshes.selection import MeshSelection, parse_selection
+
+if TYPE_CHECKING:
+    from monarch_jupyter.widgets.log_view import LogView
+
+PAGE = 100
+NOT_LOADED = "logs are kept from when the extension is loaded: %load_ext monarch_jupyter"
+
+
+def logs(
+    mesh: str,
+    *,
+    ranks: Collection[int] | None = None,
+    grep: str | None = None,
+    tail: int | None = None,
+    page: int | None = None,
+) -> LogPage:
+    """Lines that ranks of a mesh have written since the extension was loaded, in order of arrival.
+
+    The last hundred, the last `tail`, or a `page` of a hundred, 1 being the oldest. `ranks`: of
+    these alone; `grep`: that match this regular expression. A mesh that has ended still has them.
+
+    Raises:
+        CommandError: no such mesh has written anything, no such page, no regular expression.
+    """
+    store = shared_store()
+    if store is None:
+        raise CommandError(NOT_LOADED)
+    if tail is not None and page is not None:
+        raise CommandError("logs takes --tail or --page, not both")
+    if grep is not None:
+        try:
+            re.compile(grep)
+        except re.error as error:
+            raise CommandError(f"--grep {grep} is no regular expression: {error}") from None
+    try:
+        return store.page(
+            mesh, ranks=ranks, grep=grep, page=page, length=PAGE if tail is None else tail
+        )
+    except KeyError:
+        raise CommandError(_nothing_of(mesh, store.names())) from None
+    except IndexError as error:
+        raise CommandError(f"there is no page {page}; the last one is --page {error}") from None
+
+
+def _nothing_of(mesh: str, names: Sequence[str]) -> str:
+    if any(live.name == mesh for live in observe.meshes()):
+        return f"{mesh} has written nothing yet"
+    listed = f"; there is {', '.join(names)}" if names else "; no rank has written anything yet"
+    return f"there are no lines of a mesh '{mesh}'{did_you_mean(mesh, names) or listed}"
+
+
+def log_view(mesh: str) -> LogView:
+    """A view of the lines of a mesh that follows what its ranks write, with pages and a filter.
+
+    Raises:
+        CommandError: the extension is not loaded.
+    """
+    # Widgets are heavy and only a kernel has them; procs import this package without.
+    from monarch_jupyter.page.shared import shared_desk
+    from monarch_jupyter.widgets.log_view import LogView
+
+    store = shared_store()
+    if store is None:
+        raise CommandError(NOT_LOADED)
+    return LogView(shared_desk(), store, mesh=mesh)
+
+
+def _run(invocation: Invocation) -> LogView | None:
+    arguments = invocation.arguments
+    if not arguments.positionals:
+        raise CommandError("logs needs a mesh; for example `%monarch logs workers[gpus=3]`")
+    selection = parse_selection(" ".join(arguments.positionals))
+    if arguments.has("--live"):
+        if len(arguments.options) > 1 or selection.dims:
+            raise CommandError("logs takes --live alone; the view itself has pages and a filter")
+        return log_view(selection.name)
+    ranks = _ranks(selection)
+    for value in arguments.values("--rank"):
+        ranks = {_number("--rank", value, least=0)} | (ranks or set())
+    tail = [_number("--tail", value) for value in arguments.values("--tail")]
+    page = [_number("--page", value) for value in arguments.values("--page")]
+    grep = arguments.values("--grep")
+    found = logs(
+        selection.name,
+        ranks=ranks,
+        grep=grep[0] if grep else None,
+        tail=tail[0] if tail else None,
+        page=page[0] if page else None,
+    )
+    sys.stdout.write(page_text(found, several_pages=_pages(found)) + "\n")
+    return None
+
+
+def _pages(page: LogPage) -> str:
+    pages = -(-page.total // PAGE)
+    return f" (--page 1 to --page {pages} have all)" if page.total > len(page.lines) else ""
+
+
+def _ranks(selection: MeshSelection) -> set[int] | None:
+    if not selection.dims:
+        return None
+    for mesh in observe.meshes():
+        if mesh.name == selection.name:
+            selection.check(mesh.sizes)
+            numbered = ValueMesh(mesh.extent, range(len(mesh)))
+            return set(numbered.slice(**selection.dims).values())
+    raise CommandError(
+        f"{selection.name} has ended, so its dims are not known; name ranks with --rank"
+    )
+
+
+def _number(option: str, value: str, least: int = 1) -> int:
+    if not value.isdecimal() or int(value) < least:
+        raise CommandError(f"{option} {value}: give a whole number from {least} up")
+    return int(value)
+
+
+def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
+    store = shared_store()
+    names = store.names() if store is not None else []
+    return [] if words else names
+
+
+COMMAND = Command(
+    name="logs",
+    usage="logs NAME[dim=A:B, ...] [--rank N] [--grep TEXT] [--tail N | --page N] | --live",
+    summary="what ranks have written, whole: the last hundred lines, or any page of them",
+    run=_run,
+    options=(
+        Option("--live", "a view that follows what ranks write, with pages and a filter"),
+        Option("--rank", "only this rank, counted from 0 through the mesh", "N", True),
+        Option("--grep", "only lines that match this regular expression", "TEXT"),
+        Option("--tail", "so many of the last lines", "N"),
+        Option("--page", "a hundred lines; page 1 has the oldest", "N"),
+    ),
+    examples=("%monarch logs workers --tail 20", "%monarch logs workers[gpus=3] --grep 'loss|nan'"),
+    complete=_complete,
+)

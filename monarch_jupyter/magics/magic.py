@@ -1,0 +1,54 @@
+"""`%monarch` and `%%monarch`: a line of the notebook handed to its subcommand."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.magics.completion import Completion
+from monarch_jupyter.magics.table import run_line
+
+NAME = "monarch"
+
+
+class MonarchMagic:
+    """The magic in one shell, from `install` until `restore`."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell: Any = shell
+        self._completion = Completion(shell)
+
+    def install(self) -> None:
+        """Register the magic and its completion."""
+        self._shell.register_magic_function(self._line, "line", NAME)
+        self._shell.register_magic_function(self._cell, "cell", NAME)
+        self._completion.install()
+
+    def restore(self) -> None:
+        """Take both away. Idempotent."""
+        magics = self._shell.magics_manager.magics
+        magics["line"].pop(NAME, None)
+        magics["cell"].pop(NAME, None)
+        self._completion.restore()
+
+    def _line(self, line: str) -> object:
+        return self._run(line, None)
+
+    def _cell(self, line: str, cell: str) -> object:
+        return self._run(line, cell)
+
+    def _run(self, line: str, cell: str | None) -> object:
+        namespace = self._shell.user_ns
+        number = len(namespace.get("In", [""])) - 1  # the count has moved on to the next cell
+        try:
+            return run_line(line, namespace, cell, number, say=_say)
+        except CommandError as error:
+            raise UsageError(str(error)) from None
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,66 @@
+"""`%monarch show`: the mesh explorer, and the grid of values that a variable holds."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from monarch.actor import ProcMesh, ValueMesh
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.magics.command import Command, Invocation
+from monarch_jupyter.magics.value_grid import followed, value_grid
+from monarch_jupyter.meshes.registry import find_mesh, mesh_names
+from monarch_jupyter.page.shared import shared_desk, shared_publisher
+
+if TYPE_CHECKING:
+    from monarch_jupyter.widgets.explorer import Explorer
+    from monarch_jupyter.widgets.value_grid import ValueGrid
+
+
+def show(mesh: ProcMesh | str | None = None) -> Explorer:
+    """A live view of one mesh, or of all; it updates while cells run.
+
+    Raises:
+        CommandError: there is no such mesh.
+    """
+    # Widgets are heavy and only a kernel has them; procs import this package without.
+    from monarch_jupyter.widgets.explorer import Explorer
+
+    found = find_mesh(mesh) if isinstance(mesh, str) else mesh
+    return Explorer(shared_publisher(), shared_desk(), only=found.uid if found else "")
+
+
+def _run(invocation: Invocation) -> Explorer | ValueGrid:
+    names = invocation.arguments.positionals
+    if len(names) > 1:
+        raise CommandError("show takes one mesh or one variable, or none for all meshes")
+    if not names:
+        return show()
+    name = names[0]
+    values = invocation.namespace.get(name)
+    if isinstance(values, ValueMesh):
+        grid = value_grid(cast("ValueMesh[object]", values), name)
+        followed.add(grid, name, invocation.namespace)
+        return grid
+    return show(find_mesh(name, invocation.namespace))
+
+
+def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
+    if words:
+        return []
+    values = [
+        name
+        for name, value in namespace.items()
+        if isinstance(value, ValueMesh) and not name.startswith("_")
+    ]
+    return [*mesh_names(), *values]
+
+
+COMMAND = Command(
+    name="show",
+    usage="show [NAME]",
+    summary="a live view of the ranks of one mesh, or of all, or of the values in a variable",
+    run=_run,
+    examples=("%monarch show workers", "%monarch show losses"),
+    complete=_complete,
+)

@@ -1,0 +1,177 @@
+"""`%monarch update`: a class that was defined anew, for its actors that live."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+
+from monarch import observe
+from monarch.actor import Actor, ActorError, ActorMesh
+from monarch_jupyter.errors import CommandError, did_you_mean, one_line
+from monarch_jupyter.magics.command import Command, Invocation
+from monarch_jupyter.meshes.stale_classes import changed, old_bases, same_code, used_by
+from monarch_jupyter.rendering.units import count
+
+
+def update(cls: type[Actor]) -> list[ActorMesh]:
+    """Put a class on every live actor of its name: state is kept, no constructor runs.
+
+    Returns the actor meshes that have it now; later calls use it.
+
+    Raises:
+        CommandError: no actor of that name lives, or they can't take it; it says why, and which
+            have it already.
+    """
+    found = meshes_of(cls.__name__)
+    if not found:
+        live = {observe.actor_class_of(mesh).__name__ for mesh in observe.actor_meshes()}
+        listed = f"; there are {', '.join(sorted(live))}" if live else ""
+        near = did_you_mean(cls.__name__, live) or listed
+        raise CommandError(f"no actor of a class {cls.__name__} lives{near}")
+    done: list[ActorMesh] = []
+    for mesh in found:
+        try:
+            observe.update_actors(mesh, cls)
+        except (ValueError, TypeError) as error:
+            raise CommandError(_refused(mesh, str(error), done)) from None
+        except ActorError as error:
+            why = error.failures[0].message if error.failures else str(error)
+            text = f"what they have does not fit the new class: {why}; spawn them again"
+            raise CommandError(_refused(mesh, text, done)) from None
+        _used[observe.callees(mesh).uid] = used_by(cls)
+        done.append(mesh)
+    return done
+
+
+def meshes_of(name: str) -> list[ActorMesh]:
+    """The live actor meshes of a class of that name."""
+    return [m for m in observe.actor_meshes() if observe.actor_class_of(m).__name__ == name]
+
+
+def _refused(mesh: ActorMesh, why: str, done: Sequence[ActorMesh]) -> str:
+    names = ", ".join(observe.callees(other).name for other in done)
+    has = f"; {names} {'has' if len(done) == 1 else 'have'} it already" if done else ""
+    who = observe.callees(mesh)
+    return one_line(f"{who.name} on {who.procs.name} keeps the old code: {why}{has}")
+
+
+class StaleClasses:
+    """Tells once of each class that was defined anew while actors of the old one live.
+
+    So it does of the functions and classes that these use: what they were is noted when a mesh is
+    first seen, after the cell that has spawned it, and when it is updated.
+    """
+
+    def __init__(self) -> None:
+        self._told: set[tuple[int, type]] = set()
+        self._told_of_used: set[tuple[int, str, int]] = set()
+
+    def news(self, namespace: MutableMapping[str, object]) -> Iterable[str]:
+        """A line for each that was not told of yet; one for several of a name, as a cell that was
+        run again leaves them."""
+        said: set[str] = set()
+        meshes = observe.actor_meshes()
+        for uid in _used.keys() - {observe.callees(mesh).uid for mesh in meshes}:
+            del _used[uid]
+        # Spawned again under the same name, it runs the new code, whoever still has the old one.
+        classes: list[type] = [observe.actor_class_of(mesh) for mesh in meshes]
+        current = {
+            (observe.callees(mesh).name, cls.__name__)
+            for mesh, cls in zip(meshes, classes, strict=True)
+            if namespace.get(cls.__name__) is cls
+        }
+        for mesh in meshes:
+            old, who = observe.actor_class_of(mesh), observe.callees(mesh)
+            new = namespace.get(old.__name__)
+            if who.uid not in _used:
+                _used[who.uid] = used_by(old)
+            if new is old:
+                news = self._news_of_used(mesh, _used[who.uid], namespace)
+            elif (who.name, old.__name__) in current:
+                news = None
+            else:
+                news = self._news_of_class(mesh, old, new)
+            if news is not None and news not in said:
+                said.add(news)
+                yield news
+
+    def _news_of_class(self, mesh: ActorMesh, old: type[Actor], new: object) -> str | None:
+        if not isinstance(new, type) or not issubclass(new, Actor):
+            return None
+        who, name = observe.callees(mesh), old.__name__
+        if (who.uid, new) in self._told:
+            return None
+        self._told.add((who.uid, new))
+        if same_code(old, new):
+            return None
+        return (
+            f"monarch: {name} has changed, and {who.name} on {who.procs.name} still runs "
+            f"the old code; `%monarch update {name}` puts the new one there, state kept"
+        )
+
+    def _news_of_used(
+        self, mesh: ActorMesh, before: Mapping[str, object], namespace: Mapping[str, object]
+    ) -> str | None:
+        who = observe.callees(mesh)
+        fresh = {
+            name: value
+            for name, value in changed(before, namespace).items()
+            if (who.uid, name, id(value)) not in self._told_of_used
+        }
+        if not fresh:
+            return None
+        self._told_of_used.update((who.uid, name, id(value)) for name, value in fresh.items())
+        names = " and ".join(filter(None, (", ".join([*fresh][:-1]), [*fresh][-1])))
+        have, ones = ("has", "one") if len(fresh) == 1 else ("have", "ones")
+        cls = who.class_name
+        return (
+            f"monarch: {names} {have} changed, and {who.name} on {who.procs.name}, which uses "
+            f"{'it' if len(fresh) == 1 else 'them'}, still has the old {ones}; "
+            f"`%monarch update {cls}` puts the new {ones} there, state kept"
+        )
+
+
+# By uid of an actor mesh: what its class used of the functions and classes of cells.
+_used: dict[int, Mapping[str, object]] = {}
+
+
+def _run(invocation: Invocation) -> None:
+    names = invocation.arguments.positionals
+    if len(names) != 1:
+        raise CommandError("update takes the name of one actor class; `%monarch update Trainer`")
+    cls = invocation.namespace.get(names[0])
+    if not isinstance(cls, type) or not issubclass(cls, Actor):
+        known = _classes(invocation.namespace)
+        what = "is no actor class" if cls is not None else "is not defined"
+        raise CommandError(f"{names[0]} {what}{did_you_mean(names[0], known)}")
+    for mesh in update(cls):
+        who, ranks = observe.callees(mesh), count(len(mesh), "rank", "ranks")
+        sys.stdout.write(
+            f"{who.name} on {who.procs.name}: {ranks} run the new {cls.__name__}, state kept\n"
+        )
+    for base in old_bases(cls, invocation.namespace):
+        sys.stdout.write(
+            f"{cls.__name__} is still derived from the old {base}: run the cell that defines "
+            f"{cls.__name__}, and update it again\n"
+        )
+
+
+def _classes(namespace: MutableMapping[str, object]) -> list[str]:
+    return [
+        name
+        for name, value in namespace.items()
+        if isinstance(value, type) and issubclass(value, Actor) and value is not Actor
+    ]
+
+
+def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
+    return [] if words else _classes(namespace)
+
+
+COMMAND = Command(
+    name="update",
+    usage="update CLASS",
+    summary="put a class that was defined anew on its live actors; they keep their state",
+    run=_run,
+    complete=_complete,
+)

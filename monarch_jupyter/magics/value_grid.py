@@ -1,0 +1,60 @@
+"""The values of a mesh as a live grid; `%monarch show NAME` of a variable that holds some."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from monarch.actor import ValueMesh
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.page.shared import shared_desk, shared_publisher
+
+if TYPE_CHECKING:
+    from monarch_jupyter.widgets.value_grid import ValueGrid
+
+MOST = 32
+"""Grids that follow a variable."""
+
+
+def value_grid(values: ValueMesh[Any], name: str = "") -> ValueGrid:
+    """A live grid of these values, one a rank, over the dims of their mesh: numbers as a heat map.
+
+    `update(values)` shows others in their place, also while a cell runs.
+
+    Raises:
+        CommandError: they are no values of a mesh, or more than 4,096.
+    """
+    # Widgets are heavy and only a kernel has them; procs import this package without.
+    from monarch_jupyter.widgets.value_grid import ValueGrid
+
+    return ValueGrid(shared_publisher(), shared_desk(), values, name)
+
+
+class FollowedVariables:
+    """Grids that show what a variable holds, brought up to date after each cell."""
+
+    def __init__(self) -> None:
+        # ipywidgets keeps each widget until the kernel ends, so which are still on a page is not
+        # known: the newest are followed.
+        self._grids: deque[tuple[ValueGrid, str, Mapping[str, object]]] = deque(maxlen=MOST)
+
+    def add(self, grid: ValueGrid, name: str, namespace: Mapping[str, object]) -> None:
+        """Have `grid` show what the variable `name` holds."""
+        self._grids.append((grid, name, namespace))
+
+    def look(self, say: Callable[[str], None]) -> None:
+        """A cell has ended; what can't be shown is said in a line, once."""
+        for followed_one in list(self._grids):
+            grid, name, namespace = followed_one
+            values = namespace.get(name)
+            if values is grid.values or not isinstance(values, ValueMesh):
+                continue
+            try:
+                grid.update(cast("ValueMesh[object]", values))
+            except CommandError as error:
+                self._grids.remove(followed_one)
+                say(f"monarch: {name} is not followed any more: {error}")
+
+
+followed = FollowedVariables()

@@ -1,0 +1,1 @@
+"""Meshes by the names that the notebook gives them."""

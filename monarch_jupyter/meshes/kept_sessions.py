@@ -1,0 +1,44 @@
+"""Sessions that outlive the kernel, by the names that the notebook's user gives meshes."""
+
+from __future__ import annotations
+
+import os
+
+from monarch import session
+from monarch.actor import ProcMesh
+from monarch.session import SessionError
+from monarch_jupyter.errors import CommandError
+
+
+def session_name(mesh: str) -> str:
+    """Under which name a mesh of this kernel is kept: that of its first mesh that is.
+
+    Raises:
+        CommandError: another session that is kept has it.
+    """
+    for one in session.sessions():
+        if one.kept_as is not None and one.client_pid == os.getpid():
+            return one.kept_as
+        if one.kept_as == mesh:
+            raise CommandError(
+                f"{mesh} is a kept session already; `%monarch attach {mesh}` takes it up, `monarch "
+                f"kill {mesh}` in a shell ends it, or choose another name"
+            )
+    return mesh
+
+
+def keep_mesh(name: str, mesh: ProcMesh) -> None:
+    """Let that mesh outlive the kernel, in the session of that name.
+
+    Raises:
+        CommandError: somebody has taken the name meanwhile.
+    """
+    try:
+        session.keep(name, [mesh])
+    except SessionError as error:
+        raise CommandError(str(error)) from None
+
+
+def free_sessions() -> list[str]:
+    """The names of kept sessions that nobody holds."""
+    return [one.kept_as for one in session.sessions() if one.kept_as and one.state == "detached"]

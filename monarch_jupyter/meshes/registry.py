@@ -1,0 +1,72 @@
+"""The meshes of this kernel, found by what the user calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+
+from monarch import observe
+from monarch.actor import ActorMesh, ProcMesh, ValueMesh
+from monarch_jupyter.errors import CommandError, did_you_mean
+
+
+def mesh_names() -> list[str]:
+    """The names of all meshes that live."""
+    return [mesh.name for mesh in observe.meshes()]
+
+
+def complete_meshes(words: Sequence[str], _namespace: MutableMapping[str, object]) -> list[str]:
+    """What may follow these words in a command that takes names of meshes."""
+    return [name for name in mesh_names() if name not in words]
+
+
+def as_spawned(mesh: ProcMesh) -> ProcMesh:
+    """All the ranks that were spawned with these, under the dims that they were spawned with."""
+    return next(one for one in observe.meshes() if one.uid == mesh.uid)
+
+
+def places_of(spawned: ProcMesh, mesh: ProcMesh) -> ValueMesh[int]:
+    """The ranks that a view stands for, as they were spawned."""
+    return observe.as_viewed(ValueMesh(spawned.extent, range(len(spawned))), mesh)
+
+
+def no_name(command: str, wanted: str) -> CommandError:
+    """A command was given nothing, and needs what is wanted; the text says what there is."""
+    names = mesh_names()
+    there = _listed(names) if names else "; there are no meshes"
+    return CommandError(f"{command} needs {wanted}{there}")
+
+
+def find_mesh(name: str, namespace: Mapping[str, object] | None = None) -> ProcMesh:
+    """The proc mesh of this name, or bound to this variable.
+
+    Raises:
+        CommandError: there is none; the text names the nearest, or how to make one.
+    """
+    live = observe.meshes()
+    value = (namespace or {}).get(name)
+    if isinstance(value, ProcMesh):
+        if any(mesh.uid == value.uid for mesh in live):
+            return value
+        if not value.stopped:
+            raise CommandError(
+                f"{name} is not of this kernel any more; `%monarch attach` takes up what was kept"
+            )
+        raise CommandError(f"{name} has stopped; `%monarch spawn {name} ...` makes a new one")
+    for mesh in live:
+        if mesh.name == name:
+            return mesh
+    names = [mesh.name for mesh in live]
+    if isinstance(value, ActorMesh):
+        raise CommandError(
+            f"{name} is a mesh of actors; name the mesh of processes{_listed(names)}"
+        )
+    if value is not None:
+        raise CommandError(f"{name} is no mesh, it is a {type(value).__name__}{_listed(names)}")
+    near = did_you_mean(name, names)
+    raise CommandError(f"there is no mesh '{name}'{near or _listed(names)}")
+
+
+def _listed(names: list[str]) -> str:
+    if not names:
+        return "; make one with `%monarch spawn workers gpus=8`"
+    return f"; there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"

@@ -1,0 +1,228 @@
+"""Does what pages ask: ends, looks, spawns, attaches, reads lines, talks to paused ranks.
+
+Runs in: the kernel. `ask` may be called from any thread, comm handlers included: it returns at
+once. Each request is done on a thread of its own, so that one that takes long holds no other up,
+and a cell that runs holds up none.
+Owns: those threads, and the consoles that pages have opened.
+Invariants: every request is answered once, with a result or with one line that says why not.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, MutableMapping
+
+from monarch import observe, session
+from monarch.actor import ProcMesh
+from monarch.debug import DebugError
+from monarch_jupyter.debugger.consoles import Consoles, resume
+from monarch_jupyter.errors import CommandError, one_line
+from monarch_jupyter.lines.log_store import LogPage, shared_store
+from monarch_jupyter.magics.attach import attach, bind
+from monarch_jupyter.magics.spawn import check_free, spawn
+from monarch_jupyter.magics.stacks import stacks
+from monarch_jupyter.meshes.rank_names import name_point, name_ranks
+from monarch_jupyter.protocol import requests
+from monarch_jupyter.protocol.actors import ActorsMessage, actors_message
+from monarch_jupyter.protocol.lines import PAGE, LinesMessage, lines_message
+from monarch_jupyter.protocol.requests import Request, parse_request
+from monarch_jupyter.protocol.sessions import session_message
+from monarch_jupyter.rendering.units import count
+
+logger = logging.getLogger("monarch.jupyter.desk")
+
+END_TIMEOUT = 5.0
+BACK = "JupyterLab's debugger is on the kernel"
+
+Reply = Callable[[str | None, object], None]
+"""What takes the answer: one line that says why not, or None and the result."""
+
+
+class Desk:
+    """Serves the pages of one kernel; `namespace` is where meshes are bound."""
+
+    def __init__(self, namespace: MutableMapping[str, object]) -> None:
+        self._namespace = namespace
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()  # guarded by _lock
+        self._consoles = Consoles()
+
+    def ask(self, content: object, reply: Reply) -> None:
+        """Do what `content` asks, and `reply`, on a thread of its own."""
+        thread = threading.Thread(
+            target=self._serve, args=(content, reply), name="monarch-desk", daemon=True
+        )
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+
+    def close(self) -> None:
+        """Let go of paused ranks, and wait for what is under way, but not for long. Idempotent."""
+        self._consoles.close()
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(END_TIMEOUT)
+
+    def _serve(self, content: object, reply: Reply) -> None:
+        problem: str | None = None
+        result: object = None
+        try:
+            result = self._do(parse_request(content))
+        except CommandError as error:
+            problem = str(error)
+        except Exception as error:
+            # The page gets what went wrong; the kernel and the other pages go on.
+            logger.debug("a page's request failed", exc_info=True)
+            problem = one_line(f"{type(error).__name__}: {error}")
+        try:
+            reply(problem, result)
+        except Exception:  # it was closed meanwhile, or the kernel ends
+            logger.warning("an answer found no page", exc_info=True)
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def _do(self, request: Request) -> object:
+        match request:
+            case requests.End():
+                return end(request)
+            case requests.Look(mesh, ranks):
+                return look(_mesh(mesh), ranks)
+            case requests.LookInside(mesh, rank):
+                return look_inside(_mesh(mesh), rank)
+            case requests.DebugInLab(mesh, ranks):
+                return in_lab(_mesh(mesh), ranks)
+            case requests.Lines():
+                return lines(request)
+            case requests.Spawn(name, sizes, keep):
+                return self._spawn(name, sizes, keep)
+            case requests.Attach(name):
+                return self._attach(name)
+            case requests.ListSessions():
+                return {"sessions": [session_message(one) for one in session.sessions()]}
+            case requests.OpenConsole(mesh, rank):
+                return self._consoles.open(_mesh(mesh), rank)
+            case requests.Resume(mesh, ranks):
+                return resume(_mesh(mesh), ranks)
+            case requests.Say(console, text):
+                return self._consoles.say(console, text)
+            case requests.Complete(console, text):
+                return self._consoles.complete(console, text)
+            case requests.Standing(console):
+                return self._consoles.standing(console)
+            case requests.LetGo(console):
+                return self._consoles.let_go(console)
+
+    def _spawn(self, name: str, sizes: dict[str, int], keep: bool) -> str:
+        check_free(name, self._namespace)
+        mesh = spawn(name, sizes, keep=keep)
+        self._namespace[name] = mesh
+        return f"{name} is bound in the notebook, {count(len(mesh), 'rank')}"
+
+    def _attach(self, name: str) -> str:
+        found = attach(name)
+        said = [bind(mesh, self._namespace) for mesh in (*found.proc_meshes, *found.actor_meshes)]
+        return f"attached to {found.name}: {'; '.join(filter(None, said))}"
+
+
+def _mesh(uid: str) -> ProcMesh:
+    for mesh in observe.meshes():
+        if mesh.uid == uid:
+            return mesh
+    raise CommandError("this mesh has ended")
+
+
+def _one(mesh: ProcMesh, rank: int) -> ProcMesh:
+    point = mesh.extent.point_of_rank(rank)
+    return mesh.slice(**point) if point else mesh
+
+
+def end(request: requests.End) -> str:
+    """Stop or kill a mesh or ranks of it; one line that says what was done."""
+    mesh = _mesh(request.mesh)
+    if request.ranks is None:
+        ending = (mesh.kill if request.kill else mesh.stop)("ended from the page")
+        ending.get()
+        verb = "killed" if request.kill else "stopped"
+        return f"{verb} {mesh.name}: {count(len(mesh), 'process has', 'processes have')} ended"
+    points = [dict(mesh.extent.point_of_rank(rank)) for rank in request.ranks]
+    where = name_ranks(points) or mesh.name
+    if request.kill:
+        if not observe.kill_procs(mesh, request.ranks):
+            raise CommandError(f"{where} has no process any more")
+        return f"killed the process of {where}"
+    calls = observe.cancel_on(mesh, request.ranks)
+    if not calls:
+        raise CommandError(
+            f"this kernel has called nothing that {where} still runs; killing its process ends it"
+        )
+    first, *rest = calls
+    behind = f" and {count(len(rest), 'call')} behind it" if rest else ""
+    return f"asked {where} to end {first.actor_class}.{first.endpoint}{behind}"
+
+
+def look(mesh: ProcMesh, ranks: tuple[int, ...]) -> str:
+    """The stacks of these ranks as text."""
+    (rank,) = ranks[:1]
+    return str(stacks(_one(mesh, rank), idle=True))
+
+
+def look_inside(mesh: ProcMesh, rank: int) -> ActorsMessage:
+    """What the actors of one rank are and have."""
+    where = name_point(mesh.extent.point_of_rank(rank)) or mesh.name
+    try:
+        return actors_message(observe.live_actors(_one(mesh, rank)))
+    except (LookupError, TimeoutError) as error:
+        raise CommandError(f"{where} can't be looked into: {error}") from None
+
+
+def in_lab(mesh: ProcMesh, ranks: tuple[int, ...] | None) -> str:
+    """Have JupyterLab's debugger debug the first of these ranks, or, without any, the kernel."""
+    # It stands in front of ipykernel's debugger, which loads only with its first use.
+    from monarch_jupyter.debugger.lab import debug_in_lab, debugged_in_lab, stop_debugging_in_lab
+
+    if not ranks:
+        stop_debugging_in_lab()
+        return BACK
+    before = debugged_in_lab()
+    if before is not None and [(one.mesh, one.rank) for one in before.ranks] == [
+        (int(mesh.uid, 16), ranks[0])
+    ]:
+        stop_debugging_in_lab()
+        return BACK
+    try:
+        return debug_in_lab(_one(mesh, ranks[0]), logger.info)
+    except DebugError as error:
+        raise CommandError(str(error)) from None
+
+
+def lines(request: requests.Lines) -> LinesMessage:
+    """A page of lines as the wire has it, equal ones of several ranks together."""
+    store = shared_store()
+    if store is None:
+        raise CommandError("lines are kept only while the extension is loaded")
+    try:
+        re.compile(request.grep)
+    except re.error as error:
+        raise CommandError(f"{request.grep} is no regular expression: {error}") from None
+
+    def page(number: int | None) -> LogPage:
+        return store.page(
+            request.mesh,
+            cell=request.cell,
+            ranks=request.ranks,
+            grep=request.grep or None,
+            page=number,
+            length=PAGE,
+            whole_pages=True,
+        )
+
+    try:
+        return lines_message(page(request.page))
+    except KeyError:  # it has written nothing yet
+        return lines_message(LogPage(request.mesh or "", (), 0, 0))
+    except IndexError:  # old lines were given up meanwhile
+        return lines_message(page(None))

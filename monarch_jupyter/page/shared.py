@@ -1,0 +1,57 @@
+"""What all views of this kernel share, made when first asked for: the publisher and the desk."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import MutableMapping
+
+from monarch import observe
+from monarch_jupyter.page.publisher import Publisher
+from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.protocol.messages import Debugged
+
+_lock = threading.Lock()
+_publisher: Publisher | None = None
+_desk: Desk | None = None
+
+
+def shared_publisher() -> Publisher:
+    """The publisher that every explorer and the panel listen to."""
+    global _publisher
+    with _lock:
+        if _publisher is None:
+            _publisher = Publisher(observe.snapshot, debugged=_debugged)
+        return _publisher
+
+
+def _debugged() -> Debugged:
+    module = sys.modules.get("monarch_jupyter.debugger.lab")  # loaded with its first use
+    return {} if module is None else module.ranks_debugged_in_lab()
+
+
+def close_publisher() -> None:
+    """End it; the next `shared_publisher` makes a new one. Idempotent."""
+    global _publisher
+    with _lock:
+        publisher, _publisher = _publisher, None
+    if publisher is not None:
+        publisher.close()
+
+
+def shared_desk(namespace: MutableMapping[str, object] | None = None) -> Desk:
+    """The desk that does what pages ask; the first to ask says where it binds meshes."""
+    global _desk
+    with _lock:
+        if _desk is None:
+            _desk = Desk({} if namespace is None else namespace)
+        return _desk
+
+
+def close_desk() -> None:
+    """End it; the next `shared_desk` makes a new one. Idempotent."""
+    global _desk
+    with _lock:
+        desk, _desk = _desk, None
+    if desk is not None:
+        desk.close()

@@ -1,0 +1,161 @@
+"""How far slow work is: what a bar says, in text, in HTML, and as a page is told it. No I/O.
+
+`BarTable.put` is called on the thread that looks, the rest of it on the publisher's.
+Invariants: as those of `MeshTable`: each delta's `seq` is one above that of the message before it,
+and a snapshot has that of the last delta. That time passes is no change: pages have clocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from monarch.observe import OpenCall, OpenPull, StartingMesh
+from monarch_jupyter.meshes.rank_names import name_ranks
+from monarch_jupyter.protocol.messages import BarMessage, BarsDeltaMessage, BarsMessage
+from monarch_jupyter.rendering import html
+from monarch_jupyter.rendering.html import Html
+from monarch_jupyter.rendering.units import duration
+
+AFTER = 2.0
+"""Seconds that work is under way before its bar is shown."""
+MOST = 4
+"""Bars in a cell."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One piece of work: what it is, how much is done of how much, who is late, since when.
+
+    `unit`: what is counted, one of them and several. `began`: by the monotonic clock.
+    """
+
+    key: str
+    what: str
+    done: int
+    total: int
+    unit: tuple[str, str]
+    late: str
+    began: float
+
+    def said(self, now: float) -> str:
+        """`Trainer.step: 6 of 8 ranks, 12 s; waiting for gpus=3,5`."""
+        for_s = duration(float(round(now - self.began)))
+        late = f"; waiting for {self.late}" if self.late else ""
+        unit = self.unit[self.total != 1]
+        return f"{self.what}: {self.done:,} of {self.total:,} {unit}, {for_s}{late}"
+
+
+def keys_of(
+    calls: Sequence[OpenCall], starting: Sequence[StartingMesh], pulls: Sequence[OpenPull] = ()
+) -> list[str]:
+    """What tells pieces of work apart."""
+    return [
+        *(f"mesh {one.uid}" for one in starting),
+        *(f"pull {one.number}" for one in pulls),
+        *(f"call {one.number}" for one in calls),
+    ]
+
+
+def bars_of(
+    calls: Sequence[OpenCall],
+    starting: Sequence[StartingMesh],
+    began: Mapping[str, float],
+    now: float,
+    pulls: Sequence[OpenPull] = (),
+) -> list[Bar]:
+    """The bars of work that is under way for long; `began` is when each was first seen.
+
+    A pull that still waits for a version has none: nothing of it is under way.
+    """
+    bars = [
+        Bar(key, f"spawning {one.name}", one.ready, one.procs, ("process", "processes"), "", since)
+        for one in starting
+        if (since := began.get(key := f"mesh {one.uid}", now)) <= now - AFTER
+    ]
+    bars += [
+        Bar(key, f"pulling from {one.source}", one.bytes_done >> 20, one.size >> 20,
+            ("MiB", "MiB"), "", since)
+        for one in pulls
+        if (since := began.get(key := f"pull {one.number}", now)) <= now - AFTER and one.size >> 20
+    ]  # fmt: skip
+    for call in calls:
+        key = f"call {call.number}"
+        since = began.get(key, now)
+        if since > now - AFTER or len(bars) >= MOST:
+            continue
+        done = call.ranks - len(call.owing)
+        late = name_ranks(call.owing) if done else ""
+        what = f"{call.actor_class}.{call.endpoint}"
+        bars.append(Bar(key, what, done, call.ranks, ("rank", "ranks"), late, since))
+    return bars[:MOST]
+
+
+def bars_text(bars: Sequence[Bar], now: float) -> str:
+    """A line a bar; empty without any."""
+    return "\n".join(bar.said(now) for bar in bars)
+
+
+def bars_html(bars: Sequence[Bar], now: float) -> Html:
+    """The bars, each with its words."""
+    lines = [
+        html.element(
+            "div",
+            html.element("progress", max=str(b.total), value=str(b.done), aria_label=b.what),
+            " ",
+            html.toned(b.said(now), "muted"),
+        )
+        for b in bars
+    ]
+    return html.card(*lines)
+
+
+class BarTable:
+    """What the readers of the bars of one cell know."""
+
+    def __init__(self, bars: Sequence[Bar], clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seq = 0
+        self._now: tuple[Bar, ...] = tuple(bars)  # replaced whole, by one store
+        self._told = self._now
+
+    def put(self, bars: Sequence[Bar]) -> None:
+        """These are the bars now."""
+        self._now = tuple(bars)
+
+    def now(self) -> BarsMessage:
+        """What is there now, as no part of the messages: for a page that has not asked yet."""
+        return self._bars(-1, self._now)
+
+    def news(self) -> BarsDeltaMessage | None:
+        """What takes the readers to what is there now; None when they know it."""
+        before, now = self._told, self._now
+        if now == before:
+            return None
+        self._told = now
+        self._seq += 1
+        return BarsDeltaMessage(
+            type="bars_delta",
+            seq=self._seq,
+            bars=[self._bar(bar) for bar in now if bar not in before],
+            gone=[bar.key for bar in before if all(bar.key != other.key for other in now)],
+        )
+
+    def snapshot(self) -> BarsMessage:
+        """All that was told last, under the number of the last message."""
+        return self._bars(self._seq, self._told)
+
+    def _bars(self, seq: int, bars: Sequence[Bar]) -> BarsMessage:
+        return BarsMessage(type="bars", seq=seq, bars=[self._bar(bar) for bar in bars])
+
+    def _bar(self, bar: Bar) -> BarMessage:
+        return BarMessage(
+            key=bar.key,
+            what=bar.what,
+            done=bar.done,
+            total=bar.total,
+            unit=bar.unit[bar.total != 1],
+            late=bar.late,
+            for_s=round(self._clock() - bar.began, 1),
+        )

@@ -1,0 +1,85 @@
+"""Pages of what ranks have written, as the wire has them: equal lines of several ranks together.
+
+No I/O. Invariant: every line of a page is in exactly one fold, those of one rank in their order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TypedDict
+
+from monarch.observe import OutputLine
+from monarch_jupyter.lines.folding import OutputFolder
+from monarch_jupyter.lines.log_store import LogLine, LogPage
+from monarch_jupyter.meshes.rank_names import name_point, name_ranks
+
+PAGE = 500
+"""Lines of a page before equal ones are folded."""
+
+
+class LineMessage(TypedDict):
+    """Who wrote it, and when it arrived: seconds since 1970."""
+
+    where: str
+    at: float
+
+
+class FoldMessage(TypedDict):
+    """One text, and all that wrote just this."""
+
+    points: str
+    stream: str
+    text: str
+    each: list[LineMessage]
+
+
+class LinesMessage(TypedDict):
+    """Page `page` of `pages`, from 1, the oldest: lines `first` to `last` of `total`."""
+
+    page: int
+    pages: int
+    first: int
+    last: int
+    total: int
+    given_up: int
+    folds: list[FoldMessage]
+
+
+def lines_message(page: LogPage) -> LinesMessage:
+    """A page as the wire has it."""
+    return LinesMessage(
+        page=(page.first + PAGE - 1) // PAGE if page.lines else 1,
+        pages=max(1, -(-page.total // PAGE)),
+        first=page.first,
+        last=page.first + len(page.lines) - 1 if page.lines else 0,
+        total=page.total,
+        given_up=page.given_up,
+        folds=fold_lines(page.lines),
+    )
+
+
+def fold_lines(lines: Sequence[LogLine]) -> list[FoldMessage]:
+    """The lines folded; the mesh is named where there are several."""
+    several = len({line.mesh_uid for line in lines}) > 1
+    folder = OutputFolder()
+    times: dict[tuple[str, str], deque[float]] = {}
+    for line in lines:
+        times.setdefault((line.mesh_uid, name_point(line.point)), deque()).append(line.at)
+        folder.add(
+            [OutputLine(line.mesh, line.mesh_uid, line.rank, line.point, line.stream, line.text)]
+        )
+    messages: list[FoldMessage] = []
+    for fold in folder.take_all():
+        mesh = fold.mesh if several else ""
+        # What one rank wrote comes out of the folder in its order, so its times do too.
+        each = [
+            LineMessage(
+                where=f"{mesh} {name_point(point)}".strip(),
+                at=times[fold.mesh_uid, name_point(point)].popleft(),
+            )
+            for point in fold.points
+        ]
+        points = f"{mesh} {name_ranks(fold.points)}".strip()
+        messages.append(FoldMessage(points=points, stream=fold.stream, text=fold.text, each=each))
+    return messages

@@ -1,0 +1,230 @@
+"""What a page may ask to be done, checked. No I/O.
+
+The page's side is `widgets/js/protocol.js`, type `Request`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+from monarch_jupyter.errors import CommandError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class End:
+    """Stop or `kill` what these ranks of a mesh (by uid) run, or, without ranks, the mesh."""
+
+    mesh: str
+    ranks: tuple[int, ...] | None
+    kill: bool
+
+
+@dataclass(frozen=True)
+class Look:
+    """Where these ranks are in the program."""
+
+    mesh: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LookInside:
+    """What the actors of this rank are and have."""
+
+    mesh: str
+    rank: int
+
+
+@dataclass(frozen=True)
+class DebugInLab:
+    """JupyterLab's own debugger on these ranks of a mesh; without ranks, on the kernel again."""
+
+    mesh: str
+    ranks: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A page of what ranks have written. `mesh` is a name, None for all; `page` None the newest.
+
+    `cell` is the number of the cell that caused it, None for any.
+    """
+
+    mesh: str | None
+    cell: int | None
+    ranks: tuple[int, ...] | None
+    grep: str
+    page: int | None
+
+
+@dataclass(frozen=True)
+class Spawn:
+    """Make a mesh and bind it in the notebook."""
+
+    name: str
+    sizes: dict[str, int]
+    keep: bool
+
+
+@dataclass(frozen=True)
+class Attach:
+    """Take up a kept session and bind its meshes in the notebook."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ListSessions:
+    """The sessions of this user on this machine."""
+
+
+@dataclass(frozen=True)
+class OpenConsole:
+    """Open the console of one rank; one that is not paused is paused first."""
+
+    mesh: str
+    rank: int
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Have these ranks go on from their breakpoints."""
+
+    mesh: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Say:
+    """A line for the debugger of that console."""
+
+    console: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Complete:
+    """What the last word of a line could become there."""
+
+    console: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How that console stands; others may have let its rank go on."""
+
+    console: int
+
+
+@dataclass(frozen=True)
+class LetGo:
+    """Close that console; its rank stays paused."""
+
+    console: int
+
+
+Request = (
+    End | Look | LookInside | DebugInLab | Lines | Spawn | Attach | ListSessions
+    | OpenConsole | Resume | Say | Complete | Standing | LetGo
+)  # fmt: skip
+
+
+def parse_request(content: object) -> Request:
+    """The request in `content`.
+
+    Raises:
+        CommandError: it is none, as a page of another version may send.
+    """
+    fields = cast("Mapping[str, object]", content if isinstance(content, dict) else {})
+    kind = fields.get("do")
+    made = _MADE.get(kind) if isinstance(kind, str) else None
+    if made is None:
+        raise CommandError(
+            f"the page asks for {kind!r}, which this kernel does not know: page and kernel have "
+            "different versions of monarch-jupyter; install the same one, and reload the page"
+        )
+    return made(fields)
+
+
+def _read(fields: Mapping[str, object], name: str, read: Callable[[object], T | None]) -> T:
+    value = read(fields.get(name))
+    if value is None:
+        raise CommandError(f"the page asks without a valid {name!r}: {fields.get(name)!r}")
+    return value
+
+
+def _maybe(fields: Mapping[str, object], name: str, read: Callable[[object], T | None]) -> T | None:
+    return None if fields.get(name) is None else _read(fields, name, read)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _ranks(value: object) -> tuple[int, ...] | None:
+    if not isinstance(value, list):
+        return None
+    numbers = [_whole(item) for item in cast("list[object]", value)]
+    return None if None in numbers else tuple(n for n in numbers if n is not None)
+
+
+def _one_rank(value: object) -> int | None:
+    ranks = _ranks(value)
+    return ranks[0] if ranks is not None and len(ranks) == 1 else None
+
+
+def _sizes(value: object) -> dict[str, int] | None:
+    if not isinstance(value, dict):
+        return None
+    sizes: dict[str, int] = {}
+    for dim, size in cast("dict[object, object]", value).items():
+        number = _whole(size)
+        if not isinstance(dim, str) or number is None:
+            return None
+        sizes[dim] = number
+    return sizes
+
+
+def _mesh(fields: Mapping[str, object]) -> str:
+    return _read(fields, "mesh", _text)
+
+
+def _console(fields: Mapping[str, object]) -> int:
+    return _read(fields, "console", _whole)
+
+
+_MADE: Mapping[str, Callable[[Mapping[str, object]], Request]] = {
+    "stop": lambda f: End(_mesh(f), _maybe(f, "ranks", _ranks), kill=False),
+    "kill": lambda f: End(_mesh(f), _maybe(f, "ranks", _ranks), kill=True),
+    "stacks": lambda f: Look(_mesh(f), _read(f, "ranks", _ranks)),
+    "actors": lambda f: LookInside(_mesh(f), _read(f, "ranks", _one_rank)),
+    "debug_in_lab": lambda f: DebugInLab(_mesh(f), _maybe(f, "ranks", _ranks)),
+    "lines": lambda f: Lines(
+        mesh=_maybe(f, "mesh", _text),
+        cell=_maybe(f, "cell", _whole),
+        ranks=_maybe(f, "ranks", _ranks),
+        grep=_read(f, "grep", _text),
+        page=_maybe(f, "page", _whole),
+    ),
+    "spawn": lambda f: Spawn(
+        _read(f, "name", _text), _read(f, "sizes", _sizes), f.get("keep") is True
+    ),
+    "attach": lambda f: Attach(_read(f, "name", _text)),
+    "sessions": lambda _: ListSessions(),
+    "console": lambda f: OpenConsole(_mesh(f), _read(f, "ranks", _one_rank)),
+    "resume": lambda f: Resume(_mesh(f), _read(f, "ranks", _ranks)),
+    "say": lambda f: Say(_console(f), _read(f, "text", _text)),
+    "complete": lambda f: Complete(_console(f), _read(f, "text", _text)),
+    "standing": lambda f: Standing(_console(f)),
+    "let_go": lambda f: LetGo(_console(f)),
+}
+"""By what a page writes as `do`."""

@@ -1,0 +1,96 @@
+"""The values of a grid as a page is told them: all first, then those that changed. No I/O.
+
+`put` may be called from any thread; the rest is called on the publisher's.
+Invariants: as those of `MeshTable`: each delta's `seq` is one above that of the message before it,
+and a snapshot has that of the last delta. Of values put faster than they are told the last counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from monarch_jupyter.protocol.messages import GridMessage, ValuesDeltaMessage, ValuesMessage
+from monarch_jupyter.rendering.values import LONGEST_SHOWN, as_numbers, value_text
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is shown of one value a rank: its text and, if all are numbers, its number.
+
+    The number of one that is not finite is None.
+    """
+
+    sizes: Mapping[str, int]
+    numbers: tuple[float | None, ...] | None
+    texts: tuple[str, ...]
+
+
+def picture_of(sizes: Mapping[str, int], values: Sequence[object]) -> Picture:
+    """The picture of values in rank order; long texts are cut, and say how long they were."""
+    numbers = as_numbers(values)
+    if numbers is None:
+        return Picture(dict(sizes), None, tuple(_bounded(value_text(value)) for value in values))
+    finite = tuple(float(number) if math.isfinite(number) else None for number in numbers)
+    return Picture(dict(sizes), finite, tuple(str(number) for number in numbers))
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= LONGEST_SHOWN:
+        return text
+    return f"{text[:LONGEST_SHOWN]} … ({len(text):,} characters)"
+
+
+class ValueTable:
+    """What the readers of one grid know."""
+
+    def __init__(self, picture: Picture) -> None:
+        self._seq = 0
+        self._now = picture  # replaced whole, by one store
+        self._told: Picture = picture
+
+    def put(self, picture: Picture) -> None:
+        """These are the values now."""
+        self._now = picture
+
+    def now(self) -> ValuesMessage:
+        """What is there now, as no part of the messages: for a page that has not asked yet."""
+        return _values(-1, self._now)
+
+    def news(self) -> GridMessage | None:
+        """What takes the readers to what is there now; None when they know it."""
+        before, now = self._told, self._now
+        if now is before:
+            return None
+        self._told = now
+        if _kind(now) != _kind(before):
+            self._seq += 1
+            return self.snapshot()
+        # A number with another value has another text too: it is written out in full.
+        pairs = zip(before.texts, now.texts, strict=True)
+        changed = [rank for rank, (old, new) in enumerate(pairs) if old != new]
+        if not changed:
+            return None
+        self._seq += 1
+        numbers = None if now.numbers is None else [now.numbers[rank] for rank in changed]
+        texts = [now.texts[rank] for rank in changed]
+        return ValuesDeltaMessage(
+            type="values_delta", seq=self._seq, ranks=changed, numbers=numbers, texts=texts
+        )
+
+    def snapshot(self) -> ValuesMessage:
+        """All that was told last, under the number of the last message."""
+        return _values(self._seq, self._told)
+
+
+def _kind(picture: Picture) -> tuple[object, ...]:
+    return (*picture.sizes.items(), picture.numbers is None)
+
+
+def _values(seq: int, picture: Picture) -> ValuesMessage:
+    numbers = None if picture.numbers is None else list(picture.numbers)
+    return ValuesMessage(
+        type="values", seq=seq, sizes=dict(picture.sizes), numbers=numbers,
+        texts=list(picture.texts),
+    )  # fmt: skip

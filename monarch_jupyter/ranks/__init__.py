@@ -1,0 +1,1 @@
+"""The part of the notebook that runs on ranks."""

@@ -1,0 +1,203 @@
+"""Edited modules, loaded again in the kernel and on every rank before each cell.
+
+Runs in: the kernel's main thread. On ranks an actor of ours reloads; it is spawned beside the
+actors that a mesh has, never as the first, whose thread is the one that signals reach.
+Invariants: a version of a file that does not load is told of once. A rank that does not answer
+holds a cell up for `PATIENCE` seconds once; it is not asked again before it has answered.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from monarch import observe
+from monarch.actor import Actor, ActorError, ActorMesh, Future, ProcMesh, SupervisionError
+from monarch_jupyter.errors import one_line
+from monarch_jupyter.meshes.rank_names import name_ranks
+from monarch_jupyter.ranks.module_reload import ModuleReloader, Reload, Stamp, source_file
+from monarch_jupyter.ranks.reloader import RankReloader
+
+ACTOR_NAME = "reloader"
+PATIENCE = 2.0
+"""Seconds that a cell waits for all ranks together."""
+
+Point = Mapping[str, int]
+Known = tuple[dict[str, Stamp], float]
+"""Versions of files that were loaded at that time."""
+
+
+@dataclass
+class _Ranks:
+    """Those of one mesh: actors that cover them, and of which an answer is still to come."""
+
+    parts: list[ActorMesh]
+    pending: list[tuple[ActorMesh, Future[Any]]] = field(default_factory=list[Any])
+
+
+class Autoreload:
+    """Has everything reloaded that was edited, at each `look`; `say` tells what went wrong."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        self._say = say
+        self._here = ModuleReloader()
+        self._here.note()
+        self._ranks: dict[str, _Ranks] = {}
+        self._told: set[object] = set()
+
+    def look(
+        self, names: MutableMapping[str, object] | None = None, *, here: bool = True
+    ) -> list[Reload]:
+        """Reload what was edited since the last time; what that was in this process.
+
+        `names`: variables that may mean functions or classes of it. Without `here` this process is
+        left to somebody else who reloads, IPython for one.
+        """
+        known = (self._here.stamps, self._here.since)
+        found: list[Reload] = []
+        if here:
+            found = self._here.look([cast("dict[str, Any]", names)] if names is not None else [])
+        else:
+            self._here.note()
+        problems: dict[tuple[str, str], list[str]] = {}
+        for one in found:
+            if one.error is not None:
+                problems[one.module, one.error] = ["here"]
+        deadline = time.monotonic() + PATIENCE
+        meshes = observe.meshes()
+        self._forget_others(meshes)
+        asked = [mesh for mesh in meshes if self._ask(mesh, known)]
+        for mesh in asked:
+            self._collect(mesh, problems, deadline)
+        for (module, error), places in problems.items():
+            where = " and on ".join(places) if places[0] == "here" else f"on {' and '.join(places)}"
+            self._say(f"monarch: {module} can't be reloaded {where}: {error}; the old code runs on")
+        self._update_actors(deadline)
+        return found
+
+    def close(self) -> None:
+        """End the actors on ranks. What fails has ended them already."""
+        for ranks in self._ranks.values():
+            for part in ranks.parts:
+                try:
+                    part.stop("autoreload is off")
+                except (RuntimeError, ValueError, SupervisionError):
+                    continue  # its mesh has stopped, or this is a part of an actor mesh that has
+        self._ranks.clear()
+
+    def _forget_others(self, meshes: Sequence[ProcMesh]) -> None:
+        live = {mesh.uid for mesh in meshes}
+        for uid in [uid for uid in self._ranks if uid not in live]:
+            del self._ranks[uid]
+
+    def _ask(self, mesh: ProcMesh, known: Known) -> bool:
+        """Whether an answer of the ranks of that mesh is to come."""
+        ranks = self._ranks.get(mesh.uid)
+        if ranks is None:
+            if not mesh.actor_names:
+                return False
+            parts = adopted.pop(mesh.uid, None) or self._spawn(mesh, known)
+            ranks = self._ranks[mesh.uid] = _Ranks(parts)
+        if not ranks.pending:
+            ranks.pending = [(part, part.look.call()) for part in ranks.parts]
+        return True
+
+    def _spawn(self, mesh: ProcMesh, known: Known) -> list[ActorMesh]:
+        try:
+            whole = mesh.spawn(ACTOR_NAME, RankReloader, *known)
+        except SupervisionError:
+            places = [mesh.slice(**point) for point in _living_points(mesh)]
+            spawned = [one.spawn(ACTOR_NAME, RankReloader, *known) for one in places]
+            return [cast("ActorMesh", one) for one in spawned]
+        return [cast("ActorMesh", whole)]
+
+    def _collect(
+        self, mesh: ProcMesh, problems: dict[tuple[str, str], list[str]], deadline: float
+    ) -> None:
+        ranks = self._ranks[mesh.uid]
+        failed: dict[tuple[str, str], list[Point]] = {}
+        late: list[tuple[ActorMesh, Future[Any]]] = []
+        while ranks.pending:
+            part, future = ranks.pending.pop()
+            try:
+                answers = future.get(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                late.append((part, future))
+                continue
+            except SupervisionError:
+                # A rank has died; the others are asked one by one from now on.
+                ranks.parts.remove(part)
+                if len(part) > 1:
+                    split = [part.slice(**point) for point in _living_points(mesh)]
+                    ranks.parts += split
+                    ranks.pending += [(one, one.look.call()) for one in split]
+                continue
+            for point, found in answers.items():
+                for one in cast("list[Reload]", found):
+                    if one.error is not None:
+                        failed.setdefault((one.module, one.error), []).append(point)
+        ranks.pending = late
+        for what, points in failed.items():
+            named = name_ranks(points)
+            problems.setdefault(what, []).append(f"{mesh.name}[{named}]" if named else mesh.name)
+        if late:
+            text = f"{mesh.name} is busy; what was edited is loaded there when it comes to it"
+            self._tell_once((mesh.uid, "late", id(late[0][1])), text)
+
+    def _update_actors(self, deadline: float) -> None:
+        """Live actors of a class that was loaded anew become actors of the new one."""
+        for mesh in observe.actor_meshes():
+            old = observe.actor_class_of(mesh)
+            new = _now(old)
+            if new is old or (mesh.uid, id(new)) in self._told:
+                continue
+            try:
+                observe.update_actors(mesh, new, timeout=max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                text = f"{mesh.name} is busy; its actors run the new {new.__name__} when it is not"
+                self._tell_once((mesh.uid, "busy", id(new)), text)
+            except (ActorError, SupervisionError, ValueError, TypeError) as error:
+                self._told.add((mesh.uid, id(new)))
+                self._tell_once(
+                    (mesh.uid, str(error)), f"{mesh.name} keeps the old {new.__name__}: {error}"
+                )
+
+    def _tell_once(self, what: object, text: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            self._say(f"monarch: {one_line(text)}")
+
+
+# By uid of a mesh: what reloads on its ranks since another kernel had it.
+adopted: dict[str, list[ActorMesh]] = {}
+
+
+def adopt(mesh: ActorMesh) -> bool:
+    """Use what reloaded for another kernel, which knows what is loaded; whether it is that."""
+    who = observe.callees(mesh)
+    if who.name != ACTOR_NAME or who.class_name != RankReloader.__name__:
+        return False
+    adopted.setdefault(f"{who.procs.uid:x}", []).append(mesh)
+    return True
+
+
+def _rows(mesh: ProcMesh) -> Sequence[observe.RankRow]:
+    return next((seen.rows for seen in observe.snapshot() if seen.uid == mesh.uid), ())
+
+
+def _living_points(mesh: ProcMesh) -> list[dict[str, int]]:
+    return [row.point for row in _rows(mesh) if row.state != "failed"]
+
+
+def _now(cls: type[Actor]) -> type[Actor]:
+    """The class that its module has under its name now; that itself, if it was not reloaded."""
+    module: Any = sys.modules.get(cls.__module__)
+    if source_file(module) is None or cls.__module__ == "__main__":
+        return cls
+    found = module
+    for part in cls.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, Actor) else cls

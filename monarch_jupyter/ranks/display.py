@@ -1,0 +1,184 @@
+"""`display(...)` on a rank: what shows a value, made there and shown in the cell that asked.
+
+Runs in: procs; imported there, so it imports nothing of Jupyter, nor of what it can show.
+Owns: where this process sends what it displays; a `Route` comes along with each actor and bootstrap
+function, and the last one holds.
+Invariants: what leaves the rank is text and base64, so it can be shown where neither the class nor
+its library is installed. Who displays does not fail of there being nobody to show it.
+"""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, cast
+
+from monarch.actor import Actor, Point, Port, ProcMesh, context
+from monarch_jupyter.ranks.widgets import is_widget, widget_html
+
+Bundle = dict[str, str]
+"""By mime type: text, or base64 of an image."""
+
+_METHODS = {
+    "_repr_html_": "text/html",
+    "_repr_markdown_": "text/markdown",
+    "_repr_latex_": "text/latex",
+    "_repr_svg_": "image/svg+xml",
+    "_repr_png_": "image/png",
+    "_repr_jpeg_": "image/jpeg",
+}
+SHOWN = ("text/plain", *_METHODS.values())
+_IPYTHONS = "IPython.core.display_functions"
+
+
+def bundle_of(value: object) -> Bundle:
+    """What shows a value: by its own methods, as IPython asks them, and as text in any case.
+
+    A widget is live in its own kernel only; here it is shown as it looks now, in HTML.
+    """
+    found: Bundle = {"text/plain": _plain(value)}
+    if isinstance(value, type):
+        return found
+    if is_figure(value):
+        file = io.BytesIO()
+        cast("Any", value).savefig(file, format="png", bbox_inches="tight")
+        return {**found, "image/png": base64.b64encode(file.getvalue()).decode()}
+    if is_widget(value):
+        return {**found, "text/html": widget_html(value)}
+    whole = _asked(value, "_repr_mimebundle_")
+    if isinstance(whole, tuple):
+        whole = cast("tuple[Any, ...]", whole)[0]
+    if isinstance(whole, Mapping):
+        for mime, data in cast("Mapping[str, object]", whole).items():
+            if mime in SHOWN:
+                found[mime] = _as_text(data)
+    for method, mime in _METHODS.items():
+        if mime not in found:
+            data = _asked(value, method)
+            if isinstance(data, tuple):  # with metadata, as IPython allows
+                data = cast("tuple[Any, ...]", data)[0]
+            if data is not None:
+                found[mime] = _as_text(data)
+    return found
+
+
+def _asked(value: object, method: str) -> Any:
+    function = getattr(value, method, None)
+    if not callable(function):
+        return None
+    try:
+        return function()
+    except Exception:
+        return None  # as in IPython: what one form can't do, another may
+
+
+def _as_text(data: object) -> str:
+    return base64.b64encode(data).decode() if isinstance(data, bytes) else str(data)
+
+
+def _plain(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+
+
+def is_figure(value: object) -> bool:
+    """Whether it is a figure of matplotlib."""
+    figures = sys.modules.get("matplotlib.figure")
+    return figures is not None and isinstance(value, figures.Figure)
+
+
+class Route:
+    """Where ranks send what they display: unpickled on one, it is the way from there."""
+
+    def __init__(self, port: Port[Any]) -> None:
+        self._port = port
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrive, (self._port,)
+
+
+class Redirected(Actor):
+    """Nothing but what comes along with it."""
+
+
+def _arrive(port: Port[Any]) -> None:
+    global _way
+    instance = context().actor_instance
+    proc: ProcMesh = instance.proc
+    point: Point = instance.proc_ref.point_of(instance.proc_id)
+    _way = port, (proc.name, proc.uid, point.rank, dict(point))
+    install()
+
+
+_way: tuple[Port[Any], tuple[str, str, int, dict[str, int]]] | None = None
+
+
+def show(bundle: Bundle) -> None:
+    """Show it in the cell that is the cause of what runs here; as text where no notebook does."""
+    if _way is None:
+        sys.stdout.write(bundle["text/plain"] + "\n")
+    else:
+        port, who = _way
+        port.send((context().origin, who, bundle))
+
+
+def display(*values: object, **_: object) -> None:
+    """Show values in the notebook's cell."""
+    for value in values:
+        show(bundle_of(value))
+
+
+def install() -> None:
+    """Have `display` here show in the cell; also in what was defined without it in mind."""
+    cast("Any", builtins).display = display
+    for name in (_IPYTHONS, "IPython.display"):
+        module: Any = sys.modules.get(name)
+        if module is not None:
+            module.display = display
+    known = any(isinstance(finder, _AsIPythonIs) for finder in sys.meta_path)
+    if _IPYTHONS not in sys.modules and not known:
+        sys.meta_path.insert(0, _AsIPythonIs())
+
+
+class _AsIPythonIs(MetaPathFinder):
+    """Puts our `display` in the place of IPython's where a program imports that.
+
+    IPython's own only prints where no shell of IPython runs. Nothing else of IPython is changed.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _IPYTHONS:
+            return None
+        sys.meta_path.remove(self)  # for good: it is imported once, and others are to find it
+        spec = find_spec(fullname)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            run = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                cast("Any", module).display = cast("Any", builtins).display
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def take_open_figures() -> list[Bundle]:
+    """What plotting has left open, which a notebook shows at the end of a cell; it is closed."""
+    plots: Any = sys.modules.get("matplotlib.pyplot")
+    if plots is None:
+        return []
+    found = [bundle_of(plots.figure(number)) for number in plots.get_fignums()]
+    plots.close("all")
+    return found

@@ -1,0 +1,25 @@
+"""The actor that reloads edited modules on a rank.
+
+Runs in: procs; imported there, so it imports nothing of Jupyter. On a thread of its own, beside the
+actors whose code it changes.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from monarch.actor import Actor, endpoint
+from monarch_jupyter.ranks.module_reload import ModuleReloader, Reload, Stamp
+
+
+class RankReloader(Actor):
+    """Reloads what has changed, whenever it is asked."""
+
+    def __init__(self, known: dict[str, Stamp], since: float) -> None:
+        """See `ModuleReloader`."""
+        self._reloader = ModuleReloader(known, since)
+
+    @endpoint(instrument=False)
+    def look(self) -> list[Reload]:
+        """What was edited since the last time; names that cells have bound here go over too."""
+        return self._reloader.look([vars(sys.modules["__main__"])])

@@ -1,0 +1,41 @@
+"""What the notebook calls the files that hold its cells, for whoever shows a line of a program.
+
+Runs in: the kernel, any thread.
+"""
+
+from __future__ import annotations
+
+import re
+
+from monarch.debug import WaitingRank
+from monarch.observe import CodePlace
+from monarch_jupyter.rendering.source_lines import CellNames, file_text
+
+_FILE_AND_LINE = re.compile(r"(?P<file>[^\s()'\"]+\.py)\((?P<line>\d+)\)")
+_known: CellNames | None = None
+
+
+def share_cell_names(names: CellNames | None) -> None:
+    """Make these the ones that everybody uses; None: cells have no names, as without a notebook."""
+    global _known
+    _known = names
+
+
+def cell_name(filename: str) -> str | None:
+    """`Cell In[3]`; None for any other file."""
+    return None if _known is None else _known(filename)
+
+
+def place_text(place: CodePlace | WaitingRank) -> str:
+    """`Trainer.step, Cell In[3], line 7`."""
+    return f"{place.function}, {file_text(place.filename, cell_name)}, line {place.line}"
+
+
+def with_cell_names(text: str) -> str:
+    """What pdb has written, with `Cell In[3], line 7, ` where it names the file of a cell."""
+
+    def named(match: re.Match[str]) -> str:
+        cell = cell_name(match["file"])
+        return match[0] if cell is None else f"{cell}, line {match['line']}, in "
+
+    return _FILE_AND_LINE.sub(named, text)

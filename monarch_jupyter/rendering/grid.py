@@ -1,0 +1,69 @@
+"""How the ranks of named dims lie on a page: rows and columns. No I/O.
+
+The last dim runs across, every other one down. A mesh of a single dim is broken into rows of
+`WRAP`, a large one of `DENSE_WRAP`. The explorer lays out its grid by the same rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from monarch_jupyter.meshes.rank_names import name_indices
+
+WRAP = 16
+DENSE_WRAP = 32
+LARGE = 256
+
+
+@dataclass(frozen=True)
+class GridRow:
+    """One row: its label (empty where rows needn't be told apart) and its ranks."""
+
+    label: str
+    ranks: range
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The rows of a mesh, and the labels of their columns (empty where rows don't share them)."""
+
+    columns: tuple[str, ...]
+    rows: tuple[GridRow, ...]
+
+
+def grid_of(sizes: Mapping[str, int]) -> Grid:
+    """The grid of a mesh with these dims; ranks count row-major, as everywhere."""
+    dims = list(sizes)
+    if not dims:
+        return Grid((), (GridRow("", range(1)),))
+    across, width = dims[-1], sizes[dims[-1]]
+    if len(dims) == 1:
+        wrap = DENSE_WRAP if width > LARGE else WRAP
+        if width <= wrap:
+            return Grid(tuple(f"{across}={i}" for i in range(width)), (GridRow("", range(width)),))
+        starts = range(0, width, wrap)
+        parts = [range(start, min(start + wrap, width)) for start in starts]
+        return Grid((), tuple(GridRow(f"{across}={name_indices(part)}", part) for part in parts))
+    down = dims[:-1]
+    places = product(*(range(sizes[dim]) for dim in down))
+    rows = [
+        GridRow(
+            " ".join(f"{dim}={at}" for dim, at in zip(down, place, strict=True)),
+            range(number * width, (number + 1) * width),
+        )
+        for number, place in enumerate(places)
+    ]
+    return Grid(tuple(f"{across}={i}" for i in range(width)), tuple(rows))
+
+
+def point_of(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The coordinates of a rank."""
+    point: dict[str, int] = {}
+    stride = math.prod(sizes.values())
+    for dim, size in sizes.items():
+        stride //= size
+        point[dim] = rank // stride % size
+    return point

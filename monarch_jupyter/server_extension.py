@@ -1,0 +1,77 @@
+"""A small extension of the Jupyter server: what the side panel shows that no kernel has.
+
+Runs in: the server's process. Read-only: it lists the sessions of this user on this machine, those
+of kernels that are gone too, and hands out the tutorials. It holds no mesh and starts nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from jupyter_server.base.handlers import APIHandler
+from jupyter_server.utils import url_path_join
+from tornado import web
+
+from monarch import session
+from monarch_jupyter.protocol.sessions import session_message
+
+_HERE = Path(__file__).parent
+_TUTORIALS = (_HERE / "tutorials", _HERE.parent / "notebooks")
+"""Where they are in a wheel, and in a checkout."""
+
+
+def tutorials() -> dict[str, Path]:
+    """The tutorials that are installed, by name."""
+    folder = next((one for one in _TUTORIALS if one.is_dir()), None)
+    return {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.ipynb"))}
+
+
+class SessionsHandler(APIHandler):
+    """`GET monarch/sessions`."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """All sessions, as the wire of pages has them."""
+        # It looks at files and processes, which may take a moment.
+        found = await asyncio.to_thread(session.sessions)
+        self.finish(json.dumps({"sessions": [session_message(one) for one in found]}))
+
+
+class TutorialsHandler(APIHandler):
+    """`GET monarch/tutorials`."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """The names of the tutorials."""
+        self.finish(json.dumps({"tutorials": list(tutorials())}))
+
+
+class TutorialHandler(APIHandler):
+    """`GET monarch/tutorials/NAME`."""
+
+    @web.authenticated
+    async def get(self, name: str) -> None:
+        """A tutorial as a notebook; 404 where there is none of that name."""
+        path = tutorials().get(name)
+        if path is None:
+            raise web.HTTPError(404, f"there is no tutorial {name}")
+        self.finish(path.read_text("utf-8"))
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:  # pyright: ignore[reportUnusedFunction]
+    """What the server asks a module that it is told to load."""
+    return [{"module": "monarch_jupyter.server_extension"}]
+
+
+def _load_jupyter_server_extension(server: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+    """What the server calls to load it."""
+    base = cast("str", server.web_app.settings["base_url"])
+    handlers = [
+        (url_path_join(base, "monarch", "sessions"), SessionsHandler),
+        (url_path_join(base, "monarch", "tutorials"), TutorialsHandler),
+        (url_path_join(base, "monarch", "tutorials", r"([\w-]+)"), TutorialHandler),
+    ]
+    server.web_app.add_handlers(".*$", handlers)

@@ -1,0 +1,75 @@
+/** What waits at breakpoints, in the cell that ran into them: live, with a console a click away. */
+
+import { Outcome, report } from "./controls.js";
+import { DebugPane, consoleControls } from "./console_host.js";
+import { button, count, element, setText } from "./dom.js";
+import { talk } from "./requests.js";
+
+/** @typedef {import("./console_host.js").Ranks & {name: string, where: string}} Group */
+
+export class BreakpointsView {
+  /** @param {import("./controls.js").Ask} ask */
+  constructor(ask) {
+    this._ask = ask;
+    this.node = element("section", "mx-explorer mx-breakpoints", {
+      "aria-label": "Breakpoints",
+      "data-lm-suppress-shortcuts": "true",
+    });
+    this._status = element("p", "mx-tally", { role: "status" });
+    this._list = element("ul", "mx-groups", { role: "list", "aria-label": "What waits" });
+    this._outcome = new Outcome();
+    this._pane = new DebugPane(ask);
+    this.node.append(this._status, this._list, this._outcome.node, this._pane.node);
+    this._before = "";
+  }
+
+  /** @param {readonly Group[]} groups */
+  update(groups) {
+    const waits = groups.reduce((sum, { ranks }) => sum + ranks.length, 0);
+    const verb = waits === 1 ? "waits" : "wait";
+    setText(this._status, waits === 0 ? "Nothing waits here now." : `${count(waits, "rank")} ${verb} at a breakpoint`);
+    this.node.dataset.state = waits === 0 ? "over" : "paused";
+    this._pane.look();
+    const written = JSON.stringify(groups);
+    if (written !== this._before) {
+      this._before = written;
+      this._list.replaceChildren(...groups.map((group) => this._item(group)));
+    }
+    this._list.hidden = waits === 0;
+  }
+
+  /** @param {Group} group */
+  _item(group) {
+    const item = element("li", "mx-group", { role: "listitem" });
+    const go = button("Continue", () => {
+      report(this._outcome, "…", this._ask({ do: "resume", mesh: group.mesh, ranks: group.ranks }));
+    });
+    go.setAttribute("aria-label", `Continue ${group.name}`);
+    const bar = element("span", "mx-actions");
+    bar.append(...consoleControls(group, group.name, (mesh, rank) => this._pane.open(mesh, rank)), go);
+    item.append(element("strong", "", {}, group.name), " ", element("span", "", {}, `in ${group.where}`), " ", bar);
+    return item;
+  }
+
+  end() {
+    this._pane.close();
+  }
+}
+
+/** @param {import("./requests.js").RenderProps} props */
+function render({ model, el }) {
+  const line = talk({ model, el }, {});
+  const view = new BreakpointsView((what) => line.ask(what));
+  const update = () => view.update(/** @type {Group[]} */ (model.get("groups")));
+  model.on("change:groups", update);
+  el.append(view.node);
+  line.begin(null);
+  update();
+  return () => {
+    model.off("change:groups", update);
+    view.end();
+    line.end();
+  };
+}
+
+export default { render };

@@ -1,0 +1,80 @@
+/** Buttons that act on ranks, and the line that says what came of it. */
+
+import { button, element, setText } from "./dom.js";
+
+/** @typedef {(what: import("./protocol.js").Request) => Promise<unknown>} Ask */
+
+/** One line for the outcome of what was asked last; announced when it changes. */
+export class Outcome {
+  constructor() {
+    this.node = element("p", "mx-outcome", { role: "status" });
+    this.node.hidden = true;
+  }
+
+  /** @param {string} text */
+  say(text) {
+    this._show(text, "said");
+  }
+
+  /** @param {unknown} error */
+  fail(error) {
+    this._show(error instanceof Error ? error.message : String(error), "failed");
+  }
+
+  /**
+   * @param {string} text
+   * @param {string} kind
+   */
+  _show(text, kind) {
+    this.node.hidden = text === "";
+    this.node.dataset.kind = kind;
+    setText(this.node, text);
+  }
+}
+
+/**
+ * Say what is under way, then what came of it.
+ * @param {Outcome} outcome
+ * @param {string} meanwhile
+ * @param {Promise<unknown>} promise whose result is one line
+ */
+export function report(outcome, meanwhile, promise) {
+  outcome.say(meanwhile);
+  promise.then((result) => outcome.say(String(result))).catch((/** @type {unknown} */ error) => outcome.fail(error));
+}
+
+/** A button that does it at the second press only, and forgets the first one when it is left. */
+export class SureButton {
+  /**
+   * @param {string} label
+   * @param {() => string} question what the button says after the first press
+   * @param {() => void} act
+   */
+  constructor(label, question, act) {
+    this._label = label;
+    this._asked = false;
+    this.node = button(label, () => {
+      if (this._asked) {
+        this._reset();
+        act();
+      } else {
+        this._asked = true;
+        this.node.classList.add("mx-sure");
+        setText(this.node, question());
+      }
+    });
+    this.node.addEventListener("blur", () => this._reset());
+    this.node.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this._asked) {
+        event.stopPropagation();
+        this._reset();
+      }
+    });
+  }
+
+  _reset() {
+    this._asked = false;
+    this.node.classList.remove("mx-sure");
+    setText(this.node, this._label);
+  }
+}

@@ -1,0 +1,133 @@
+/**
+ * The mesh explorer in a cell: a grid of ranks by state, live while a cell runs, with what can be done about them.
+ *
+ * Runs in: the page, through anywidget. Every view keeps its own copy of the meshes, from a snapshot and the
+ * deltas after it, and asks for a new snapshot when it missed one.
+ */
+
+import { element, setAttribute, setText } from "./dom.js";
+import { MeshView } from "./mesh.js";
+import { anotherSource } from "./resuming.js";
+import { talk } from "./requests.js";
+import { EMPTY, reduce } from "./views.js";
+
+/** @typedef {import("./protocol.js").Mesh} Mesh */
+
+/** All meshes of a view, or the one it is about. */
+export class MeshesView {
+  /**
+   * @param {import("./controls.js").Ask} ask
+   * @param {{only?: string, dense?: boolean, nothing?: string}} [options] `only`: uid of the mesh to show
+   */
+  constructor(ask, options = {}) {
+    this._ask = ask;
+    this._only = options.only ?? "";
+    this._dense = options.dense ?? false;
+    this._nothing = options.nothing ?? "No meshes. Make one with %monarch spawn workers gpus=8";
+    this.node = element("section", "mx-explorer", { "aria-label": "Mesh explorer" });
+    this._empty = element("p", "mx-empty", { role: "status" });
+    this.node.append(this._empty);
+    /** @type {Map<string, MeshView>} */
+    this._views = new Map();
+  }
+
+  /** @param {ReadonlyMap<string, Mesh>} meshes */
+  update(meshes) {
+    const shown = [...meshes.values()].filter((mesh) => !this._only || mesh.uid === this._only);
+    for (const mesh of shown) {
+      const view = this._views.get(mesh.uid);
+      if (view === undefined) {
+        const made = new MeshView(mesh, this._ask, { dense: this._dense });
+        this._views.set(mesh.uid, made);
+        this.node.append(made.node);
+      } else {
+        view.update(mesh);
+      }
+    }
+    const [first] = this._only ? shown : [];
+    if (first !== undefined) {
+      setAttribute(this.node, "aria-label", `Mesh explorer of ${first.name}`);
+    }
+    for (const [uid, view] of this._views) {
+      if (shown.some((mesh) => mesh.uid === uid)) {
+        continue;
+      }
+      if (this._only) {
+        view.end();
+      } else {
+        view.close();
+        view.node.remove();
+        this._views.delete(uid);
+      }
+    }
+    const nothing = this._only ? "This mesh has stopped." : this._nothing;
+    setText(this._empty, this._views.size === 0 ? nothing : "");
+    this._empty.hidden = this._views.size > 0;
+  }
+
+  /** It is off the page. */
+  close() {
+    for (const view of this._views.values()) {
+      view.close();
+    }
+  }
+
+  /** Once a second, for the times. */
+  tick() {
+    for (const view of this._views.values()) {
+      view.tick();
+    }
+  }
+}
+
+/** @param {import("./requests.js").RenderProps} props */
+function render({ model, el }) {
+  const only = String(model.get("only"));
+  let known = EMPTY;
+  const take = (/** @type {import("./protocol.js").Streamed} */ message) => {
+    const { view, sync } = reduce(known, message);
+    if (sync) {
+      line.sync();
+    }
+    if (view.meshes !== known.meshes) {
+      shown.update(view.meshes);
+    }
+    known = view;
+  };
+  /** @type {import("./resuming.js").Source | null} */
+  let source = null;
+  let unwatch = () => {};
+  // The kernel has restarted. The next one has no comm with this view, but the side panel has one with it.
+  const lost = (/** @type {boolean} */ isLost) => {
+    unwatch();
+    source = isLost ? anotherSource(el) : null;
+    unwatch = source?.watch(lookElsewhere) ?? (() => {});
+    lookElsewhere();
+  };
+  let wasThere = false;
+  const lookElsewhere = () => {
+    const meshes = source?.meshes() ?? null;
+    // One that was there and is no more has ended; before, nobody has attached to it yet.
+    wasThere = meshes !== null && (only === "" || wasThere || meshes.has(only));
+    if (meshes !== null && wasThere) {
+      line.say("");
+      shown.update(meshes);
+    } else if (source !== null) {
+      const remedy = only === "" ? "%load_ext monarch_jupyter" : "%monarch attach, if the mesh was kept,";
+      line.say(`Not live: the kernel that made this view is gone. ${remedy} makes it live again.`);
+    }
+  };
+  const line = talk({ model, el }, { take, lost });
+  const shown = new MeshesView((what) => source?.ask(what) ?? line.ask(what), { only });
+  el.append(shown.node);
+  line.begin(model.get("first"));
+  const timer = setInterval(() => shown.tick(), 1000);
+  return () => {
+    clearInterval(timer);
+    shown.close();
+    unwatch();
+    line.end();
+  };
+}
+
+export default { render };

@@ -1,0 +1,98 @@
+/**
+ * One view of a widget and its kernel: messages come in order, questions get their answers. When the kernel is gone the
+ * view keeps its last picture and says so.
+ */
+
+import { element, setText } from "./dom.js";
+import { Questions } from "./pending.js";
+import { parse } from "./protocol.js";
+
+/**
+ * What anywidget gives a view; of its model only what is used.
+ * @typedef {object} Model
+ * @property {(name: string) => unknown} get
+ * @property {(content: unknown) => void} send
+ * @property {(event: string, callback: (content: unknown) => void) => void} on
+ * @property {(event: string, callback: (content: unknown) => void) => void} off
+ */
+/** @typedef {{model: Model, el: HTMLElement}} RenderProps */
+/**
+ * What a view does with what it hears: `more` when there are more lines, `lost` when its kernel is gone (true) or is
+ * there again (false).
+ * @typedef {object} Hears
+ * @property {(message: import("./protocol.js").Streamed) => void} [take]
+ * @property {() => void} [more]
+ * @property {(lost: boolean) => void} [lost]
+ */
+
+/** What ipywidgets says when the comm of a model ends, as at a restart of the kernel. */
+const COMM_ENDED = "comm_live_update";
+const GONE = "the kernel that made this view is gone";
+
+/**
+ * @param {RenderProps} props
+ * @param {Hears} hears
+ */
+export function talk({ model, el }, hears) {
+  const view = Math.random().toString(36).slice(2);
+  const questions = new Questions(view, (message) => model.send(message));
+  const notice = element("p", "mx-lost", { role: "status" });
+  notice.hidden = true;
+  el.append(notice);
+  let isLost = false;
+  const heard = (/** @type {unknown} */ content) => {
+    if (isLost) {
+      setLost(false); // The comm has been taken up again.
+    }
+    const message = parse(content);
+    if (message.type === "answer") {
+      questions.take(message);
+    } else if (message.type === "more") {
+      hears.more?.();
+    } else {
+      hears.take?.(message);
+    }
+  };
+  const ended = () => {
+    if (!isLost) {
+      questions.end(GONE);
+      setLost(true);
+    }
+  };
+  const setLost = (/** @type {boolean} */ lost) => {
+    isLost = lost;
+    say(lost ? `Not live: ${GONE}. This is what it showed last.` : "");
+    hears.lost?.(lost);
+  };
+  /** @param {string} text */
+  const say = (text) => {
+    notice.hidden = text === "";
+    setText(notice, text);
+  };
+  return {
+    say,
+    /**
+     * @param {import("./protocol.js").Request} what
+     * @returns {Promise<unknown>}
+     */
+    ask: (what) => (isLost ? Promise.reject(new Error(GONE)) : questions.ask(what)),
+    sync: () => model.send({ type: "sync", view }),
+    /** @param {unknown} first what to show before the stream begins */
+    begin(first) {
+      if (first !== null && first !== undefined) {
+        heard(first);
+      }
+      model.on("msg:custom", heard);
+      model.on(COMM_ENDED, ended);
+      model.send({ type: "sync", view });
+    },
+    end() {
+      model.off("msg:custom", heard);
+      model.off(COMM_ENDED, ended);
+      questions.end("this view is closed");
+      if (!isLost) {
+        model.send({ type: "leave", view });
+      }
+    },
+  };
+}

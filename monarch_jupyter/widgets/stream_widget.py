@@ -1,0 +1,59 @@
+"""What widgets have in common whose views follow a stream: a snapshot first, then what changes.
+
+Runs in: the kernel. Sends on the publisher's thread; the page's side is `talk.js`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import traitlets
+
+from monarch_jupyter.page.publisher import Publisher, Stream
+from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.protocol.messages import StreamMessage
+from monarch_jupyter.widgets.widget import TalkingWidget
+
+
+def _fresh(_: object, widget: Any) -> StreamMessage:
+    # Serialised when a page asks for the model, so a page loaded later starts from how things are
+    # then.
+    return widget.now()
+
+
+class StreamingWidget(TalkingWidget):
+    """A widget whose views follow a stream of the publisher, until the last of them is gone."""
+
+    first = traitlets.Any(None, help="what to show before the stream begins").tag(
+        sync=True, to_json=_fresh
+    )
+
+    def __init__(
+        self, publisher: Publisher, desk: Desk, stream: Stream | None, **traits: object
+    ) -> None:
+        """`stream`: None for that of all meshes."""
+        super().__init__(desk, **traits)
+        self._publisher = publisher
+        self._stream = stream
+        publisher.connect(self._sink, stream, repeat=True)
+
+    @abstractmethod
+    def now(self) -> StreamMessage:
+        """What is there now, under a number below 0: it is no part of the stream."""
+
+    def close(self) -> None:
+        """End the updates and the widget. Idempotent."""
+        self._publisher.disconnect(self._sink)
+        super().close()
+
+    def view_asks_all(self) -> None:
+        """A page starts, or has missed something."""
+        self._publisher.sync(self._sink, self._stream)
+
+    def last_view_left(self) -> None:
+        """Nobody looks any more."""
+        self._publisher.disconnect(self._sink)
+
+    def _sink(self, message: StreamMessage) -> None:
+        self.tell(message)

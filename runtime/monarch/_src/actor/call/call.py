@@ -1,0 +1,298 @@
+"""Calling endpoints: the adverbs, and how what they say is sent.
+
+Runs in: any process, on the thread that calls; what becomes of answers, `answers` says.
+A call is checked and pickled before anything of it is sent, and sent before the adverb returns.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Collection, Iterator
+from time import monotonic_ns
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast
+
+from monarch._src.actor.call import misuse
+from monarch._src.actor.call.pickling_errors import unpicklable
+from monarch._src.actor.call.responses import AllCall, OneCall, StreamCall
+from monarch._src.actor.call.target import Target
+from monarch._src.actor.context import ActorId, current, origin_now
+from monarch._src.actor.endpoint import EndpointMethod
+from monarch._src.actor.errors.remote import ship
+from monarch._src.actor.future import Future
+from monarch._src.actor.ports import Port
+from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.state.calls import PendingCall
+from monarch._src.actor.state.endpoint_metrics import EndpointCounts
+from monarch._src.errors import CallCancelled, SupervisionError, death_error
+from monarch._src.failures.report import RankFailure, at_text
+from monarch._src.net.local.interrupt import uninterrupted
+from monarch._src.net.local.leader import FORKED
+from monarch._src.net.local.waitable import RuntimeEnded
+from monarch._src.shape import Region, ValueMesh
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import Call, Undelivered
+from monarch._src.wire.metrics_codec import Key
+from monarch._src.wire.pickling.pickler import dumps_arguments
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def send_call(
+    runtime: Runtime, target: Target, region: Region, name: str, payload: Payload,
+    pending: PendingCall | None, *, by_port: bool = False, port: Port[Any] | None = None,
+) -> None:  # fmt: skip
+    """Send a call to every rank. Ranks known to be dead fail the call, or a broadcast, here.
+
+    With a `port`, answers go there instead of to `pending`.
+    """
+    if runtime.node.is_fork:
+        raise RuntimeEnded(FORKED)
+    failed = target.failures_in(region)
+    if failed and pending is None:  # all or none
+        ranks = region.ranks()
+        raise death_error([target.told_of(f, ranks[p]) for p, f in failed.items()])
+    extent = region.extent
+    runtime.routes.await_room(target.procs, region, large=payload.is_large)
+    try:
+        with uninterrupted():  # all ranks or none, and cheaper than once a rank
+            number = 0
+            if pending is not None:
+                pending.endpoint = name
+                number = runtime.calls.open(pending)
+            call = Call(
+                target.uid,
+                number,
+                name,
+                0,
+                extent.labels,
+                extent.sizes,
+                by_port,
+                origin=origin_now(),
+            )
+            if pending is None and port is None:
+                context = current.get()
+                call.sent_by = 0 if context is None else context.actor_instance.actor_id.uid
+            elif port is not None:
+                call.call, call.reply_to, call.reply_address = port.number, port.node, port.address
+            missed = runtime.routes.post(
+                target.procs, region, call, payload, skip=failed,
+                gather=pending is not None and not by_port,
+                each=pending is not None and pending.one_by_one,
+            )  # fmt: skip
+            if pending is not None and (missed or failed):
+                # What was missed got lost on the way; if that is not known yet, the notice follows.
+                # A rank that was skipped has not been sent this, though it may be up again by now.
+                failed = {**failed, **target.failures_in(region)}
+                with runtime.answering:
+                    for position, failure in failed.items():
+                        runtime.calls.lost(number, position, failure)
+            elif missed and port is None:
+                runtime.returns.undelivered(_not_sent(runtime, target, region, call, missed))
+    except CallCancelled:
+        # The endpoint that calls was cancelled meanwhile, and will not wait for this.
+        if pending is not None:
+            runtime.cancel(pending)
+        raise
+
+
+def _not_sent(
+    runtime: Runtime, target: Target, region: Region, call: Call, missed: Collection[int]
+) -> Undelivered:
+    """What is told of a message that some ranks could not be sent."""
+    position = min(missed)
+    failure = RankFailure(
+        target.procs.name, position, dict(region.extent.point_of_rank(position)),
+        target.class_name, call.endpoint, target.procs.host_of(region.global_rank(position)), None,
+        "undeliverable", "", "its process is gone",
+    )  # fmt: skip
+    node = target.procs.node(region.global_rank(position))
+    to = ActorId(node, target.uid, target.name)
+    return Undelivered(call.sent_by, str(to), target.uid, failure)
+
+
+class Endpoint(Generic[P, R]):
+    """One endpoint of an actor mesh. Its adverbs send a message to every rank, or to one."""
+
+    __slots__ = ("_counts", "_method", "_runtime", "_target", "name")
+
+    def __init__(self, runtime: Runtime, target: Target, method: EndpointMethod[P, R]) -> None:
+        self._runtime = runtime
+        self._target = target
+        self._method = method
+        self._counts: dict[str, EndpointCounts] = {}  # by adverb
+        self.name = method.name
+
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
+        """Call every rank; the future is a ValueMesh of their answers.
+
+        Raises:
+            TypeError: the arguments do not fit, or one cannot be pickled (it is named).
+            MeshStoppedError: the mesh has been stopped.
+        """
+        return self.start(args, kwargs, AllCall)
+
+    def call_one(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Call the one rank of this mesh.
+
+        Raises:
+            ValueError: the mesh has more than one rank; slice it, or use `call` or `choose`.
+        """
+        region = self._target.region
+        if len(region) != 1:
+            raise ValueError(
+                f"call_one needs a mesh of one rank; {self._target.name} has {region.extent}. "
+                "Slice it to one, or use `call` (all) or `choose` (any)"
+            )
+        begun = monotonic_ns()
+        payload = self._pack(args, kwargs)
+        future: Future[R] = self._runtime.new_future()
+        pending = future.pending = OneCall(self._target, region, future)
+        self._send("call_one", begun, region, payload, pending)
+        return future
+
+    def choose(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Call one rank, drawn uniformly at random."""
+        begun = monotonic_ns()
+        payload = self._pack(args, kwargs)
+        region = self._drawn()
+        future: Future[R] = self._runtime.new_future()
+        pending = future.pending = OneCall(self._target, region, future)
+        self._send("choose", begun, region, payload, pending)
+        return future
+
+    def stream(self, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
+        """Call every rank; the futures come in the order in which ranks answer."""
+        begun = monotonic_ns()
+        payload = self._pack(args, kwargs)
+        region = self._target.region
+        futures: list[Future[R]] = [self._runtime.new_future() for _ in range(len(region))]
+        pending = StreamCall(self._target, region, futures)
+        for future in futures:
+            future.pending = pending
+        self._send("stream", begun, region, payload, pending)
+        return misuse.Answers(futures)
+
+    def broadcast(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Send to every rank and expect no answer.
+
+        An exception in the endpoint then has nobody to go to: it ends the actor, and its owner is
+        told.
+
+        Raises:
+            SupervisionError: a rank of this mesh is known to have failed.
+        """
+        self._send("broadcast", 0, self._target.region, self._pack(args, kwargs), None)
+
+    def start(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        make: Callable[[Target, Region, Future[Any]], PendingCall],
+    ) -> Future[Any]:
+        """Call every rank; `make` says what becomes of the answers."""
+        begun = monotonic_ns()
+        payload = self._pack(args, kwargs)
+        future = self._runtime.new_future()
+        region = self._target.region
+        pending = future.pending = make(self._target, region, future)
+        self._send("call", begun, region, payload, pending)
+        return future
+
+    def send(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], port: Port[R] | None, *, choose: bool
+    ) -> None:
+        """Send to every rank, or to one at random; answers go to `port`, if given."""
+        payload = self._pack(args, kwargs)
+        region = self._drawn() if choose else self._target.region
+        self._send("send", 0, region, payload, None, port)
+
+    def _drawn(self) -> Region:
+        region = self._target.region
+        if len(region) == 1:
+            return region
+        point = region.extent.point_of_rank(random.randrange(len(region)))
+        return region.slice(**dict(point))
+
+    def _send(
+        self,
+        adverb: str,
+        begun_ns: int,
+        region: Region,
+        payload: Payload,
+        pending: PendingCall | None,
+        port: Port[R] | None = None,
+    ) -> None:
+        method = self._method
+        counts = None
+        if method.instrument:
+            counts = self._counts.get(adverb) or self._counts_of(adverb)
+            nbytes = payload.nbytes if payload.buffers else len(payload.body)
+            if pending is not None:
+                pending.counts = counts
+                pending.begun_ns = begun_ns
+                counts.sent(nbytes * pending.owed.bit_count())
+            else:
+                counts.sent(nbytes * len(region))
+                counts.untimed += 1
+        try:
+            send_call(
+                self._runtime, self._target, region, self.name, payload, pending,
+                by_port=method.by_port, port=port,
+            )  # fmt: skip
+        except SupervisionError:  # nobody was sent anything
+            if counts is not None:
+                counts.errors += 1
+            raise
+
+    def _counts_of(self, adverb: str) -> EndpointCounts:
+        target = self._target
+        ref = target.procs
+        key = Key(ref.uid, ref.name, target.class_name, target.name, self.name, adverb)
+        counts = self._counts[adverb] = self._runtime.metrics.counts(key, monotonic_ns())
+        return counts
+
+    def _pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Payload:
+        target = self._target
+        target.check_usable()
+        self._method.check(target.class_name, args, kwargs)
+        try:
+            return dumps_arguments(args, kwargs) or ship((args, kwargs), own=2, loose=True)
+        except Exception as error:
+            who = f"{target.class_name}.{self.name}"
+            told, cause = unpicklable(who, self._method.signature, args, kwargs, error)
+            raise told from cause
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """An error: call it by `.call(...)`, `.call_one`, `.choose`, `.stream` or `.broadcast`."""
+        raise TypeError(misuse.not_called_so(f"{self._target.class_name}.{self.name}", self.name))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(
+            misuse.no_adverb(f"{self._target.class_name}.{self.name}", self.name, name)
+        )
+
+    # What shows a function to its user, as `t.step?` in a notebook, shows that of the endpoint.
+
+    @property
+    def method_signature(self) -> inspect.Signature:
+        """What the method takes of its callers, and gives."""
+        method = self._method
+        gives = inspect.signature(method.function).return_annotation
+        return method.signature.replace(return_annotation=gives)
+
+    @property
+    def method_doc(self) -> str | None:
+        """What the method says of itself."""
+        return self._method.__doc__
+
+    def __repr__(self) -> str:
+        at = at_text(self._target.region.sizes)
+        return f"<endpoint {self._target.class_name}.{self.name} of {self._target.name}{at}>"
+
+
+cast(Any, Endpoint).__doc__ = misuse.DocOfEndpoint(Endpoint.__doc__)
+cast(Any, Endpoint).__signature__ = misuse.SignatureOfEndpoint()

@@ -1,0 +1,201 @@
+"""What to say when something cannot be sent: which argument, and what in it.
+
+Runs in: the process that calls, and only after pickling has failed. Looks into containers,
+attributes, closures, classes and what their code uses for the innermost thing that fails by itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Iterator
+from types import CodeType, FunctionType, MethodType
+from typing import Any, cast
+
+from monarch._src.actor.errors.remote import ship
+
+DEEPEST = 20
+MOST_LOOKED_INTO = 1000  # things in one container
+_USES = ", which uses "
+_PICKLE_METHODS = frozenset(
+    ("__getstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
+)
+_MADE_ANEW = ("__dict__", "__weakref__", "_abc_impl")  # of a class, where it is rebuilt
+# What belongs to one process. The way out is the same for all of it.
+_OF_A_PROCESS = ("_thread", "threading", "_contextvars", "_queue", "queue", "socket", "_socket",
+                 "select", "weakref", "_weakref", "concurrent.futures.thread",
+                 "concurrent.futures.process", "multiprocessing.synchronize")  # fmt: skip
+_MAKE_IT_THERE = "; make it on the rank: in `__init__` of the actor, or where it is first used"
+_NOTEBOOKS_OWN = (
+    "lines with % and ! are the notebook's own; subprocess.run(...) runs a command on a rank"
+)
+
+
+def unpicklable(
+    who: str,
+    signature: inspect.Signature | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    error: Exception,
+    what: object = None,
+) -> tuple[Exception, Exception | None]:
+    """The error that names what of a call cannot be pickled, and its cause if that tells more.
+
+    It is a TypeError, unless a class's own `__getstate__` or `__reduce__` has raised: then it is of
+    the type of that error.
+
+    Args:
+        who: what is called, as `Trainer.step`.
+        signature: gives positional arguments their names.
+        error: what pickling all of it raised.
+        what: goes along with the arguments: an actor's class, say.
+    """
+    told = as_refusal(_told(who, signature, args, kwargs, error, what), error)
+    return told, None if _NOTEBOOKS_OWN in str(told) else error
+
+
+def _told(
+    who: str,
+    signature: inspect.Signature | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    error: Exception,
+    what: object,
+) -> str:
+    named = [(_parameter(signature, at), value) for at, value in enumerate(args)]
+    for name, value in [*named, *kwargs.items()]:
+        cause = _why_not(value)
+        if cause is not None:
+            return (
+                f"{who}: argument {name!r} of type {_type_of(value)} cannot be sent to another "
+                f"process{_why(name, value, cause)}"
+            )
+    cause = None if what is None else _why_not(what)
+    path, inner, why = ("", what, error) if cause is None else _innermost(what, cause)
+    at = f"{who}{path}, a {_type_of(inner)}: " if path else ""
+    return f"{who} cannot be sent to another process: {at}{why}{_way_out(inner)}"
+
+
+def as_refusal(text: str, error: Exception) -> Exception:
+    """The error with that text: of the type of `error` if a user's method of pickling raised it."""
+    if _raised_by_a_class(error):
+        try:
+            made = type(error)(text)
+            if type(made) is type(error) and text in " ".join(map(str, made.args)):
+                return made
+        except Exception:
+            pass  # its constructor takes something else
+    return TypeError(text)
+
+
+def _raised_by_a_class(error: Exception) -> bool:
+    """Whether one of the methods by which classes say how they are pickled has raised that."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code.co_name in _PICKLE_METHODS for frame, _ in frames)
+
+
+def unpicklable_answer(value: object, error: Exception) -> Exception:
+    """The error that names what of an answer cannot be pickled; `error` is what that raised."""
+    said = f"the value that it returned, a {_type_of(value)}, cannot be sent to another process"
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        return TypeError(f"{said}: an endpoint answers once; return a list of what it yields")
+    if inspect.iscoroutine(value):
+        value.close()  # nobody can await it any more
+        return TypeError(f"{said}: await it in an `async def` endpoint")
+    return as_refusal(f"{said}{_why('it', value, error)}", error)
+
+
+def _why(name: str, value: object, cause: Exception) -> str:
+    """The end of a sentence: where in the value it lies, if not in all of it, and the reason."""
+    path, inner, cause = _innermost(value, cause)
+    within = f", because of {name}{path}, a {_type_of(inner)}" if path else ""
+    return f"{within}: {cause}{_way_out(inner)}"
+
+
+def _way_out(inner: object) -> str:
+    return _MAKE_IT_THERE if type(inner).__module__ in _OF_A_PROCESS else ""
+
+
+def _parameter(signature: inspect.Signature | None, position: int) -> str:
+    parameters = () if signature is None else signature.parameters.values()
+    for at, parameter in enumerate(parameters):
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            return f"{parameter.name}[{position - at}]"
+        if at == position:
+            return parameter.name
+    return f"number {position + 1}"
+
+
+def _why_not(value: object) -> Exception | None:
+    try:
+        ship(value)
+    except Exception as error:
+        return error
+    return None
+
+
+def _innermost(value: Any, cause: Exception) -> tuple[str, Any, Exception]:
+    """The way into a value, what is there, and why that cannot be pickled."""
+    path, found, why = "", value, cause
+    seen = {id(value)}  # a method may use its own class
+    for _ in range(DEEPEST):
+        for step, part in _parts(found):
+            if id(part) in seen:
+                continue
+            deeper = _why_not(part)
+            if deeper is not None:
+                seen.add(id(part))
+                path, found, why = path + step, part, deeper
+                if step == f"{_USES}get_ipython":
+                    return path, found, TypeError(_NOTEBOOKS_OWN)
+                break
+        else:
+            return path, found, why
+    return "", value, cause  # it is the depth itself, or nobody would read the way
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a thing is pickled with, and how one gets to it from there."""
+    if isinstance(value, dict):
+        for key, item in list(cast("dict[Any, Any]", value).items())[:MOST_LOOKED_INTO]:
+            yield f"[{key!r}]", item
+    elif isinstance(value, (list, tuple)):
+        for at, item in enumerate(cast("list[Any]", value)[:MOST_LOOKED_INTO]):
+            yield f"[{at}]", item
+    elif isinstance(value, MethodType):
+        yield ".__self__", value.__self__
+    elif isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            yield f", its variable {name}", cell.cell_contents
+        for name in _globals_of(value.__code__):
+            if name in value.__globals__:
+                yield f"{_USES}{name}", value.__globals__[name]
+    elif isinstance(value, type):
+        for name, item in list(vars(value).items())[:MOST_LOOKED_INTO]:
+            if name not in _MADE_ANEW:
+                yield f".{name}", getattr(item, "function", getattr(item, "__func__", item))
+        for base in value.__bases__:
+            yield f", its base {base.__name__}", base
+    elif not isinstance(value, type) and _pickles_its_attributes(type(cast(object, value))):
+        for name, item in list(getattr(value, "__dict__", {}).items())[:MOST_LOOKED_INTO]:
+            yield f".{name}", item
+
+
+def _globals_of(code: CodeType) -> Iterator[str]:
+    """What code may take from the globals, that of functions in it too."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals_of(inner)
+
+
+def _pickles_its_attributes(kind: type[Any]) -> bool:
+    return (
+        kind.__reduce__ is object.__reduce__
+        and kind.__reduce_ex__ is object.__reduce_ex__
+        and getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)
+    )
+
+
+def _type_of(value: object) -> str:
+    return type(value).__qualname__

@@ -1,0 +1,216 @@
+"""What becomes of the answers to a call, by its adverb.
+
+Runs in: any process that calls; answers come in on the thread that receives, and are unpacked on
+the one that looks at the future. A broadcast has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from monarch._src.actor.call.target import Target
+from monarch._src.actor.call.unpickling_errors import Reader
+from monarch._src.actor.errors.remote import error_for, rebuild, unpack
+from monarch._src.actor.future import Future
+from monarch._src.actor.state.calls import PendingCall
+from monarch._src.errors import SupervisionError, death_error
+from monarch._src.failures.report import RankFailure
+from monarch._src.net.local.waitable import Waitable
+from monarch._src.shape import Region, ValueMesh
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import THROWN
+from monarch._src.wire.pickling.pickler import is_atom
+
+
+class _Failures:
+    """The failures of one call: the first settles it, later ones join its error."""
+
+    __slots__ = ("_target", "list")
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.list: list[RankFailure] = []
+
+    def unpacked(self, status: int, payload: Payload) -> Callable[[], Any]:
+        """Enter a rank's failure; what raises it to the caller."""
+        failure, exception = unpack(payload)
+        self.list.append(failure)
+
+        def throw() -> Any:
+            raise error_for(status, self.list, exception())
+
+        return throw
+
+    def lost(self, rank: int, failure: RankFailure) -> SupervisionError:
+        """Enter the death of a proc, by its rank there; the error to raise."""
+        self.list.append(self._target.told_of(failure, rank))
+        return death_error(self.list)
+
+
+def _thrower(target: Target, status: int, payload: Payload) -> Callable[[], Any]:
+    """What raises the failure of one rank, or what an explicit port was given."""
+    if status == THROWN:
+        return partial(_throw_as_it_is, payload)
+    return _Failures(target).unpacked(status, payload)
+
+
+def _throw_as_it_is(payload: Payload) -> Any:
+    raise rebuild(payload)
+
+
+class OneCall(PendingCall):
+    """`call_one` and `choose`: one rank, its value."""
+
+    __slots__ = ("_futures", "_target")
+
+    def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
+        super().__init__(target.procs.uid, target, region, 1)
+        self._target = target
+        self._futures: tuple[Future[Any], ...] = (future,)
+
+    def futures_of(self) -> Sequence[Future[Any]]:
+        return self._futures
+
+    def answered(self, position: int, payload: Payload) -> None:
+        read = Reader(self._target, self.region, self.endpoint).read
+        self._futures[0].settle(partial(read, position, payload))
+
+    def raised(self, position: int, status: int, payload: Payload) -> None:
+        self._futures[0].settle(_thrower(self._target, status, payload))
+
+    def lost(self, position: int, failure: RankFailure) -> None:
+        rank = self.region.global_rank(position)
+        self._futures[0].fail(_Failures(self._target).lost(rank, failure))
+
+    def release(self) -> None:
+        self._futures = ()
+
+
+class AllCall(PendingCall):
+    """`call`: every rank; the values in rank order, or the first failure and those that join it."""
+
+    __slots__ = ("_atom", "_failed", "_failures", "_futures", "_payloads", "_rest", "_target")
+    takes_runs = True
+
+    def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
+        super().__init__(target.procs.uid, target, region)
+        self._futures: tuple[Future[Any], ...] = (future,)
+        # Those of atoms as tuples, which the ValueMesh compares to keep equal neighbours once. What
+        # can be changed in place must be each rank's own: a list is like no other.
+        self._payloads: list[tuple[Any, ...] | list[Any]] = [()] * len(region)
+        self._target = target
+        self._failures = _Failures(target)
+        self._atom: tuple[Any, ...] = ()  # the last answer that was one
+        self._failed = False
+        self._rest: Waitable | None = None
+
+    def futures_of(self) -> Sequence[Future[Any]]:
+        return self._futures
+
+    def release(self) -> None:
+        self._futures = ()
+        self._payloads = []
+
+    def answered(self, position: int, payload: Payload) -> None:
+        parts = (payload.body, *payload.buffers)
+        if self._failed or parts != self._atom:
+            self.answered_alike(position, 1, payload)
+            return
+        self._payloads[position] = self._atom
+        if not self.owed:
+            self._complete()
+
+    def answered_alike(self, first: int, count: int, payload: Payload) -> None:
+        if self._failed:
+            self._note_answer()
+            return
+        parts = (payload.body, *payload.buffers)
+        if parts == self._atom:
+            alike: list[tuple[Any, ...] | list[Any]] = [self._atom] * count
+        elif is_atom(payload):
+            self._atom = parts
+            alike = [parts] * count
+        else:
+            alike = [_Parts(parts, first + at) for at in range(count)]
+        self._payloads[first : first + count] = alike
+        if not self.owed:
+            self._complete()
+
+    def _complete(self) -> None:
+        region, payloads = self.region, self._payloads
+        unflatten = partial(_unflatten, Reader(self._target, region, self.endpoint))
+        self._futures[0].settle(lambda: ValueMesh.from_encoded(region, payloads, unflatten))
+
+    def raised(self, position: int, status: int, payload: Payload) -> None:
+        if status == THROWN:
+            self._settle(partial(_throw_as_it_is, payload))
+        else:
+            self._settle(self._failures.unpacked(status, payload))
+
+    def lost(self, position: int, failure: RankFailure) -> None:
+        error = self._failures.lost(self.region.global_rank(position), failure)
+
+        def throw() -> Any:
+            raise error
+
+        self._settle(throw)
+
+    def _settle(self, throw: Callable[[], Any]) -> None:
+        self._failed = True
+        self._payloads = []
+        if self.owed and self._rest is None:
+            self._rest = self._futures[0].rest = Waitable()
+        self._futures[0].settle(throw)
+        self._note_answer()
+
+    def _note_answer(self) -> None:
+        if self._rest is not None and not self.owed:
+            self._rest.finish()
+
+
+class _Parts(list[Any]):
+    """Those of an answer that is one rank's own."""
+
+    __slots__ = ("position",)
+
+    def __init__(self, parts: tuple[Any, ...], position: int) -> None:
+        super().__init__(parts)
+        self.position = position
+
+
+def _unflatten(reader: Reader, parts: tuple[Any, ...] | list[Any]) -> Any:
+    position = parts.position if isinstance(parts, _Parts) else 0  # atoms can always be read
+    return reader.read(position, Payload(parts[0], parts[1:]))
+
+
+class StreamCall(PendingCall):
+    """`stream`: every rank; the nth future is settled by the nth answer."""
+
+    __slots__ = ("_futures", "_next", "_target")
+    one_by_one = True
+
+    def __init__(self, target: Target, region: Region, futures: Sequence[Future[Any]]) -> None:
+        super().__init__(target.procs.uid, target, region)
+        self._target = target
+        self._futures = futures
+        self._next = iter(futures)
+
+    def futures_of(self) -> Sequence[Future[Any]]:
+        return self._futures
+
+    def release(self) -> None:
+        self._futures = ()
+        self._next = iter(())
+
+    def answered(self, position: int, payload: Payload) -> None:
+        read = Reader(self._target, self.region, self.endpoint).read
+        next(self._next).settle(partial(read, position, payload))
+
+    def raised(self, position: int, status: int, payload: Payload) -> None:
+        next(self._next).settle(_thrower(self._target, status, payload))
+
+    def lost(self, position: int, failure: RankFailure) -> None:
+        rank = self.region.global_rank(position)
+        next(self._next).fail(_Failures(self._target).lost(rank, failure))

@@ -1,0 +1,154 @@
+"""Ways to send beside the adverbs: `send`, `Accumulator`, `as_endpoint`.
+
+Runs in: any process.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
+
+from monarch._src.actor.call.call import Endpoint
+from monarch._src.actor.call.responses import OneCall
+from monarch._src.actor.call.target import Target
+from monarch._src.actor.endpoint import EndpointMethod
+from monarch._src.actor.errors.remote import unship
+from monarch._src.actor.future import Future
+from monarch._src.actor.ports import Port
+from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.state.calls import PendingCall
+from monarch._src.failures.report import RankFailure
+from monarch._src.shape import Region
+from monarch._src.wire.frames import Payload
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+
+
+def send(
+    endpoint: Endpoint[P, R],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    port: Port[R] | None = None,
+    selection: Literal["all", "choose"] = "all",
+) -> None:
+    """Send one message to every rank, or to one drawn at random; answers go to `port`, if given.
+
+    What the adverbs are made of. Raises as they do, and ValueError for another selection.
+    """
+    if selection not in ("all", "choose"):
+        raise ValueError(f"selection={selection!r}: give 'all' or 'choose'")
+    endpoint.send(args, kwargs, port, choose=selection == "choose")
+
+
+class Accumulator(Generic[P, R, A]):
+    """Folds the answers of all ranks as they come: `combine(combine(identity, first), second)`."""
+
+    def __init__(self, endpoint: Endpoint[P, R], identity: A, combine: Callable[[A, R], A]) -> None:
+        self._endpoint = endpoint
+        self._identity = identity
+        self._combine = combine
+
+    def __repr__(self) -> str:
+        return f"<Accumulator over {self._endpoint!r}>"
+
+    def accumulate(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[A]:
+        """Call every rank; the fold of their answers, in the order in which they came."""
+        return self._endpoint.start(args, kwargs, partial(FoldCall, self._fold))
+
+    def _fold(self, answers: list[Payload]) -> A:
+        value = self._identity
+        for answer in answers:
+            value = self._combine(value, unship(answer))
+        return value
+
+
+class FoldCall(PendingCall):
+    """Every rank; one value made of all answers in order of arrival."""
+
+    __slots__ = ("_answers", "_fold", "_futures", "_one")
+
+    def __init__(
+        self,
+        fold: Callable[[list[Payload]], Any],
+        target: Target,
+        region: Region,
+        future: Future[Any],
+    ) -> None:
+        super().__init__(target.procs.uid, target, region)
+        self._futures: tuple[Future[Any], ...] = (future,)
+        self._fold = fold
+        self._answers: list[Payload] = []
+        self._one = OneCall(target, region, future)  # the first failure is told as that of one
+
+    def answered(self, position: int, payload: Payload) -> None:
+        self._answers.append(payload)
+        if not self.owed:
+            fold, answers = self._fold, self._answers
+            self._futures[0].settle(lambda: fold(answers))
+
+    def futures_of(self) -> Sequence[Future[Any]]:
+        return self._futures
+
+    def release(self) -> None:
+        self._futures, self._answers = (), []
+        self._one.release()
+
+    def raised(self, position: int, status: int, payload: Payload) -> None:
+        self._one.raised(position, status, payload)
+
+    def lost(self, position: int, failure: RankFailure) -> None:
+        self._one.lost(position, failure)
+
+
+class PlainMethod:
+    """A method of an actor class that is no endpoint, seen on a mesh: only for `as_endpoint`."""
+
+    def __init__(
+        self, run: Runtime, target: Target, function: Callable[..., Any], *, is_async: bool
+    ) -> None:
+        self.runtime = run
+        self.target = target
+        self.function = function
+        self.is_async = is_async
+
+    def _refuse(self) -> TypeError:
+        name = self.function.__name__
+        return TypeError(
+            f"{self.target.class_name}.{name} is no endpoint; mark it with @endpoint, or call it "
+            f"as as_endpoint(mesh.{name}).call(...)"
+        )
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise self._refuse()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._refuse()
+
+
+def as_endpoint(
+    method: Any, *, propagate: Any = None, explicit_response_port: bool = False
+) -> Endpoint[Any, Any]:
+    """An endpoint of a method that is not marked as one, as in `as_endpoint(mesh.method).call()`.
+
+    Raises:
+        ValueError: it is no method of an actor mesh, or it is `async def` and the actor has no loop
+            to run it on. A plain method of an async actor keeps its loop busy meanwhile.
+    """
+    if isinstance(method, Endpoint):
+        return method  # pyright: ignore[reportUnknownVariableType]
+    if not isinstance(method, PlainMethod):
+        raise ValueError(f"as_endpoint takes a method of an actor mesh, not {method!r}")
+    function = method.function
+    if inspect.iscoroutinefunction(function) and not method.is_async:
+        raise ValueError(
+            f"{method.target.class_name}.{function.__name__} is `async def`, but the endpoints of "
+            "that actor are plain: it has no loop to run it on"
+        )
+    made: EndpointMethod[Any, Any] = EndpointMethod(function, by_port=explicit_response_port)
+    return Endpoint(method.runtime, method.target, made)

@@ -1,0 +1,31 @@
+"""What can be called, as what calls it knows it.
+
+Runs in: any process that calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from monarch._src.actor.refs import ProcsRef
+from monarch._src.failures.report import RankFailure
+from monarch._src.shape import Region
+
+
+class Target(Protocol):
+    """What can be called: actors of a mesh. `failures_in` also consults what its owner was told."""
+
+    @property
+    def procs(self) -> ProcsRef: ...
+    @property
+    def uid(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def class_name(self) -> str: ...
+    @property
+    def region(self) -> Region: ...
+    def check_usable(self) -> None: ...
+    def failures_in(self, region: Region) -> Mapping[int, RankFailure]: ...
+    def told_of(self, failure: RankFailure, rank: int) -> RankFailure: ...

@@ -1,0 +1,126 @@
+"""What to say when an answer cannot be rebuilt where it was waited for: whose it is, and why.
+
+Runs in: the process that called, on the thread that reads the answer; but for `read`, only after
+unpickling has failed. Nothing is unpickled a second time.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from monarch._src.actor.call.target import Target
+from monarch._src.actor.errors.remote import IN_RUNTIME, unship
+from monarch._src.failures.report import RankFailure
+from monarch._src.shape import Region
+from monarch._src.wire.frames import Payload, carried
+from monarch._src.wire.pickling.pickler import pickle_in
+
+MOST_READ = 10_000  # opcodes of a pickle
+_OF_PICKLING = (
+    "_codecs",
+    "builtins",
+    "cloudpickle",
+    "collections",
+    "copyreg",
+    "functools",
+    "types",
+)
+_OURS = "monarch._src.wire."
+
+
+class Reader:
+    """Rebuilds the answers of one call, and says whose one is that cannot be."""
+
+    __slots__ = ("_endpoint", "_region", "_target")
+
+    def __init__(self, target: Target, region: Region, endpoint: str) -> None:
+        self._target = target
+        self._region = region
+        self._endpoint = endpoint
+
+    def read(self, position: int, payload: Payload) -> Any:
+        """The answer of the rank at that position.
+
+        Raises:
+            TypeError: it cannot be rebuilt here; the mesh is as good as ever.
+        """
+        try:
+            return unship(payload)
+        except (MemoryError, RecursionError):
+            raise  # of this process, or thread; the answer is in order
+        except Exception as error:
+            raise TypeError(self._told(position, payload, error)) from None
+
+    def _told(self, position: int, payload: Payload, error: Exception) -> str:
+        target, rank = self._target, self._region.global_rank(position)
+        unplaced = RankFailure("", rank, {}, "", None, "", None, "endpoint", "", "")
+        who = f"{target.class_name}.{self._endpoint} on {target.told_of(unplaced, rank).where}"
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return (
+            f"the answer of {who}{_held(payload, error)} cannot be rebuilt in this process: {said}"
+            f"{_place(error)}. {_remedy(error)}"
+        )
+
+
+def _remedy(error: Exception) -> str:
+    plain = "return plain data that it consists of: numbers, arrays, a dict (state_dict())"
+    if isinstance(error, (ImportError, AttributeError)):
+        return f"Make it importable here too, or {plain}"
+    return plain[0].upper() + plain[1:]
+
+
+def _place(error: Exception) -> str:
+    """Where code that is not ours raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or frames[-1].filename.startswith((IN_RUNTIME, "<frozen ")):
+        return ""
+    last = frames[-1]
+    return f" (in {last.name}, {last.filename}:{last.lineno})"
+
+
+def _held(payload: Payload, error: Exception) -> str:
+    """`, which holds lab.Thing,`: the class at fault, as far as can be seen; else the first."""
+    found = [
+        one
+        for one in _named(payload)
+        if one[0].split(".")[0] not in _OF_PICKLING and not one[0].startswith(_OURS)
+    ]
+    if not found:
+        return ""
+    missing = getattr(error, "name", None) or "\0"
+    text = str(error)
+    module, name = next(
+        (one for one in found if one[0] == missing or one[0].startswith(f"{missing}.")),
+        next((one for one in found if f"'{one[1]}'" in text), found[0]),
+    )
+    return f", which holds {module}.{name},"
+
+
+def _named(payload: Payload) -> Iterator[tuple[str, str]]:
+    """Modules and names in them that the pickle has looked up, in its order."""
+    import pickletools  # slow to load, and for this alone
+
+    texts: list[str] = []
+    memo: list[str] = []  # of what was put there, the texts; in their places
+    body = pickle_in(carried(payload))
+    try:
+        for at, (code, value, _) in enumerate(pickletools.genops(bytes(body))):
+            if at >= MOST_READ:
+                return
+            if code.name == "MEMOIZE":
+                memo.append(texts[-1] if texts else "")
+            elif code.name in ("BINGET", "LONG_BINGET"):
+                number = int(value or 0)
+                texts.append(memo[number] if number < len(memo) else "")
+            elif isinstance(value, str):
+                texts.append(value)
+            elif code.name == "STACK_GLOBAL" and len(texts) > 1:
+                yield texts[-2], texts[-1]
+                texts.append("")
+            else:
+                texts.append("")
+            del texts[:-2]
+    except ValueError:
+        return  # it is no pickle: that was why

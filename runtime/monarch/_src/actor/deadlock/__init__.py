@@ -1,0 +1,1 @@
+"""Calls that wait for each other are found and reported."""

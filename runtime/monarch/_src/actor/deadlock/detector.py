@@ -1,0 +1,140 @@
+"""Sends the probes that find actors waiting for each other; `actor.deadlock.state.waits` decides.
+
+Runs in: any process. `probe` on a thread that waits, `on_probe` on the one that receives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from monarch._src.actor.context import ActorInstance
+from monarch._src.actor.deadlock.state.waits import Wait
+from monarch._src.actor.deliver.routes import Routes
+from monarch._src.actor.refs import ProcsRef
+from monarch._src.actor.state.calls import PendingCall
+from monarch._src.errors import DeadlockError
+from monarch._src.failures.report import at_text
+from monarch._src.net.node import Node
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import Probe
+
+if TYPE_CHECKING:
+    from monarch._src.actor.deadlock.thread_waits import HeldUp
+
+
+class HasInstance(Protocol):
+    """What runs an actor."""
+
+    instance: ActorInstance
+
+    def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
+        """Whether it has that call and can't answer it while it waits."""
+        ...
+
+    @property
+    def point(self) -> dict[str, int]:
+        """Where it is, as users are told."""
+        ...
+
+
+class Cycles:
+    """The probes of this process."""
+
+    def __init__(self, node: Node, routes: Routes, workers: Mapping[int, HasInstance]) -> None:
+        self._node = node
+        self._routes = routes
+        self._workers = workers
+        self.proc_ref: ProcsRef | None = None
+
+    @property
+    def has_actors(self) -> bool:
+        """Whether any actor lives in this process."""
+        return bool(self._workers)
+
+    def probe(self, instance: ActorInstance, wait: Wait) -> None:
+        """An actor has waited for a while: find out whether that can ever end."""
+        begun = instance.waiting.probe(wait)
+        if blocks(instance, wait) is not Blocked.NOT:
+            self._send(wait.future.pending, Probe(0, *begun, [self._described(instance)]))
+
+    def held_up(self, thread: int) -> list[ActorInstance]:
+        """The actors of this process that can't go on before that thread has done what it does."""
+        from monarch._src.actor.deadlock.thread_waits import held_up_by
+
+        held = held_up_by(thread)
+        instances = [worker.instance for worker in list(self._workers.values())]
+        return [one for one in instances if _held_up(one, held) is not Blocked.NOT]
+
+    def on_probe(self, peer: str, message: Probe, _payload: Payload) -> None:
+        """A probe came for an actor of this process."""
+        worker = self._workers.get(message.actor)
+        if worker is None:
+            return
+        instance = worker.instance
+
+        def keeps(wait: Wait) -> bool:
+            blocked = blocks(instance, wait)
+            return blocked is not Blocked.NOT and worker.owes(
+                peer, message.along, overlapping=blocked is Blocked.THREAD
+            )
+
+        probe = (message.node, message.initiator, message.call, message.round)
+        own, others = instance.waiting.probed(probe, keeps)
+        if own is not None and own.timed:
+            own.cycle = message.path
+        elif own is not None:
+            own.future.fail(DeadlockError(message.path))
+        if others:
+            message.path.append(self._described(instance))
+        for wait in others:
+            self._send(wait.future.pending, message)
+
+    def _send(self, pending: PendingCall, probe: Probe) -> None:
+        target: Any = pending.actor_mesh
+        probe.actor = target.uid
+        probe.along = pending.number
+        for position in pending.owing():
+            rank = pending.region.global_rank(position)
+            self._node.send(self._routes.reach(target.procs, rank), probe)
+
+    def _described(self, instance: ActorInstance) -> str:
+        where = self.proc_ref.name if self.proc_ref is not None else "client"
+        worker = self._workers.get(instance.actor_id.uid)
+        at = at_text(dict(instance.rank) if worker is None else worker.point)
+        return f"{instance.class_name}.{instance.endpoint} on {where}{at}"
+
+
+class Blocked(Enum):
+    """What of an actor can't go on: nothing, the task that runs its call, or all of it."""
+
+    NOT = 0
+    TASK = 1
+    THREAD = 2  # so calls that would overlap do not begin either
+
+
+def blocks(instance: ActorInstance, wait: Wait) -> Blocked:
+    """What of its actor can't go on before that wait ends. Any thread."""
+    if wait.thread:
+        from monarch._src.actor.deadlock.thread_waits import held_up_by
+
+        return _held_up(instance, held_up_by(wait.thread))
+    if wait.waiter is None:
+        return Blocked.THREAD
+    return _task_blocked(instance, (wait.waiter,))
+
+
+def _held_up(instance: ActorInstance, held: HeldUp) -> Blocked:
+    if instance.thread in held.threads:
+        return Blocked.THREAD
+    return _task_blocked(instance, held.awaited)
+
+
+def _task_blocked(instance: ActorInstance, awaited: Sequence[Any]) -> Blocked:
+    if not awaited or (instance.is_async and instance.task is None):
+        return Blocked.NOT
+    from monarch._src.actor.deadlock.task_waits import needs  # asyncio takes 13 ms to load
+
+    needed = any(needs(instance.task, waiter) for waiter in awaited)
+    return Blocked.TASK if needed else Blocked.NOT

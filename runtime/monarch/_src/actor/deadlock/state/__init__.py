@@ -1,0 +1,1 @@
+"""PURE: who waits for whom, after Chandy, Misra and Haas."""

@@ -1,0 +1,1 @@
+"""Routes of messages between actors, and what returns to the sender."""

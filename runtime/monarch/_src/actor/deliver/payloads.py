@@ -1,0 +1,324 @@
+"""Large payloads beside the messages that they belong to: in a segment, mapped by who gets them.
+
+Runs in: a client and every proc. What is sent is put into a segment on the thread that calls; what
+comes is mapped on the thread that receives. Owns: the Lender and the Borrower, loaded with the
+first large payload of this process.
+A process that cannot map a segment (another PID namespace, no mapping left) asks its sender for the
+bytes. Until they come, what else comes from that sender waits: messages keep their order.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from monarch._src.actor.refs import Known
+from monarch._src.net.node import Node
+from monarch._src.net.session_directory import site_and_pipe
+from monarch._src.shape import NDSlice
+from monarch._src.wire.frames import Payload, apart_of
+from monarch._src.wire.messages import (
+    AnyMessage,
+    AskPart,
+    AskPayload,
+    Cast,
+    CastTree,
+    Message,
+    PayloadPart,
+    PayloadSent,
+    PayloadTaken,
+)
+from monarch._src.wire.segment_refs import InSegment
+
+if TYPE_CHECKING:
+    from monarch._src.payload.cleanup_thread import Tidying
+    from monarch._src.payload.receiver import Borrower
+    from monarch._src.payload.sender import Lender
+
+log = logging.getLogger("monarch.actor")
+LOOK_S = 0.001
+_Item: TypeAlias = "tuple[str, AnyMessage, Payload]"
+# What is about payloads themselves waits for none: two may ask each other.
+_AT_ONCE = (AskPart, AskPayload, PayloadPart, PayloadSent, PayloadTaken)
+Deliver = Callable[[str, AnyMessage, Payload], None]
+
+
+class PayloadCounts(msgspec.Struct, frozen=True):
+    """What has become of the large payloads of this process, so far.
+
+    placed: payloads that were put into a segment; placed_bytes: how much that was; made, reused:
+        how many new segments that took, and how many times one of an earlier message did.
+    received: messages that came so.
+    served_bytes: how much of it other hosts have fetched; each does so once for all of its ranks.
+    carried: how many went over the socket instead, by the reason.
+    segments, pooled_bytes: those that this process has now, and memory that waits for a message.
+    """
+
+    placed: int
+    placed_bytes: int
+    made: int
+    reused: int
+    received: int
+    served_bytes: int
+    carried: dict[str, int]
+    segments: int
+    pooled_bytes: int
+
+
+NO_COUNTS = PayloadCounts(0, 0, 0, 0, 0, 0, {}, 0, 0)
+
+
+class _Aside:
+    """What waits until the parts of the first one have come, in order."""
+
+    def __init__(self, first: _Item, lent: InSegment, word: int) -> None:
+        self.items: deque[_Item] = deque([first])
+        self.lent = lent
+        self.word = word
+
+
+class Payloads:
+    """See the module's text."""
+
+    def __init__(self, node: Node, known: Known) -> None:
+        self._node = node
+        self._known = known
+        self._rank = -1
+        # Have a route to a node that listens at that address.
+        self.reach: Callable[[str, str], None] = node.link
+        self._making = threading.Lock()
+        self._lender: Lender | None = None
+        self._borrower: Borrower | None = None
+        self._tidying: Tidying | None = None
+        self._closed = False
+        self._far: set[str] = set()  # nodes that can map no segment of ours
+        self.aside: dict[str, _Aside] = {}  # by who sent what cannot be mapped here
+        self.on_gone: list[Callable[[str], None]] = []  # told of nodes that are gone
+        node.on_forget, node.on_alias = self._gone, self._renamed
+
+    def begin(self, rank: int) -> None:
+        """This process has that rank, or is a client (-1)."""
+        self._rank = rank
+        if not _alive:
+            os.register_at_fork(after_in_child=_forked)
+        _alive.append(weakref.ref(self))
+
+    # --- out --------------------------------------------------------------------------------------
+
+    def place(self, payload: Payload, *, sole: bool, far: bool = False) -> Payload:
+        """The same, ready to be sent: its large parts in a segment, or copied if they are loose.
+
+        sole: it is sent once, to one process. far: to other hosts alone, so that what is not loose
+        stays where it is. On the thread that sends, before it goes on.
+        """
+        if apart_of(payload) is not None:
+            return payload
+        if self._closed or not payload.is_large:
+            return payload.settled()
+        if far and not payload.loose:
+            from monarch._src.payload.unmapped import in_place  # ctypes takes its time
+
+            return in_place(self.to_lend().served, payload, sole=sole)
+        placed = self.to_lend().place(payload, sole=sole)
+        if placed is None:
+            return payload.settled()
+        assert self._tidying is not None
+        self._tidying.want()
+        return placed
+
+    def to_lend(self) -> Lender:
+        """The segments of this process, which are looked after from now on."""
+        lender = self._lender
+        if lender is None:
+            lender = self._load()[0]
+        assert self._tidying is not None
+        self._tidying.want()
+        return lender
+
+    def _to_borrow(self) -> Borrower:
+        borrower = self._borrower
+        return self._load()[1] if borrower is None else borrower
+
+    def _load(self) -> tuple[Lender, Borrower]:
+        from monarch._src.payload.cleanup_thread import Tidying
+        from monarch._src.payload.receiver import Borrower  # ctypes takes its time
+        from monarch._src.payload.sender import Lender
+
+        with self._making:
+            if self._lender is None or self._borrower is None:
+                lender, borrower = Lender(self._receivers_of), Borrower()
+                rooms, served = self._node.rooms, lender.served
+                served.on_less, rooms.waits = rooms.more, served.waits
+                self._tidying = Tidying((lender.tidy, borrower.tidy))
+                self._lender, self._borrower = lender, borrower
+            return self._lender, self._borrower
+
+    def _receivers_of(self, node: str, message: Message) -> Sequence[str] | None:
+        if isinstance(message, CastTree):  # for this host: to others nothing is lent
+            message = message.cast
+        if not isinstance(message, Cast):
+            return None if node in self._far else (node,)
+        # Who dies from here on is told of when it is in the table.
+        offset, sizes, strides = message.region
+        mesh, lives = message.mesh, dict(message.lives)
+        ref, dead = self._known.ref(mesh), self._known.dead(mesh)
+        here = range(0) if ref is None else ref.ranks_of(self._node.site)
+        ranks = NDSlice(offset=offset, sizes=sizes, strides=strides).ranks()
+        return [
+            "" if ref is None or rank not in here or rank in dead
+            else ref.node(rank, lives.get(rank, 0))
+            for rank in ranks
+        ]  # fmt: skip
+
+    def _gone(self, node: str) -> None:
+        """Nothing more will be sent to that node, or come from it."""
+        self._far.discard(node)
+        self.aside.pop(node, None)
+        if self._lender is not None:
+            self._lender.node_gone(node)
+        for tell in list(self.on_gone):
+            tell(node)
+
+    def _renamed(self, old: str, new: str) -> None:
+        if self._lender is not None:
+            self._lender.renamed(old, new)
+
+    # --- in ---------------------------------------------------------------------------------------
+
+    def came(self, peer: str, message: AnyMessage, payload: Payload, deliver: Deliver) -> bool:
+        """A message came: whether it can be handled now, with its payload. If not, it will be."""
+        sender = message.sender if isinstance(message, Cast) else peer
+        aside = self.aside.get(sender)
+        if aside is not None and not isinstance(message, _AT_ONCE):
+            aside.items.append((peer, message, payload))
+            return False
+        lent = apart_of(payload)
+        return not isinstance(lent, InSegment) or self._borrow(sender, peer, message, payload, lent)
+
+    def _borrow(
+        self, sender: str, peer: str, message: AnyMessage, payload: Payload, lent: InSegment
+    ) -> bool:
+        position = 0
+        if isinstance(message, Cast):
+            offset, sizes, strides = message.region
+            position = NDSlice(offset=offset, sizes=sizes, strides=strides).index(self._rank)
+        try:
+            payload.buffers = (self._to_borrow().borrow(lent, position),)
+        except OSError as error:
+            word = lent.word + position
+            log.debug("a payload of %s is asked for: %s", sender, error)
+            self.aside[sender] = _Aside((peer, message, payload), lent, word)
+            ask = AskPayload(lent, word, bool(getattr(error, "lasting", False)))
+            self._node.send(self._lender_of(sender, message), ask)
+            return False
+        assert self._tidying is not None
+        self._tidying.want()
+        return True
+
+    def _lender_of(self, sender: str, message: AnyMessage) -> str:
+        """Whose segment it is in which a payload came."""
+        is_cast = isinstance(message, Cast)
+        site = site_and_pipe(message.address)[0] if is_cast else self._node.site_of(sender)
+        if site != self._node.site:  # the gateway has put there what it fetched
+            return self._node.gateway or self._node.name
+        if is_cast and not self._node.knows(sender):
+            self.reach(sender, message.address)
+        return sender
+
+    def on_ask(self, peer: str, message: AskPayload, _payload: Payload) -> None:
+        """A receiver cannot map what it was lent."""
+        if message.lasting:
+            self._far.add(peer)
+        from monarch._src.payload.host_server import send_copied
+
+        send_copied(self._node, self._lender, peer, message)
+
+    def on_ask_part(self, peer: str, message: AskPart, _payload: Payload) -> None:
+        """The gateway of another host fetches what was sent there."""
+        from monarch._src.payload.host_server import send_piece
+
+        send_piece(self._node, self.to_lend().served, peer, message)
+
+    def on_taken(self, _peer: str, message: PayloadTaken, _payload: Payload) -> None:
+        """It has."""
+        if self._lender is not None:
+            self._lender.served.taken(message.key, message.word)
+
+    def on_sent(self, _peer: str, message: PayloadSent, parts: Payload, deliver: Deliver) -> None:
+        """What was asked for came."""
+        named = message.number, message.key, message.word
+        for sender, aside in self.aside.items():
+            lent = aside.lent
+            if named == (lent.number, lent.key, aside.word):
+                self._parts_came(sender, aside, parts, deliver)
+                return
+
+    def _parts_came(self, sender: str, aside: _Aside, parts: Payload, deliver: Deliver) -> None:
+        lent = aside.lent
+        del self.aside[sender]
+        peer, first, payload = aside.items.popleft()
+        if parts.buffers or parts.body:
+            if lent.body:
+                payload.body = parts.body
+            payload.buffers = parts.buffers
+            deliver(peer, first, payload)
+        else:
+            log.warning("a %s of %s is lost: its payload is gone", type(first).__name__, sender)
+        while aside.items:  # which may have to wait for the next such
+            item = aside.items.popleft()
+            if self.came(*item, deliver):
+                deliver(*item)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def counts(self) -> PayloadCounts:
+        """What has become of the large payloads of this process."""
+        lender, borrower = self._lender, self._borrower
+        if lender is None or borrower is None:
+            return NO_COUNTS
+        return PayloadCounts(
+            lender.placed, lender.placed_bytes, lender.made, lender.reused, borrower.count,
+            lender.served.bytes, dict(lender.carried), lender.segments, lender.pooled_bytes,
+        )  # fmt: skip
+
+    def close(self, linger_s: float) -> None:
+        """Free all segments, once those that are to get them have, or that time is up. Idempotent.
+
+        In a process that was forked from one with payloads there are none.
+        """
+        self._closed = True
+        lender, borrower, tidying = self._lender, self._borrower, self._tidying
+        if lender is None or borrower is None or tidying is None:
+            return
+        until = time.monotonic() + linger_s
+        while not lender.all_taken() and time.monotonic() < until:
+            time.sleep(LOOK_S)  # they do not tell, they write into memory
+        tidying.close()
+        lender.close()
+        borrower.close()
+
+    def forked(self) -> None:
+        """In a fork of this process: keep no memory of it. Takes no lock."""
+        self._closed = True
+        if self._lender is not None:
+            self._lender.forked()
+        if self._borrower is not None:
+            self._borrower.close()
+
+
+_alive: list[weakref.ref[Payloads]] = []
+
+
+def _forked() -> None:
+    for ref in _alive:
+        payloads = ref()
+        if payloads is not None:
+            payloads.forked()

@@ -1,0 +1,105 @@
+"""Messages that nobody waits for and that could not be delivered: who sent them hears of it.
+
+Runs in: the client and every proc, on the thread that receives, or on one that sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from monarch._src.actor.deliver.routes import Routes
+from monarch._src.actor.refs import Known
+from monarch._src.actor.supervise.ownership import Ownership
+from monarch._src.failures.report import MeshFailure, RankFailure, as_causes
+from monarch._src.net.node import Node
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.ids import parse_proc_node
+from monarch._src.wire.messages import Call, Reply, Undelivered
+
+
+class Sender(Protocol):
+    """An actor of this process; see `monarch._src.actor.run.cell`."""
+
+    def returned(self, message: Undelivered) -> None:
+        """Queue a message of its own that has come back."""
+        ...
+
+
+class Returns:
+    """What comes back to this process, and what it gives back to others."""
+
+    def __init__(
+        self,
+        node: Node,
+        known: Known,
+        routes: Routes,
+        workers: Mapping[int, Sender],
+        ended: Container[int],
+        ownership: Ownership,
+        host: str,
+    ) -> None:
+        self._node = node
+        self._known = known
+        self._routes = routes
+        self._workers = workers
+        self._ended = ended  # actors that have: what comes back to one is dropped
+        self._ownership = ownership
+        self._host = host
+
+    # --- to others --------------------------------------------------------------------------------
+
+    def give_back(self, peer: str, call: Call, to: str, why: RankFailure) -> None:
+        """A message that nobody waits for has found an actor that has ended, or none."""
+        failed = why.kind != "stopped"
+        said = "that actor has failed" if failed else f"that actor was stopped: {why.message}"
+        failure = replace(
+            why, endpoint=call.endpoint, kind="undeliverable", exception_type="", message=said,
+            frames=(), traceback="", death=None, causes=as_causes([why]) if failed else (),
+        )  # fmt: skip
+        if call.reply_to:
+            peer = call.reply_to
+            self._routes.reach_node(peer, call.reply_address)
+        self._node.send(peer, Undelivered(call.sent_by, to, call.actor, failure))
+
+    def to_unread_port(self, peer: str, message: Reply) -> None:
+        """A message has come to a port of this process that nobody reads any more."""
+        why = "nobody reads it now"
+        self._node.send(peer, self._no_port(self._node.name, message.call, message.sent_by, why))
+
+    # --- to actors of this process ----------------------------------------------------------------
+
+    def undelivered(self, message: Undelivered) -> None:
+        """A message of an actor of this process, or of the process itself, was not delivered."""
+        worker = self._workers.get(message.sent_by)
+        if worker is not None:
+            worker.returned(message)
+            return
+        if message.sent_by in self._ended:
+            return
+        root = self._ownership.root
+        told_anyway = message.failure.causes and message.receiver in root.meshes
+        if self._ownership.at_top is not None and not told_anyway:
+            failure = message.failure
+            self._ownership.at_top(MeshFailure(failure.mesh_name, (failure,)))
+
+    def on_undelivered(self, _peer: str, message: Undelivered, _payload: Payload) -> None:
+        """One has come back."""
+        self.undelivered(message)
+
+    def port_gone(self, node: str, number: int, sent_by: int) -> None:
+        """A message to a port could not be sent."""
+        self.undelivered(self._no_port(node, number, sent_by, "its process is gone"))
+
+    def _no_port(self, node: str, number: int, sent_by: int, why: str) -> Undelivered:
+        place = parse_proc_node(node)
+        ref = None if place is None else self._known.ref(place[0])
+        at = {} if ref is None or place is None else dict(ref.extent.point_of_rank(place[1]))
+        name = node if place is not None and ref is None else "client" if ref is None else ref.name
+        failure = RankFailure(
+            name, 0 if place is None else place[1], at, f"port {number}", None, self._host, None,
+            "undeliverable", "", why,
+        )  # fmt: skip
+        return Undelivered(sent_by, f"{node}/port {number}", 0, failure)

@@ -1,0 +1,1 @@
+"""Exceptions that travel between processes."""

@@ -1,0 +1,316 @@
+"""Failures that travel: made where something was raised, rebuilt where somebody waits.
+
+The story of a failure is plain data (`RankFailure`); the exception itself travels beside it as a
+pickle of its own, so that one that cannot be rebuilt costs nothing but itself. A story is bounded,
+whatever was raised: it travels in the heads of messages too, which are.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Literal, cast
+
+import msgspec
+
+from monarch._src import errors
+from monarch._src.actor.errors.source_lines import SourceLines
+from monarch._src.errors import ActorError, SupervisionError, death_error
+from monarch._src.failures.report import FailureKind, OutOfMemory, RankFailure
+from monarch._src.failures.traceback import FIRST_FRAMES, LAST_FRAMES, Behind, Frame, held_by
+from monarch._src.system.process import memory_limit, rss_bytes
+from monarch._src.wire.frames import Payload, carried
+from monarch._src.wire.messages import DIED
+from monarch._src.wire.msgpack_text import pack as pack_values
+from monarch._src.wire.msgpack_text import unpacker
+from monarch._src.wire.pickling.pickler import dumps, loads
+
+_NOTHING_TYPED = "EOF when reading a line"  # what `input` raises
+_NO_KEYBOARD = (
+    "nobody can type into a rank: ask in the client, and hand the answer over as an argument; or "
+    "stop at breakpoint(), whose console takes what you type"
+)
+LONGEST_TEXT = 1 << 19  # characters
+LONGEST_LINE = 200
+MOST_FRAMES = 2000
+MOST_BEHIND = 8  # exceptions
+MOST_IN_CHAIN = 200
+LONGEST_BEHIND = 4096  # characters
+IN_RUNTIME = str(Path(errors.__file__).parent) + os.sep
+_unpack_failure = unpacker(RankFailure)
+
+
+def source_of(filename: str) -> str | None:
+    """The text of a file, or of a notebook cell, that code was compiled from."""
+    return "".join(linecache.getlines(filename)) or None
+
+
+def keep_sources(sources: Mapping[str, str]) -> None:
+    """Let tracebacks and debuggers here show code that came from elsewhere."""
+    entries = cast("dict[str, Any]", linecache.cache)
+    for filename, text in sources.items():
+        # Without an mtime, linecache.checkcache leaves the entry alone.
+        entries[filename] = (len(text), None, SourceLines(text), filename)
+
+
+def ship(value: object, own: int = 0, *, loose: bool = False, defines: bool = False) -> Payload:
+    """Pickle for another process, the source of by-value code included. See `dumps`."""
+    return dumps(value, source_of, own, loose=loose, defines=defines)
+
+
+def unship(payload: Payload) -> Any:
+    """What `ship` was given."""
+    return loads(payload, keep_sources)
+
+
+def _cut_short(exception: BaseException) -> None:
+    """Keep the ends of each traceback: an endless recursion may have left no memory for more.
+
+    The links between go with their frames. Makes no list of them. Of exceptions that each level
+    of a recursion has raised from the one below, those at both ends are kept alike: to write one
+    down costs a millisecond.
+    """
+    _cut_chain(exception)
+    behind: list[BaseException | None] = [exception]
+    seen: set[int] = set()
+    while behind and len(seen) < MOST_FRAMES:
+        one = behind.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            _cut(one.__traceback__)
+            behind += [one.__context__, one.__cause__, *held_by(one)]
+
+
+def _cut_chain(first: BaseException) -> None:
+    half = MOST_IN_CHAIN // 2
+    chain, seen = [first], {id(first)}
+    while (one := _before(chain[-1])) is not None and id(one) not in seen:
+        seen.add(id(one))
+        chain.append(one)
+    if len(chain) > MOST_IN_CHAIN:
+        near, far = chain[half - 1], chain[-half]
+        if near.__cause__ is not None:
+            near.__cause__, near.__context__ = far, None
+        else:
+            near.__context__ = far
+
+
+def _before(exception: BaseException) -> BaseException | None:
+    """What it was raised from, or during the handling of, as a traceback shows it."""
+    if exception.__cause__ is not None or exception.__suppress_context__:
+        return exception.__cause__
+    return exception.__context__
+
+
+def _cut(first: TracebackType | None) -> None:
+    half = MOST_FRAMES // 2
+    for _ in range(half - 1):
+        first = first and first.tb_next
+    last = first
+    for _ in range(half):
+        last = last and last.tb_next
+    if first is None or last is None:
+        return
+    rest = first  # as far in front of the last one as that was of the first
+    while last.tb_next is not None:
+        rest, last = rest.tb_next or rest, last.tb_next
+    if rest is not first:
+        first.tb_next = rest.tb_next
+
+
+def frames_of(tb: TracebackType | None) -> tuple[Frame, ...]:
+    """The frames of a traceback, outermost first; of very many, those at both ends.
+
+    Not the user's are those of the runtime, and those of a function that says so of itself with a
+    local `__tracebackhide__ = True`, as pytest and IPython know it.
+    """
+    return _frames(list(traceback.walk_tb(tb)))
+
+
+def frames_here() -> tuple[Frame, ...]:
+    """The user's frames on this thread, outermost first: those in front of the runtime that asks.
+
+    They begin behind the frames of the runtime that called them.
+    """
+    frames = list(_frames(list(traceback.walk_stack(sys._getframe(1)))[::-1]))  # pyright: ignore[reportPrivateUsage]
+    while frames and not frames[-1].user:
+        frames.pop()
+    begin = max((at + 1 for at, frame in enumerate(frames) if not frame.user), default=0)
+    return tuple(frames[begin:])
+
+
+def _frames(walked: list[tuple[FrameType, int]]) -> tuple[Frame, ...]:
+    if len(walked) > MOST_FRAMES:
+        walked[MOST_FRAMES // 2 : -MOST_FRAMES // 2] = []
+    hidden = [frame.f_locals.get("__tracebackhide__") is True for frame, _ in walked]
+    found: list[Frame] = []
+    for summary, hide in zip(traceback.StackSummary.extract(iter(walked)), hidden, strict=True):
+        user = not hide and not summary.filename.startswith(IN_RUNTIME)
+        found.append(
+            Frame(
+                summary.filename,
+                summary.lineno or 0,
+                summary.name[:LONGEST_LINE],
+                (summary.line or "")[:LONGEST_LINE],
+                user,
+            )
+        )
+    return tuple(found)
+
+
+def describe(
+    exception: BaseException,
+    *,
+    mesh_name: str,
+    rank: int,
+    point: dict[str, int],
+    actor_class: str,
+    endpoint: str | None,
+    host: str,
+    kind: FailureKind,
+) -> RankFailure:
+    """The story of an exception that escaped user code here.
+
+    Of its traceback, and of those behind it, what is too long to tell is let go.
+    """
+    _cut_short(exception)
+    return RankFailure(
+        mesh_name=mesh_name,
+        rank=rank,
+        point=point,
+        actor_class=actor_class,
+        endpoint=endpoint,
+        host=host,
+        pid=os.getpid(),
+        kind=kind,
+        exception_type=type(exception).__name__,
+        message=_text_of(exception),
+        frames=frames_of(exception.__traceback__),
+        traceback=_bounded("".join(traceback.format_exception(exception))),
+        memory=_memory_of(exception),
+        behind=tuple(islice(_behind(exception, {id(exception)}), MOST_BEHIND)),
+    )
+
+
+def without_keyboard(failure: RankFailure) -> str:
+    """What is told of an `EOFError` of a proc: more, if what it wanted is the user's typing."""
+    said, last = failure.message, failure.frames[-1:]
+    if said != _NOTHING_TYPED and not any(Path(f.filename).stem == "getpass" for f in last):
+        return said
+    return "; ".join(filter(None, (said, _NO_KEYBOARD)))
+
+
+def _behind(exception: BaseException, seen: set[int]) -> Iterator[Behind]:
+    """What a group holds, then what an exception was raised from, or during the handling of."""
+    if isinstance(exception, (ActorError, SupervisionError)):
+        return  # its text tells all of it
+    near: list[tuple[Literal["from", "during", "in"], BaseException]]
+    near = [("in", one) for one in held_by(exception)]
+    if exception.__cause__ is not None:
+        near.append(("from", exception.__cause__))
+    elif not exception.__suppress_context__:
+        context = exception.__context__
+        # One that was never raised was put there: the failure that a supervisor was asked about.
+        if context is not None and context.__traceback__ is not None:
+            near.append(("during", context))
+    for how, one in near:
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        frames = frames_of(one.__traceback__)
+        if len(frames) > FIRST_FRAMES + LAST_FRAMES:
+            frames = frames[:FIRST_FRAMES] + frames[-LAST_FRAMES:]
+        yield Behind(how, type(one).__name__, _bounded(_text_of(one), LONGEST_BEHIND), frames)
+        yield from _behind(one, seen)
+
+
+def _memory_of(exception: BaseException) -> OutOfMemory | None:
+    """What is known of the want of memory that an exception tells of; None if it does not."""
+    if isinstance(exception, MemoryError):
+        return OutOfMemory("python", memory_limit(), rss_bytes(os.getpid()) or None)
+    # CUDA's own is a RuntimeError of torch, by that name; older ones are known by their text alone.
+    if isinstance(exception, RuntimeError) and (
+        type(exception).__name__ == "OutOfMemoryError"
+        or "CUDA out of memory" in _text_of(exception)
+    ):
+        return OutOfMemory("cuda")
+    return None
+
+
+def _text_of(exception: BaseException) -> str:
+    try:
+        return _bounded("\n".join([str(exception), *getattr(exception, "__notes__", ())]))
+    except Exception as error:
+        return f"<its text could not be made: {type(error).__name__}>"
+
+
+def _bounded(text: str, longest: int = LONGEST_TEXT) -> str:
+    left_out = len(text) - longest
+    if left_out <= 0:
+        return text
+    half = longest // 2
+    return f"{text[:half]}\n... {left_out:,} characters are left out ...\n{text[-half:]}"
+
+
+def pack(failure: RankFailure, exception: BaseException | None) -> Payload:
+    """A failure as the payload of a Reply: the story, and the exception if pickle takes it."""
+    pickled = b""
+    if exception is not None:
+        try:
+            payload = ship(exception)
+            if not payload.buffers:
+                pickled = bytes(payload.body)
+        except Exception:
+            pickled = b""  # its story travels anyway
+    return Payload(pack_values((pack_values(failure), pickled)))
+
+
+def unpack(payload: Payload) -> tuple[RankFailure, Callable[[], BaseException | None]]:
+    """The failure in it, and what rebuilds the exception, or None where it cannot be rebuilt.
+
+    Rebuilding runs code of the user: leave it to the thread that looks at the error.
+    """
+    story, pickled = msgspec.msgpack.decode(carried(payload).body, type=tuple[bytes, bytes])
+
+    def exception() -> BaseException | None:
+        try:
+            rebuilt = unship(Payload(pickled)) if pickled else None
+        except Exception:
+            return None
+        return rebuilt if isinstance(rebuilt, BaseException) else None
+
+    return _unpack_failure(story), exception
+
+
+def pack_exception(exception: BaseException) -> Payload:
+    """An exception that is to be raised as it is; one that pickle refuses goes as its text."""
+    try:
+        return ship(exception)
+    except Exception:
+        return ship(ActorError(None, f"{type(exception).__name__}: {_text_of(exception)}"))
+
+
+def rebuild(payload: Payload) -> BaseException:
+    """What `pack_exception` was given."""
+    try:
+        exception = unship(payload)
+    except Exception as error:
+        return ActorError(None, f"an exception came that cannot be rebuilt here: {error}")
+    return exception if isinstance(exception, BaseException) else ActorError(None, repr(exception))
+
+
+def error_for(
+    status: int, failures: list[RankFailure], exception: BaseException | None
+) -> ActorError | SupervisionError:
+    """What a caller is to be raised. `failures` may grow after this."""
+    if status == DIED:
+        return death_error(failures)
+    error = ActorError(exception, failures=failures)
+    error.__cause__ = exception
+    return error

@@ -1,0 +1,1 @@
+"""Questions about live actors and processes, and their answers."""

@@ -1,0 +1,100 @@
+"""A question to processes of one mesh, which answer it on the thread that receives.
+
+Runs in: any process, on the thread that asks. Without user code in the way, a proc that computes
+answers all the same; one that holds the global interpreter lock cannot, nor can one that is dead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Sequence
+
+from monarch._src.actor.refs import ProcsRef
+from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.state.calls import PendingCall
+from monarch._src.failures.report import RankFailure
+from monarch._src.net.local.interrupt import uninterrupted
+from monarch._src.net.local.waitable import Waitable
+from monarch._src.shape import Region
+from monarch._src.wire.frames import NO_PAYLOAD, Payload
+from monarch._src.wire.messages import OK, Message
+
+
+class Asked(PendingCall):
+    """The question, and the answers by rank of the mesh.
+
+    `question` makes it for a number and a position: a message that is answered by a Reply with
+    them. `failures`: why a rank will never answer. `ready`: the ranks that are up, if that is known
+    here; one that is not is not asked, and its answer is an empty payload.
+    """
+
+    __slots__ = ("all_in", "answers", "failures", "question", "ready", "ref")
+
+    def __init__(
+        self,
+        question: Callable[[int, int], Message],
+        ref: ProcsRef,
+        region: Region,
+        ready: Container[int] | None = None,
+    ) -> None:
+        super().__init__(ref.uid, None, region)
+        self.question = question
+        self.ref = ref
+        self.ready = ready
+        self.failures: dict[int, str] = {}
+        self.all_in = Waitable()
+        self.answers: dict[int, Payload] = {}
+
+    def answered(self, position: int, payload: Payload) -> None:
+        self.answers[self.region.global_rank(position)] = payload
+        self._look()
+
+    def raised(self, position: int, status: int, payload: Payload) -> None:
+        self._fail(position, f"it refused the question (status {status})")
+
+    def lost(self, position: int, failure: RankFailure) -> None:
+        self._fail(position, failure.message)
+
+    def _fail(self, position: int, why: str) -> None:
+        self.failures[self.region.global_rank(position)] = why
+        self._look()
+
+    def _look(self) -> None:
+        if not self.owed:
+            self.all_in.finish()
+
+    def send(self, run: Runtime) -> None:
+        """Ask. A rank that is not up has nothing to tell, and is not asked."""
+        ref, number = self.ref, run.calls.open(self)
+        dead = run.known.dead(ref.uid)
+        for position, rank in enumerate(self.region.ranks()):
+            failure = dead.get(rank)
+            if failure is None and self.ready is not None and rank not in self.ready:
+                with uninterrupted(), run.answering:
+                    run.calls.answer(number, position, OK, NO_PAYLOAD)
+                continue
+            if failure is None:
+                if run.node.send(run.routes.reach(ref, rank), self.question(number, position)):
+                    continue
+                # It was lost on the way; if that is not known yet, the notice of it follows.
+                failure = run.known.dead(ref.uid).get(rank)
+            if failure is not None:
+                with uninterrupted(), run.answering:
+                    run.calls.lost(number, position, failure)
+
+
+def ask_procs(run: Runtime, questions: Sequence[Asked], timeout_s: float) -> None:
+    """Put these questions, and wait until all are answered or the time is up.
+
+    Raises:
+        BlockedLoopError: called from a message handler, which must not wait.
+    """
+    deadline = time.monotonic() + timeout_s
+    try:
+        for question in questions:
+            question.send(run)
+        for question in questions:
+            run.node.wait(question.all_in, max(0.0, deadline - time.monotonic()))
+    finally:
+        for question in questions:  # an answer that comes later has no use
+            run.calls.drop(question.number)

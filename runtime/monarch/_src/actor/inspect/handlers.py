@@ -1,0 +1,122 @@
+"""What a process tells of itself, and lets others set or stop in it, when it is asked to.
+
+Runs in: any process that has a runtime, on the thread that receives.
+Owns: what stands in between its links while faults are injected there.
+Invariants: what is told disturbs nothing that runs. Injected faults and the debugger are loaded
+with their first use.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from monarch._src.actor.future import PAUSES
+from monarch._src.actor.state.program_metrics import TELEMETRY
+from monarch._src.events import RankPaused, bus
+from monarch._src.wire.actor_snapshot_codec import ActorsSeen
+from monarch._src.wire.actor_snapshot_codec import packed as packed_actors
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.ids import AGENT
+from monarch._src.wire.messages import (
+    OK,
+    BreakIn,
+    BridgeBytes,
+    DebugCommand,
+    KeepFailures,
+    ReadActors,
+    ReadMetrics,
+    Reply,
+    SetBridge,
+    SetLinks,
+    SetLogLevel,
+)
+from monarch._src.wire.messages import RankPaused as RankPausedMessage
+from monarch._src.wire.metrics_codec import Counted, packed
+
+if TYPE_CHECKING:
+    from monarch._src.actor.inspect.injected_link_faults import LinkFaults
+    from monarch._src.actor.runtime import Runtime
+
+# Stands above this layer, and is loaded with the first breakpoint.
+DEBUGGER = "monarch._src.debug.rank.pauses"
+
+
+class Enquiries:
+    """Those to one process."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._run = runtime
+        self._link_faults: LinkFaults | None = None
+        self.handlers: dict[type, Callable[[str, Any, Payload], None]] = {
+            ReadMetrics: self._on_read_metrics,
+            ReadActors: self._on_read_actors,
+            SetLogLevel: self._on_set_log_level,
+            SetLinks: self._on_set_links,
+            RankPausedMessage: self._on_rank_paused,
+            DebugCommand: self._on_debug,
+            KeepFailures: self._on_debug,
+            BreakIn: self._on_debug,
+            SetBridge: self._on_debug,
+            BridgeBytes: self._on_debug,
+        }
+
+    def _on_read_metrics(self, peer: str, message: ReadMetrics, _payload: Payload) -> None:
+        self._run.node.send(peer, Reply(message.call, message.rank, OK), packed(self.counted()))
+
+    def counted(self) -> Counted:
+        """All that this process has counted. Any thread."""
+        now_ns = time.monotonic_ns()
+        figures = [*self._run.metrics.figures(now_ns), *TELEMETRY.spans(now_ns)]
+        return Counted(tuple(figures), tuple(TELEMETRY.measures()))
+
+    def _on_read_actors(self, peer: str, message: ReadActors, _payload: Payload) -> None:
+        living = [worker.seen() for worker in list(self._run.workers.values())]
+        seen = ActorsSeen((*self._run.tombstones.seen(), *living))
+        self._run.node.send(peer, Reply(message.call, message.rank, OK), packed_actors(seen))
+
+    def _on_set_log_level(self, peer: str, message: SetLogLevel, _payload: Payload) -> None:
+        logging.getLogger().setLevel(message.level)
+        self._run.node.send(peer, Reply(message.call, message.rank, OK))
+
+    def _on_set_links(self, peer: str, message: SetLinks, _payload: Payload) -> None:
+        if self._link_faults is None:
+            from monarch._src.actor.inspect.injected_link_faults import LinkFaults  # for tests only
+
+            self._link_faults = LinkFaults(self._run)
+        self._link_faults.set(peer, message)
+
+    def _on_rank_paused(self, peer: str, message: RankPausedMessage, _payload: Payload) -> None:
+        if peer != AGENT and peer not in self._run.agent.others:
+            return
+        PAUSES.told(message.mesh, message.rank, message.paused, time.monotonic())
+        ref, at = self._run.known.ref(message.mesh), message.at
+        if ref is None or not bus.wanted(RankPaused):
+            return
+        point = dict(ref.extent.point_of_rank(message.rank))
+        event = RankPaused(
+            f"{ref.uid:x}", ref.name, message.rank, point, message.session, message.paused
+        )
+        if at is not None:
+            endpoint = f"{at.actor_class}.{at.endpoint}" if at.actor_class else at.endpoint
+            event = msgspec.structs.replace(
+                event, endpoint=endpoint, function=at.function, filename=at.filename, line=at.line,
+                why=at.why,
+            )  # fmt: skip
+        bus.emit(event)
+
+    def _on_debug(
+        self,
+        peer: str,
+        message: DebugCommand | KeepFailures | BreakIn | SetBridge | BridgeBytes,
+        _payload: Payload,
+    ) -> None:
+        if (
+            peer == AGENT and self._run.proc_ref is not None
+        ):  # a console talks to agents, see `debug`
+            import_module(DEBUGGER).pauses_of(self._run).on_message(message)

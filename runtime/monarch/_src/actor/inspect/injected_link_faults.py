@@ -1,0 +1,198 @@
+"""Injected faults on the links of this process: what it takes in and sends out waits, or is lost.
+
+Runs in: a proc that consented (`configure(fault_injection=True)` before it was spawned) and that
+its client has told so; loaded then. What comes in is stopped behind the order of messages, on the
+thread that receives; what goes out in place of `Node.send`, on any thread. What waited goes on its
+way on the receiving thread, or on a thread of ours for what goes out.
+Invariants: what the host agent says, and is asked, always passes, so the process can be ended at
+any time. Once the last rule is lifted and nothing waits, messages go as if there had been none.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, TypeAlias
+
+import msgspec
+
+from monarch._src.actor.errors.remote import pack_exception
+from monarch._src.actor.runtime import Runtime
+from monarch._src.config import settings
+from monarch._src.errors import MessageLostError
+from monarch._src.failures.report import at_text
+from monarch._src.net.node import Node
+from monarch._src.net.state.link_faults import IN, OUT, VIA_AGENT, Links, Verdict
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.ids import AGENT
+from monarch._src.wire.messages import (
+    OK,
+    THROWN,
+    Answer,
+    Call,
+    Cast,
+    Message,
+    Reply,
+    SetLinks,
+    SpawnActor,
+    StopActor,
+    StopProc,
+)
+
+_TAKEN: tuple[type[Message], ...] = (Call, SpawnActor, StopActor, StopProc)
+_Item: TypeAlias = "tuple[str, Message, Payload]"
+CONSENT = (
+    "fault injection on links is off in this process; call configure(fault_injection=True) before "
+    "its mesh is spawned"
+)
+
+
+class LinkFaults:
+    """The faults on the links of one process."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._node = runtime.node
+        self._links: Links[_Item] = Links(runtime.name)
+        # Over the links, and over the moment at which something leaves: what comes later is later.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._takers = dict(runtime.routes.arrivals.takers)
+        self._on_reply = runtime._handlers[Reply]  # pyright: ignore[reportPrivateUsage]
+        self._between = False
+        self._called = False  # the receiving thread has been called, and has not looked yet
+        self._pipe: tuple[int, int] | None = None
+        self._consents = settings().fault_injection
+
+    def set(self, peer: str, message: SetLinks) -> None:
+        """The message has come: obey the session's client, or the mesh's owner; else refuse."""
+        run = self._runtime
+        owners = {ref.owner for ref in (run.client_ref, run.proc_ref) if ref is not None}
+        why = ""
+        if peer not in owners:
+            why = f"{peer} neither owns this process nor is the client of its session"
+        elif message.add and not self._consents:
+            why = CONSENT
+        lost: list[_Item] = []
+        if not why:
+            with self._lock:
+                for number in message.lift:
+                    lost += self._links.lifted(number)
+                for rule in message.add:
+                    self._links.ruled(rule)
+                self._place()
+                self._changed.notify()
+        for item in lost:
+            self._tell_lost(item)
+        said = msgspec.msgpack.encode((why, len(lost)))
+        Node.send(self._node, peer, Reply(message.call, message.rank, OK), Payload(said))
+
+    # --- being in between -------------------------------------------------------------------------
+
+    def _place(self) -> None:
+        """Stand in between if there is anything to do, and out of the way if not."""
+        busy = bool(self._links)
+        if busy == self._between:
+            return
+        self._between = busy
+        takers = self._runtime.routes.arrivals.takers
+        handlers = self._runtime._handlers  # pyright: ignore[reportPrivateUsage]
+        for kind in _TAKEN:
+            takers[kind] = self._came if busy else self._takers[kind]
+        handlers[Reply] = self._came if busy else self._on_reply
+        self._node.divert(self._send if busy else None)
+        if self._pipe is None:
+            self._pipe = os.pipe()
+            for fd in self._pipe:
+                os.set_blocking(fd, False)
+            self._node.baton.watch(self._pipe[0], self._let_in)
+            threading.Thread(target=self._run, name="monarch-links", daemon=True).start()
+
+    def _came(self, peer: str, message: Any, payload: Payload) -> None:
+        if peer == AGENT:
+            self._take(peer, message, payload)
+            return
+        lossy = isinstance(message, Call)
+        with self._lock:
+            verdict = self._links.came(
+                IN, peer, (peer, message, payload), time.monotonic(), lossy=lossy
+            )
+            self._changed.notify()
+        if verdict is Verdict.PASS:
+            self._take(peer, message, payload)
+
+    def _take(self, peer: str, message: Any, payload: Payload) -> None:
+        taker = self._on_reply if isinstance(message, Reply) else self._takers[type(message)]
+        taker(peer, message, payload)
+
+    def _send(self, name: str, message: Message, payload: Payload) -> bool:
+        lane = VIA_AGENT if isinstance(message, Answer) else OUT
+        to = message.to if isinstance(message, Answer) else name
+        relayed = isinstance(message, (Answer, Cast))
+        if name == self._node.name or (name == AGENT and not relayed):
+            return Node.send(self._node, name, message, payload)
+        if not self._node.knows(name):
+            return False
+        lossy = isinstance(message, (Reply, Answer)) and message.status == OK
+        with self._lock:
+            # One message object may be sent to many, with another rank each time.
+            kept = (name, msgspec.structs.replace(message), payload.own())
+            verdict = self._links.came(lane, to, kept, time.monotonic(), lossy=lossy)
+            self._changed.notify()
+            if verdict is not Verdict.PASS:
+                return True
+            return Node.send(self._node, name, message, payload)
+
+    # --- letting through --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """On a thread of ours: what waits to leave leaves in time, and who takes in is called."""
+        with self._lock:
+            while True:
+                now = time.monotonic()
+                for item in (*self._links.due(OUT, now), *self._links.due(VIA_AGENT, now)):
+                    Node.send(self._node, *item)
+                self._place()
+                inward = None if self._called else self._links.next_due(IN)
+                if inward is not None and inward <= now:
+                    self._call()
+                    continue
+                times = [inward, self._links.next_due(OUT), self._links.next_due(VIA_AGENT)]
+                first = min((time for time in times if time is not None), default=None)
+                self._changed.wait(None if first is None else max(0.0, first - now))
+
+    def _call(self) -> None:
+        self._called = True
+        if self._pipe is not None:
+            os.write(self._pipe[1], b".")
+
+    def _let_in(self) -> None:
+        """On the thread that receives: take what has waited long enough."""
+        if self._pipe is not None:
+            os.read(self._pipe[0], 1)
+        with self._lock:
+            self._called = False
+            arrived = self._links.due(IN, time.monotonic())
+            self._place()
+            self._changed.notify()
+        for item in arrived:
+            self._take(*item)
+
+    def _tell_lost(self, item: _Item) -> None:
+        """Whoever still waits for it is told that it was lost."""
+        name, message, _ = item
+        if isinstance(message, Call):
+            if message.call:
+                error = MessageLostError(f"the call of {message.endpoint}", self._where())
+                self._runtime.routes.reply(name, message, THROWN, pack_exception(error))
+        elif isinstance(message, (Reply, Answer)):
+            error = MessageLostError("the answer", self._where())
+            told = msgspec.structs.replace(message, status=THROWN)
+            self._node.send(name, told, pack_exception(error))
+
+    def _where(self) -> str:
+        ref, rank = self._runtime.proc_ref, self._runtime.rank
+        if ref is None:
+            return self._runtime.name
+        return ref.name + at_text(dict(ref.extent.point_of_rank(rank)))

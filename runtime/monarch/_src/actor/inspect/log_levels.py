@@ -1,0 +1,55 @@
+"""The level from which on procs log: asked for by who has their mesh.
+
+Runs in: any process, on whichever thread asks.
+"""
+
+from __future__ import annotations
+
+from monarch._src.actor.future import Future
+from monarch._src.actor.refs import ProcsRef
+from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.state.calls import PendingCall
+from monarch._src.failures.report import RankFailure
+from monarch._src.net.local.interrupt import uninterrupted
+from monarch._src.shape import Region
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import SetLogLevel
+
+
+class _Asked(PendingCall):
+    """`done` once every rank has said that it logs so, or has died and logs nothing."""
+
+    __slots__ = ("done",)
+
+    def __init__(self, ref: ProcsRef, region: Region, done: Future[None]) -> None:
+        super().__init__(ref.uid, None, region)
+        self.done = done
+
+    def answered(self, position: int, payload: Payload) -> None:
+        self._look()
+
+    def raised(self, position: int, status: int, payload: Payload) -> None:
+        self._look()
+
+    def lost(self, position: int, failure: RankFailure) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        if not self.owed:
+            self.done.settle(lambda: None)
+
+
+def ask(run: Runtime, ref: ProcsRef, region: Region, level: int) -> Future[None]:
+    """Have these ranks log what is at least of that level; done when all do."""
+    done: Future[None] = run.new_future()
+    number = run.calls.open(_Asked(ref, region, done))
+    for position, rank in enumerate(region.ranks()):
+        failure = run.known.dead(ref.uid).get(rank)
+        if failure is None:
+            if run.node.send(run.routes.reach(ref, rank), SetLogLevel(number, position, level)):
+                continue
+            failure = run.known.dead(ref.uid).get(rank)
+        if failure is not None:  # otherwise the notice of its end is on its way
+            with uninterrupted(), run.answering:
+                run.calls.lost(number, position, failure)
+    return done

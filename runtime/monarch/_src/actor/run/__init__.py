@@ -1,0 +1,1 @@
+"""The serving side of an actor: mailbox, thread or event loop, endpoints."""

@@ -1,0 +1,413 @@
+"""One actor: its mailbox, what it was made of, what it is told, and its end.
+
+Runs in: a proc, or a client that hosts controllers, one thread an actor. How that thread lives, by
+its kind: `sync_life`, `async_life`; the calls that it has taken: `in_hand`.
+Invariants: one message at a time, in the order they came (a `concurrent_endpoint` begins in that
+order); whatever is still queued when an actor ends is answered with why it ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic, monotonic_ns
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from msgspec.structs import replace
+
+from monarch._src.actor.context import (
+    ActorId,
+    ActorInstance,
+    Context,
+    CreatorInstance,
+    End,
+    current,
+)
+from monarch._src.actor.deadlock.state.waits import Waiting
+from monarch._src.actor.endpoint import ActorClass, actor_class
+from monarch._src.actor.errors.remote import describe, frames_here, unship, without_keyboard
+from monarch._src.actor.forked import end_fork
+from monarch._src.actor.run.creators import creator_of
+from monarch._src.actor.run.endpoint_table import ServedEndpoints
+from monarch._src.actor.run.mailbox import Mailbox, StopNow
+from monarch._src.actor.run.running_calls import InHand
+from monarch._src.actor.run.spawn_context import take as take_along
+from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.supervise.hooks import Supervision, causes_of
+from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Keeper
+from monarch._src.config import settings
+from monarch._src.errors import SupervisionError
+from monarch._src.failures.report import FailureKind, RankFailure, moved, told_point
+from monarch._src.host.status_board import Running
+from monarch._src.logs.line_origin import begin as begin_output
+from monarch._src.net.local.interrupt import GuardedLock
+from monarch._src.shape import Extent
+from monarch._src.wire.frames import NO_PAYLOAD, Payload
+from monarch._src.wire.messages import (
+    OK,
+    ActorFailed,
+    Call,
+    SpawnActor,
+    StopActor,
+    Undelivered,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from monarch._src.wire.actor_snapshot_codec import SeenActor
+
+log = logging.getLogger("monarch.actor")
+
+
+class Tasks(Protocol):
+    """What an async actor is busy with; see `actor.run.async_loop`."""
+
+    loop: asyncio.AbstractEventLoop
+    work: dict[asyncio.Task[Any] | None, Any]
+
+    def work_here(self) -> Any:
+        """What this thread does now: a call, the worker while that is constructed, or nothing."""
+        ...
+
+
+class Worker:
+    """One actor of this proc."""
+
+    def __init__(self, runtime: Runtime, spec: SpawnActor, payload: Payload) -> None:
+        self.runtime = runtime
+        self.spec = spec
+        self._payload: Payload | None = payload
+        self._given: tuple[Any, ...] = ()  # class, args, kwargs
+        self.mailbox = Mailbox()
+        # Why it takes no message any more; `cause` if that is a failure. Set once, by `_end_with`.
+        self.dead: RankFailure | None = None
+        self.cause: BaseException | None = None
+        self.gone = False  # it has cleaned up too
+        self.stop_due: float | None = None  # by when it is to have ended; None: it was not told to
+        self.in_hand = InHand(self)
+        # Of an async actor: its loop, and what runs in it.
+        self.tasks: Tasks | None = None
+        # At the next safe point of a sync actor, while it blocks: the debugger's.
+        self.pause_soon: Callable[[], None] | None = None
+        # Raises in a call that is in hand; False if it has ended.
+        self.raise_in: Callable[[Call], bool] | None = None
+        # Have the thread of an async actor look whether it has ended.
+        self.interrupt: Callable[[], None] | None = None
+        self._stops: deque[tuple[str, StopActor]] = deque()  # who waits for its end
+        self._lock = GuardedLock()
+        self._cleaned = False
+        self._teller: threading.Timer | None = None
+        self._class: ActorClass | None = None
+        self.endpoints: ServedEndpoints | None = None  # once its class is known
+        self.instance_object: Any = None
+        point = Extent(spec.labels, spec.sizes).point_of_rank(spec.rank)
+        self.instance = ActorInstance(
+            ActorId(runtime.name, spec.actor, spec.name), point, spec.class_name, spec.creator,
+            Waiting(runtime.name, spec.actor), runtime.proc_ref or runtime.client_ref,
+            self._end_from_inside, "__init__",
+            find_creator=self._creator,
+        )  # fmt: skip
+        self.board_name = spec.class_name.encode()[:32]
+        self.at_home = Context(self.instance, spec.rank, spec.labels, spec.sizes, spec.origin)
+        self.supervision = Supervision(self)
+        self.on_ask: Callable[[], None] = self.supervision.ask
+        self.keeper = Keeper(self._ask, self._tell_owner, self._bury)
+
+    def _ask(self) -> None:
+        self.on_ask()
+
+    # --- from the thread that receives ----------------------------------------------------------
+
+    def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
+        """Queue a message; a call of an actor that has ended is answered at once."""
+        if isinstance(message, StopActor):
+            self._is_to_end_within(message.grace_s or settings().cleanup_s)
+            self.mailbox.put(StopNow(message.reason, (peer, message)))
+            self._unpause()
+        elif self.dead is not None:
+            self.in_hand.refuse(peer, message)
+        else:
+            self.mailbox.put((peer, message, payload, monotonic_ns()))
+        if self.dead is not None:
+            self.drain()  # it ended between the look and the put
+
+    def refuse(self, failure: RankFailure) -> None:
+        """Never live, because what its proc runs before any actor has failed."""
+        spec = self.spec
+        self._payload = None
+        refused = moved(failure, spec.mesh_name, self.rank, self.point)
+        self.end(refused, SupervisionError(failures=[refused]))
+
+    def returned(self, message: Undelivered) -> None:
+        """Queue a message of this actor that has come back."""
+        if self.dead is None:
+            self.mailbox.put(message)
+
+    def stop(self, reason: str, grace_s: float | None = None) -> None:
+        """End after what is queued, within that time; None: as the setting says."""
+        self._is_to_end_within(settings().cleanup_s if grace_s is None else grace_s)
+        self.mailbox.put(StopNow(reason, grace_s=grace_s))
+        self._unpause()
+
+    def _is_to_end_within(self, grace_s: float) -> None:
+        if self.stop_due is None:  # the first time counts
+            self.stop_due = monotonic() + grace_s
+
+    def cancel(self, caller: str, number: int) -> None:
+        """End a call of that caller, which is queued, runs, or is still to come."""
+        self.in_hand.cancel(caller, number)
+
+    def seen(self) -> SeenActor:
+        """What it is and has at this moment."""
+        from monarch._src.actor.inspect.actor_snapshot import seen  # when somebody looks
+
+        return seen(self)
+
+    def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
+        """Whether it has that call and can't answer it while it waits. Any thread."""
+        return self.mailbox.holds(caller, number) or self.in_hand.owes(
+            caller, number, overlapping=overlapping
+        )
+
+    def _unpause(self) -> None:
+        """It is to end, and nobody is waited for at a breakpoint."""
+        if self.runtime.unpause is not None:
+            self.runtime.unpause(self, None)
+
+    @property
+    def is_to_end(self) -> bool:
+        """Whether it has failed, or was told to stop and may not have come to that yet."""
+        return self.dead is not None or not self.keeper.lives or self.mailbox.holds_stop()
+
+    # --- from any thread of the actor -------------------------------------------------------------
+
+    def _end_from_inside(self, how: End, reason: str | None) -> None:
+        if how == "stop":
+            self.mailbox.put(StopNow(reason or "stopped by itself"))
+        elif self.dead is None:
+            failure = self._given_up(how, reason)
+            self.condemn(failure, SupervisionError(failures=[failure]))
+
+    def _given_up(self, how: End, reason: str | None) -> RankFailure:
+        """The story of an actor that ends itself, told with the place where it does."""
+        calls = list(self.in_hand.calls.values())
+        endpoint = calls[0][1].endpoint if len(calls) == 1 else None
+        if self.instance_object is None:
+            endpoint = "__init__"
+        spec, frames = self.spec, frames_here()
+        return RankFailure(
+            spec.mesh_name, self.rank, self.point, spec.class_name, endpoint,
+            self.runtime.host, os.getpid(), "actor died", how, reason or "no reason was given",
+            frames, "".join(f'  File "{f.filename}", line {f.lineno}, in {f.name}\n    {f.line}\n'
+                            for f in frames),
+        )  # fmt: skip
+
+    def _creator(self) -> CreatorInstance | None:
+        return creator_of(self.spec, self.runtime.directory, self.runtime.client_ref)
+
+    # --- on the actor's own thread ----------------------------------------------------------------
+
+    def prepare(self) -> ActorClass | None:
+        """Unpack what it is to be: its class; None if that cannot be, and it has ended."""
+        self.instance.thread = threading.get_ident()
+        current.set(self.at_home)
+        try:
+            given = unship(cast(Payload, self._payload))
+            self._payload, self._given, along = None, given[:3], given[3:]
+            if self.runtime.proc_ref is not None:  # a client has its own front end
+                take_along(along, f"the actor {self.spec.name!r} on {self.spec.mesh_name!r}")
+            self._class = actor_class(self._given[0])
+            self.endpoints = ServedEndpoints(self.runtime, self.spec, self._class)
+        except BaseException as error:
+            self.end(self.describe(error, "constructor", None), error)
+            return None
+        return self._class
+
+    def construct(self) -> None:
+        """Make the actor object. What the constructor does not keep, nobody keeps."""
+        (cls, args, kwargs), self._given = self._given, ()
+        self.instance_object = cls(*args, **kwargs)
+        if self.runtime.node.is_fork:
+            end_fork(None)
+
+    def wait_for_meshes(self) -> None:
+        """Until nothing is left of what it owns, or that has had its time."""
+        until = self.end_meshes_by()
+        while not self.keeper.may_clean.done:
+            try:
+                if not self.runtime.node.wait(self.keeper.may_clean, until - monotonic()):
+                    break
+            except KeyboardInterrupt:
+                log.debug("interrupted while its meshes end")
+        self.keeper.had_its_time()
+
+    def set_context(self, call: Call) -> None:
+        """On the thread or in the task that runs a call: what it is, and for whom it writes."""
+        current.set(
+            Context(
+                self.instance, call.rank, call.labels, call.sizes, call.origin, call.endpoint
+            )
+        )  # fmt: skip
+        if call.origin != self.runtime.origin:
+            self.runtime.origin = call.origin
+            begin_output(call.origin)
+
+    def ran(self, running: Running) -> int:
+        """An endpoint has returned or raised; for how many nanoseconds it ran."""
+        ran_ns = self.runtime.slot.end(running)
+        current.set(self.at_home)
+        return ran_ns
+
+    def is_fatal(self, failure: RankFailure) -> bool:
+        """Whether this proc ends with it; then who waits hears of that."""
+        is_fatal = self.runtime.is_fatal
+        return is_fatal is not None and is_fatal(failure)
+
+    @property
+    def rank(self) -> int:
+        """That of its proc, in the mesh that `mesh_name` names."""
+        return self.spec.rank if self.runtime.proc_ref is None else self.runtime.rank
+
+    @property
+    def point(self) -> dict[str, int]:
+        """Where it is, as users are told."""
+        own, procs = dict(self.instance.rank), self.runtime.proc_ref
+        return (
+            own if procs is None else told_point(dict(procs.extent.point_of_rank(self.rank)), own)
+        )
+
+    def describe(
+        self, error: BaseException, kind: FailureKind, endpoint: str | None
+    ) -> RankFailure:
+        """The story of what escaped this actor's code."""
+        spec = self.spec
+        failure = describe(
+            error, mesh_name=spec.mesh_name, rank=self.rank, point=self.point,
+            actor_class=spec.class_name, endpoint=endpoint, host=self.runtime.host, kind=kind,
+        )  # fmt: skip
+        if isinstance(error, EOFError) and self.runtime.proc_ref is not None:
+            failure = replace(failure, message=without_keyboard(failure))
+        causes = () if kind == "endpoint" else causes_of(error)
+        # What the error says is told by its causes, in front of it.
+        return replace(failure, message="", causes=causes) if causes else failure
+
+    # --- the end of the actor ---------------------------------------------------------------------
+
+    def condemn(self, failure: RankFailure, cause: BaseException, *, cleans: bool = True) -> None:
+        """It has failed: from here on all that is sent to it, or was, is answered with that.
+
+        What it owns is stopped. Any thread; the first failure stands. Its own thread cleans up.
+        """
+        grace_s = settings().cleanup_s
+        with self._lock:
+            if self.dead is not None:
+                return
+            told, actions = self.keeper.fail(failure, grace_s)
+            self.dead, self.cause = told, cause
+        self.keeper.do(actions)
+        if cleans and self._class is not None:
+            if hasattr(self._class.cls, "__cleanup__") or self.keeper.meshes:
+                # Its owner is told when it has cleaned up, and in any case.
+                self._teller = threading.Timer(grace_s, self.keeper.tell_now)
+                self._teller.daemon = True
+                self._teller.start()
+                if self.gone:  # it was quicker
+                    self._teller.cancel()
+            else:
+                self.keeper.tell_now()
+        self.drain()
+        self.mailbox.close()
+        if self.interrupt is not None:
+            self.interrupt()
+        self._unpause()
+
+    def end(self, failure: RankFailure, cause: BaseException) -> None:
+        """It has failed before there was anything of it to clean up but what it had made."""
+        if self.runtime.node.is_fork:  # its constructor has forked
+            end_fork(cause)
+        self.condemn(failure, cause, cleans=False)
+        self.wait_for_meshes()
+        self.cleaned(None)
+
+    def told_to_stop(self, item: StopNow) -> None:
+        """It is to end: what it owns is stopped, when what has failed of that is judged."""
+        if item.asked is not None:
+            self._stops.append(item.asked)
+        self.keeper.stop(
+            item.reason, settings().cleanup_s if item.grace_s is None else item.grace_s
+        )
+
+    def end_meshes_by(self) -> float:
+        """When it waits no longer for what it owns, by the monotonic clock."""
+        return monotonic() + self.keeper.grace_s * UNTIL_OVERDUE
+
+    def cleaned(self, failed: BaseException | None) -> None:
+        """It has cleaned up, and nothing of it runs any more; `failed`: what clean-up raised."""
+        failure = None
+        with self._lock:
+            if self.dead is None:
+                self.dead = self.epitaph(self.keeper.reason)
+                if failed is not None:
+                    failure = self.describe(failed, "actor died", "__cleanup__")
+        self.mailbox.close()
+        self.keeper.cleaned_up(failure)
+
+    def _bury(self) -> None:
+        self.gone = True
+        if self._teller is not None:
+            self._teller.cancel()
+        self.drain()
+        if self.runtime.workers.get(self.spec.actor) is self:  # and not one made anew
+            self.runtime.tombstones.add(self)
+            del self.runtime.workers[self.spec.actor]
+        self.runtime.metrics.ended(self.spec.mesh, self.spec.name)
+        if self.runtime.on_gone is not None:
+            self.runtime.on_gone(self)
+
+    def epitaph(self, reason: str) -> RankFailure:
+        """What is told of an actor that was stopped."""
+        spec = self.spec
+        return RankFailure(
+            spec.mesh_name, self.rank, self.point, spec.class_name, None,
+            self.runtime.host, os.getpid(), "stopped", "", reason,
+        )  # fmt: skip
+
+    def _tell_owner(self, failure: RankFailure) -> None:
+        """Report this actor's failure to the process that spawned it, once."""
+        spec = self.spec
+        if self.is_fatal(failure) and self.runtime.give_up is not None:
+            self.runtime.give_up(failure)
+            return
+        self.runtime.tell_creator(spec.creator, ActorFailed(spec.actor, self.rank, failure))
+
+    def clean_up(self, cause: BaseException | None) -> Any:
+        """Run `__cleanup__`, if the class has one: what it raised, an awaitable, or None."""
+        hook = getattr(self.instance_object, "__cleanup__", None)
+        if hook is None or self._cleaned:
+            return None
+        self._cleaned = True
+        try:
+            return hook(cause)
+        except BaseException as error:
+            if self.runtime.node.is_fork:
+                end_fork(error)
+            return error
+
+    def drain(self) -> None:
+        """Answer what is in hand or queued with why there will be no other answer. Any thread."""
+        self.in_hand.refuse_all()
+        while (item := self.mailbox.take()) is not None:
+            if isinstance(item, tuple):
+                self.in_hand.refuse(item[0], item[1])
+            elif isinstance(item, StopNow) and item.asked is not None:
+                self._stops.append(item.asked)
+        while self.gone and self._stops:
+            try:
+                peer, message = self._stops.popleft()
+            except IndexError:
+                return  # another thread has answered the last one
+            self.runtime.routes.reply(peer, message, OK, NO_PAYLOAD)

@@ -1,0 +1,114 @@
+"""Which endpoints of an actor are called, and what is counted of each.
+
+Runs in: a proc, on the actor's thread.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any
+
+from monarch._src.actor.endpoint import ActorClass, EndpointMethod, actor_class
+from monarch._src.actor.ports import Port
+from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.state.endpoint_metrics import EndpointCounts
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import Call, SpawnActor
+from monarch._src.wire.metrics_codec import Key
+
+# The names of what puts another class on a live actor, and of what tells its class to who thinks
+# that it is another; no method can have them.
+UPDATE = "class ="
+CLASS = "class"
+
+
+def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+class Served:
+    """One endpoint of one actor; `counts` is None if it is not counted."""
+
+    __slots__ = ("counts", "method")
+
+    def __init__(self, method: EndpointMethod[Any, Any], counts: EndpointCounts | None) -> None:
+        self.method = method
+        self.counts = counts
+
+
+class ServedEndpoints:
+    """Those of one actor."""
+
+    def __init__(self, runtime: Runtime, spec: SpawnActor, cls: ActorClass) -> None:
+        self._runtime = runtime
+        self._spec = spec
+        self._class = cls
+        self._called: dict[str, Served] = {}
+
+    def take(self, call: Call, payload: Payload, waited_ns: int) -> Served | None:
+        """The endpoint that a call is for, which is counted; None for the empty one.
+
+        Raises:
+            AttributeError: there is none of that name.
+        """
+        served = self._called.get(call.endpoint)
+        if served is None:
+            if not call.endpoint:
+                return None
+            served = self._called[call.endpoint] = self._first(call.endpoint)
+        counts = served.counts
+        if counts is not None:
+            nbytes = payload.nbytes if payload.buffers else len(payload.body)
+            counts.taken(nbytes, waited_ns)
+        return served
+
+    def _first(self, name: str) -> Served:
+        if name == UPDATE:
+            update = _awaited(self._update) if self._class.is_async else self._update
+            return Served(EndpointMethod(update, instrument=False), None)
+        if name == CLASS:
+            tell = _awaited(self._unlike) if self._class.is_async else self._unlike
+            return Served(EndpointMethod(tell, instrument=False), None)
+        method = self._class.endpoints.get(name)
+        if method is None:
+            # A method that is no endpoint comes from as_endpoint, which has checked it.
+            function = getattr(self._class.cls, name, None)
+            if not inspect.isfunction(function):
+                raise AttributeError(f"{self._class.name} has no endpoint {name!r}")
+            if self._class.is_async and not inspect.iscoroutinefunction(function):
+                function = _awaited(function)
+            method = EndpointMethod[Any, Any](function)
+        if not method.instrument:
+            return Served(method, None)
+        spec = self._spec
+        key = Key(spec.mesh, spec.mesh_name, spec.class_name, spec.name, name)
+        return Served(method, self._runtime.metrics.counts(key, monotonic_ns()))
+
+    def _update(self, instance: Any, cls: Any) -> None:
+        """Have the actor be one of that class from its next message on; what it has, it keeps."""
+        new = actor_class(cls)
+        instance.__class__ = cls  # TypeError if what it has would not fit
+        self._class = new
+        self._called.clear()
+
+    def _unlike(self, _instance: Any, module: str, qualname: str) -> type[Any] | None:
+        """The class of the actor, unless it is the one of that name."""
+        cls = self._class.cls
+        return None if (cls.__module__, cls.__qualname__) == (module, qualname) else cls
+
+    def port_for(self, peer: str, call: Call, counts: EndpointCounts | None) -> Port[Any]:
+        """The port through which an endpoint answers that call; what it sends is counted."""
+        to, address = call.reply_to, call.reply_address
+        if not to:
+            to, address = peer, self._runtime.node.address_of(peer)
+        return Port(to, address, call.call, call.rank, counts=counts)
+
+    def is_concurrent(self, name: str) -> bool:
+        """Whether calls of that endpoint overlap."""
+        method = self._class.endpoints.get(name)
+        return method is not None and method.concurrent

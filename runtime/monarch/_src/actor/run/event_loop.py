@@ -1,0 +1,106 @@
+"""The event loop of an async actor, which receives messages itself while it has nothing to do.
+
+Runs in: a process with async actors, on the thread of each. Loaded with the first one.
+Invariants: it receives only where it would sleep, so a loop that is busy leaves receiving to
+others; whatever is scheduled in it, on whichever thread, ends its sleep.
+
+A thread that receives and then wakes the loop costs a hand-over, more than the message itself. So
+the loop's selector sleeps through the baton (`net.local.leader`): its thread waits for the socket
+and for the loop's own descriptors at once, and what a message schedules meanwhile needs no wake-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from monarch._src.net.local.leader import Baton
+from monarch._src.net.local.waitable import Waitable
+
+if TYPE_CHECKING:
+    from contextvars import Context
+
+Events: TypeAlias = "list[tuple[selectors.SelectorKey, int]]"
+
+
+class _Selector(selectors.DefaultSelector):
+    """The system's own selector (epoll or kqueue), but that it sleeps through the baton."""
+
+    def __init__(self, baton: Baton) -> None:
+        super().__init__()
+        self._baton = baton
+        self.release: Callable[[], None] = _nothing
+        self.turn = Waitable()
+        self.fd = self.fileno()
+        self.awaits = 0
+        self._found = False
+        self._slept: Events | None = None
+
+    def select(self, timeout: float | None = None) -> Events:
+        if timeout is not None and timeout <= 0:
+            return super().select(timeout)
+        self._slept = None
+        self._found = self.turn.done = False
+        self._baton.wait_beside(self, timeout)
+        if self._slept is not None:
+            return self._slept
+        return [] if self.turn.done and not self._found else super().select(0)
+
+    def found(self) -> None:
+        self._found = True
+        self.turn.finish()
+
+    def sleep(self, timeout_s: float | None) -> None:
+        self._slept = super().select(timeout_s)
+
+
+class ActorLoop(asyncio.SelectorEventLoop):
+    """See the module's text. Made on the thread that runs it."""
+
+    def __init__(self, baton: Baton) -> None:
+        selector = _Selector(baton)
+        super().__init__(selector)
+        self._baton = baton
+        self.awaiting = selector  # whoever awaits an answer counts it there
+        self._turn = selector.turn
+        self._thread = threading.get_ident()
+        selector.release = self._wake
+
+    def handles(self) -> bool:
+        """Whether what calls this is a message, handled on this loop's own thread."""
+        return self._baton.handles() and threading.get_ident() == self._thread
+
+    def go_on(self) -> None:
+        """End the sleep in which the message is handled: something was scheduled."""
+        self._turn.finish()
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """As any loop's; from a message that it handles itself, without waking itself."""
+        if self.handles():
+            handle = self.call_soon(callback, *args, context=context)
+            self.go_on()
+        else:
+            handle = super().call_soon_threadsafe(callback, *args, context=context)
+            self._turn.done = True  # for whoever has received it: it was for another thread
+        return handle
+
+    def _wake(self) -> None:
+        super().call_soon_threadsafe(_nothing)
+
+
+def new_loop(baton: Baton) -> asyncio.AbstractEventLoop:
+    """A loop for an actor: one that receives, unless the user's policy makes another kind."""
+    loop = asyncio.new_event_loop()
+    if type(loop) is not asyncio.SelectorEventLoop:
+        return loop
+    loop.close()
+    return ActorLoop(baton)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,196 @@
+"""The actors that live in this process, and the thread that each runs on.
+
+Runs in: every proc, and a client that hosts controllers. Called on the thread that receives.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from monarch._src.actor.errors.remote import pack
+from monarch._src.actor.run.actor_thread import run
+from monarch._src.actor.run.cell import Worker
+from monarch._src.actor.run.creators import made_by_bootstrap
+from monarch._src.actor.runtime import Runtime
+from monarch._src.config import settings
+from monarch._src.failures.report import RankFailure
+from monarch._src.wire.frames import NO_PAYLOAD, Payload
+from monarch._src.wire.ids import parse_proc_node
+from monarch._src.wire.messages import DIED, OK, Call, SpawnActor, StopActor, Watch
+
+
+class LocalActors:
+    """All actors of this process.
+
+    `take_main(worker)` may claim an actor for the main thread by returning True; it then has to run
+    it. Every other actor gets a thread of its own.
+
+    From `hold` to `release` actors are made and queue what they are sent, but do not begin; those
+    that a bootstrap function has spawned do, since it may wait for them.
+    """
+
+    def __init__(self, runtime: Runtime, take_main: Callable[[Worker], bool] | None = None) -> None:
+        self._runtime = runtime
+        self._take_main = take_main
+        self._workers: dict[int, Worker] = {}  # those of which something may still run
+        self._threads: list[threading.Thread] = []
+        self._early: dict[int, _Early] = {}
+        self._lock = threading.Lock()
+        self._held: list[Worker] | None = None
+        self._creators: set[str] = set()  # processes that own actors here, and are watched
+        self._refused: RankFailure | None = None
+        # Actors begin one at a time, in the order in which they came.
+        self._beginning = threading.Lock()
+        self._changed = threading.Condition()
+        runtime.on_spawn = self.spawn
+        runtime.on_gone = self._gone
+        runtime.unknown_actor = self._unknown
+        runtime.ends.on_node_ended = self._creator_ended
+
+    def spawn(self, _peer: str, spec: SpawnActor, payload: Payload) -> None:
+        """Make an actor; its constructor runs on its own thread."""
+        known = self._runtime.workers.get(spec.actor)
+        if spec.if_absent and known is not None and known.dead is None:
+            return
+        worker = Worker(self._runtime, spec, payload)
+        self._runtime.workers[spec.actor] = worker
+        self._workers[spec.actor] = worker
+        self._runtime.tombstones.forget(spec.actor)
+        for message in self._take_early(spec.actor):
+            worker.post(*message)
+        self._watch(spec.creator)
+        with self._beginning:
+            if self._held is not None and not made_by_bootstrap(spec):
+                self._held.append(worker)
+            else:
+                self._begin(worker)
+
+    def _begin(self, worker: Worker) -> None:
+        if self._refused is not None:
+            worker.refuse(self._refused)
+            return
+        if self._take_main is not None and self._take_main(worker):
+            return
+        name = f"actor-{worker.spec.name}"
+        thread = threading.Thread(target=run, args=(worker,), name=name, daemon=True)
+        thread.start()
+        self._threads = [*(one for one in self._threads if one.is_alive()), thread]
+
+    def hold(self) -> None:
+        """Let no actor begin before `release`. Called before the first message."""
+        self._held = []
+
+    def release(self, failure: RankFailure | None) -> None:
+        """Let actors begin; or, if what came before them has failed, let none ever begin."""
+        with self._beginning:
+            held, self._held = self._held or [], None
+            self._refused = failure
+            for worker in held:
+                self._begin(worker)
+
+    def _watch(self, creator: str) -> None:
+        """Hear of the end of who owns an actor here, if nothing else would end that then."""
+        runtime = self._runtime
+        ref = runtime.proc_ref
+        if creator in self._creators or parse_proc_node(creator) is None:
+            return
+        if creator != runtime.name and (ref is None or creator != ref.owner):
+            self._creators.add(creator)
+            runtime.routes.tell_agent_at(runtime.node.site_of(creator), Watch(creator))
+
+    def _creator_ended(self, node: str) -> None:
+        if node not in self._creators:
+            return
+        self._creators.discard(node)
+        for worker in list(self._workers.values()):
+            if worker.spec.creator == node and worker.dead is None:
+                worker.stop(f"the process of its owner, {node}, has ended")
+
+    def stop(self, reason: str, grace_s: float | None = None) -> None:
+        """Stop every actor after the messages it has, and what each owns before it."""
+        for worker in list(self._workers.values()):
+            if worker.dead is None:
+                worker.stop(reason, grace_s)
+
+    def are_overdue(self) -> bool:
+        """Whether one of them was told to end before, and runs on."""
+        return any(worker.stop_due is not None for worker in list(self._workers.values()))
+
+    def wait_until_gone(self, least_s: float) -> bool:
+        """Wait for their ends until each has had its time, and so long; False: some run on."""
+        least = time.monotonic() + least_s
+        with self._changed:
+            while self._workers:
+                due = [one.stop_due or least for one in self._workers.values()]
+                left = max(least, *due) - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def _gone(self, worker: Worker) -> None:
+        with self._changed:
+            if self._workers.get(worker.spec.actor) is worker:
+                del self._workers[worker.spec.actor]
+            self._changed.notify_all()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until the threads have ended, for that long in all."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(None if until is None else max(0.0, until - time.monotonic()))
+
+    # --- messages without an actor ----------------------------------------------------------------
+
+    def _unknown(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
+        """Hold a call that has overtaken the message that makes its actor.
+
+        A mesh can be given away before its actors exist, and messages of different senders keep no
+        order. One whose actor is not made within `message_delivery_timeout` is refused.
+        """
+        if isinstance(message, StopActor):  # it has ended before: that is what was wanted
+            self._runtime.routes.reply(peer, message, OK, NO_PAYLOAD)
+            return
+        with self._lock:
+            early = self._early.get(message.actor)
+            if early is None:
+                early = self._early[message.actor] = _Early(
+                    threading.Timer(settings().delivery_s, self._refuse_early, (message.actor,))
+                )
+                early.timer.daemon = True
+                early.timer.start()
+            early.messages.append((peer, message, payload))
+
+    def _take_early(self, actor: int) -> list[tuple[str, Call, Payload]]:
+        with self._lock:
+            early = self._early.pop(actor, None)
+        if early is None:
+            return []
+        early.timer.cancel()
+        return early.messages
+
+    def _refuse_early(self, actor: int) -> None:
+        runtime = self._runtime
+        ref = runtime.proc_ref
+        point = dict(ref.extent.point_of_rank(max(runtime.rank, 0))) if ref is not None else {}
+        failure = RankFailure(
+            ref.name if ref is not None else "client", runtime.rank, point, "an actor", None,
+            runtime.host, os.getpid(), "stopped", "", "there is no such actor on this proc",
+        )  # fmt: skip
+        for peer, message, _ in self._take_early(actor):
+            if message.call:
+                runtime.routes.reply(peer, message, DIED, pack(failure, None))
+            else:
+                runtime.returns.give_back(peer, message, f"{runtime.name}/#{actor:x}", failure)
+
+
+class _Early(msgspec.Struct):
+    """Calls for an actor that does not exist yet, in order; the timer refuses them."""
+
+    timer: threading.Timer
+    messages: list[tuple[str, Call, Payload]] = []

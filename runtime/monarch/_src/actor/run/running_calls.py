@@ -1,0 +1,241 @@
+"""The calls that an actor has taken: who waits for which, who has cancelled it, what is answered.
+
+Runs in: a proc, or a client that hosts controllers. A call is taken and finished on the actor's own
+thread, cancelled on the one that receives, and refused by whichever ends the actor.
+Owns: the table of the calls that are neither answered nor queued.
+Invariant: whoever takes a call out of the table answers it, so that each is answered once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from monarch._src.actor import forked
+from monarch._src.actor.call.pickling_errors import unpicklable_answer
+from monarch._src.actor.deadlock.state.waits import Wait
+from monarch._src.actor.errors.remote import pack, ship
+from monarch._src.actor.run.endpoint_table import Served
+from monarch._src.actor.run.mailbox import caller_of
+from monarch._src.actor.state.endpoint_metrics import EndpointCounts
+from monarch._src.errors import CallCancelled
+from monarch._src.failures.report import FailureKind, RankFailure
+from monarch._src.logs.line_origin import cut_off as cut_off_output
+from monarch._src.logs.output_counters import LONG_NS
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import DIED, OK, RAISED, Call, StopActor
+
+if TYPE_CHECKING:
+    from monarch._src.actor.run.cell import Worker
+
+_NONE = ship(None)
+EARLY_CANCELS = 64  # how many of calls that have not come yet are remembered
+
+
+class CutShort(BaseException):
+    """A call that was cancelled because its actor ends. No failure of its own.
+
+    No Exception: what tries again after any of those, a debugger too, must let it pass.
+    """
+
+    def __init__(self, why: RankFailure) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class InHand:
+    """The calls in hand of one actor."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        # By `id`, as are those of them that their callers have cancelled.
+        self.calls: dict[int, tuple[str, Call, Payload]] = {}
+        self.cancelled: dict[int, Call] = {}
+        # Who has cancelled which call that was neither queued nor in hand: it may be on its way.
+        self.cancelled_early: deque[tuple[str, int]] = deque(maxlen=EARLY_CANCELS)
+
+    # --- cancelled: on the thread that receives ---------------------------------------------------
+
+    def cancel(self, caller: str, number: int) -> None:
+        """End a call of that caller: queued, it is answered here; running, it is interrupted.
+
+        What its endpoint waits for is cancelled too. A call that is not here has been answered, or
+        is still on its way.
+        """
+        worker = self._worker
+        queued = worker.mailbox.withdraw(caller, number)
+        if isinstance(queued, tuple):
+            self._answer_cancelled(queued[0], queued[1])
+            return
+        for peer, call, payload in list(self.calls.values()):
+            if call.call == number and caller_of((peer, call, payload)) == caller:
+                self._interrupt(call)
+                return
+        self.cancelled_early.append((caller, number))
+
+    def _interrupt(self, call: Call) -> None:
+        worker = self._worker
+        runtime = worker.runtime
+        self.cancelled[id(call)] = call
+        if runtime.unpause is not None and runtime.unpause(worker, call):
+            return
+        waits = self._waits_of(call)
+        if worker.raise_in is None or not worker.raise_in(call):
+            self.cancelled.pop(id(call), None)  # it has ended by itself
+            return
+        runtime.node.baton.nudge()
+        for wait in waits:
+            runtime.cancel(wait.future.pending)
+
+    def cancel_waits(self, call: Call) -> None:
+        """Cancel what a call in hand waits for now. Any thread; again does no harm."""
+        for wait in self._waits_of(call):
+            self._worker.runtime.cancel(wait.future.pending)
+
+    def _waits_of(self, call: Call) -> Sequence[Wait]:
+        worker = self._worker
+        # Of calls that overlap nobody notes which of them waits for what.
+        overlaps = worker.endpoints is not None and worker.endpoints.is_concurrent(call.endpoint)
+        return () if overlaps else tuple(worker.instance.waiting.waits.values())
+
+    def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
+        """Whether that call is in hand and only its endpoint's end answers it. Any thread.
+
+        `overlapping`: whether calls that overlap are meant too.
+        """
+        endpoints = self._worker.endpoints
+        for item in list(self.calls.values()):
+            call = item[1]
+            if call.call == number and caller_of(item) == caller:
+                overlaps = endpoints is not None and endpoints.is_concurrent(call.endpoint)
+                return not call.by_port and (overlapping or not overlaps)
+        return False
+
+    # --- taken and finished: on the actor's own thread --------------------------------------------
+
+    def take(self, peer: str, call: Call, payload: Payload) -> bool:
+        """Take a call in hand; False if there is nothing to run, and it is answered already."""
+        self.calls[id(call)] = (peer, call, payload)
+        if self._worker.dead is not None:  # looked at after it is in hand: one of us answers it
+            if self.calls.pop(id(call), None) is not None:
+                self.refuse(peer, call)
+            return False
+        return not (self.cancelled_early and self._was_cancelled(peer, call, payload))
+
+    def _was_cancelled(self, peer: str, call: Call, payload: Payload) -> bool:
+        key = (caller_of((peer, call, payload)), call.call)
+        if call.call and key in self.cancelled_early:
+            if self.calls.pop(id(call), None) is not None:
+                self._answer_cancelled(peer, call)
+            return True
+        return False
+
+    def finish(
+        self,
+        peer: str,
+        call: Call,
+        value: Any,
+        error: BaseException | None,
+        served: Served | None,
+        ran_ns: int,
+    ) -> tuple[RankFailure, BaseException] | None:
+        """Answer a call. What it raised may be the end of the actor: then the end is returned."""
+        if forked.is_fork and self._worker.runtime.node.is_fork:
+            forked.end_fork(error)
+        counts = None if served is None else served.counts
+        if counts is not None:  # before the answer, so that whoever has that finds it counted
+            counts.ended(ran_ns)
+        if self.calls.pop(id(call), None) is None:
+            return None  # the actor was ended meanwhile, and this call answered
+        cancelled = bool(self.cancelled) and self.cancelled.pop(id(call), None) is not None
+        if error is None:
+            if not call.call or call.by_port:
+                return None
+            try:
+                payload = _NONE if value is None else ship(value, loose=True)
+            except Exception as why:
+                error = unpicklable_answer(value, why)
+            else:
+                self._answer(peer, call, OK, payload, counts, ran_ns)
+                return None
+        return self._finish_raised(peer, call, error, counts, cancelled=cancelled)
+
+    def _finish_raised(
+        self,
+        peer: str,
+        call: Call,
+        error: BaseException,
+        counts: EndpointCounts | None,
+        *,
+        cancelled: bool,
+    ) -> tuple[RankFailure, BaseException] | None:
+        worker = self._worker
+        worker.runtime.slot.failed()
+        cut_off_output()
+        if counts is not None:
+            counts.errors += 1
+        if isinstance(error, CutShort):
+            if call.call:
+                self._answer_died(peer, call, error.why, counts)
+            return None
+        if (isinstance(error, Exception) or cancelled) and call.call and not call.by_port:
+            failure = worker.describe(error, "endpoint", call.endpoint)
+            self._answer(peer, call, RAISED, pack(failure, error), counts)
+            return None
+        unheard = isinstance(error, Exception) and not call.call
+        kind: FailureKind = "nobody waited" if unheard else "actor died"
+        failure = worker.describe(error, kind, call.endpoint)
+        if call.call:
+            self._answer_died(peer, call, failure, counts)
+        return failure, error
+
+    # --- refused: by whoever ends the actor -------------------------------------------------------
+
+    def refuse_all(self) -> None:
+        """The actor has ended: who waits for what is in hand hears why."""
+        for number in list(self.calls):
+            item = self.calls.pop(number, None)
+            if item is not None:
+                peer, call, _ = item
+                if call.call:
+                    self._answer_died(peer, call, self._why_dead())
+
+    def refuse(self, peer: str, call: Call) -> None:
+        """The actor had ended before that call was taken."""
+        why = self._why_dead()
+        if call.call:
+            self._answer_died(peer, call, why)
+        else:
+            worker = self._worker
+            worker.runtime.returns.give_back(peer, call, str(worker.instance.actor_id), why)
+
+    def _why_dead(self) -> RankFailure:
+        assert self._worker.dead is not None
+        return self._worker.dead
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def _answer_cancelled(self, peer: str, call: Call) -> None:
+        error = CallCancelled()
+        failure = self._worker.describe(error, "endpoint", call.endpoint)
+        self._answer(peer, call, RAISED, pack(failure, error))
+
+    def _answer_died(
+        self, peer: str, call: Call, why: RankFailure, counts: EndpointCounts | None = None
+    ) -> None:
+        if not self._worker.is_fatal(why):  # or who waits hears of the end of this process
+            self._answer(peer, call, DIED, pack(why, None), counts)
+
+    def _answer(
+        self,
+        peer: str,
+        call: Call | StopActor,
+        status: int,
+        payload: Payload,
+        counts: EndpointCounts | None = None,
+        ran_ns: int = LONG_NS,
+    ) -> None:
+        if counts is not None:
+            counts.bytes_out += payload.nbytes if payload.buffers else len(payload.body)
+        self._worker.runtime.routes.reply(peer, call, status, payload, ran_ns)

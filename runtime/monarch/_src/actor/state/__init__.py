@@ -1,0 +1,1 @@
+"""PURE: open calls, deadlines and counters of one process."""

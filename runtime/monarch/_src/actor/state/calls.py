@@ -1,0 +1,240 @@
+"""The caller's side of calls: which ranks still owe an answer, and to whom answers go. No I/O.
+
+A call is *open* from the moment it is sent until its last rank has answered or died; that may be
+later than the moment its future was settled (by a first error). Nothing is indexed by process: a
+death is rare and scans, so that a call pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from monarch._src.actor.state.endpoint_metrics import EndpointCounts
+from monarch._src.failures.report import RankFailure
+from monarch._src.shape import Region
+from monarch._src.wire.frames import NO_PAYLOAD, Payload
+from monarch._src.wire.messages import OK
+
+
+class PendingCall(ABC):
+    """One call that has been sent.
+
+    `region` names the global ranks that were called; an answer carries the *position* in it.
+    `owed`: bit p is set while, and only while, position p owes an answer. `counts`, if the call is
+    counted: what its answers and its end are entered in; it began at `begun_ns` of the table's
+    clock.
+    """
+
+    __slots__ = (
+        "actor_mesh",
+        "begun_ns",
+        "behind",
+        "counts",
+        "endpoint",
+        "failed",
+        "mesh",
+        "number",
+        "owed",
+        "region",
+    )
+    takes_runs: ClassVar[bool] = False
+    one_by_one: ClassVar[bool] = False  # answers to it are of use as they come
+
+    def __init__(
+        self, mesh: int, actor_mesh: object, region: Region, ranks: int | None = None
+    ) -> None:
+        """`ranks`: how many the region has, if that is known already."""
+        self.number = 0  # its id in the table, once it is open
+        self.endpoint = ""  # what was called, as far as that has a name
+        self.mesh = mesh
+        self.actor_mesh = actor_mesh
+        self.region = region
+        self.owed = (1 << (len(region) if ranks is None else ranks)) - 1
+        self.counts: EndpointCounts | None = None
+        self.begun_ns = 0
+        self.failed = False  # and counted as such
+        # Set once an answer has come that output goes before: calls what it is given after that.
+        self.behind: Callable[[Callable[[], None]], None] | None = None
+
+    def owing(self) -> list[int]:
+        """The positions that owe an answer."""
+        return [position for position in range(len(self.region)) if self.owed >> position & 1]
+
+    def futures_of(self) -> Sequence[Any]:
+        """What its answers settle; nothing where nobody can wait for them."""
+        return ()
+
+    @abstractmethod
+    def answered(self, position: int, payload: Payload) -> None:
+        """That rank's endpoint returned."""
+
+    def answered_alike(self, first: int, count: int, payload: Payload) -> None:
+        """So many ranks in a row returned the same. Only if `takes_runs`; else one by one."""
+        for position in range(first, first + count):
+            self.answered(position, payload)
+
+    @abstractmethod
+    def raised(self, position: int, status: int, payload: Payload) -> None:
+        """That rank's endpoint raised, or its actor has died; the payload tells."""
+
+    @abstractmethod
+    def lost(self, position: int, failure: RankFailure) -> None:
+        """That rank's process is gone."""
+
+    def release(self) -> None:  # noqa: B027  most keep nothing
+        """Nothing more comes: keep no longer what the answers have settled, which knows this."""
+
+
+def _no_clock() -> int:
+    raise RuntimeError("a call is counted, and its table was given no clock")
+
+
+class CallTable:
+    """All open calls of one process. Answers and deaths come one at a time.
+
+    `clock`: nanoseconds, for calls that are counted.
+    """
+
+    def __init__(self, clock: Callable[[], int] = _no_clock) -> None:
+        self._clock = clock
+        self._ids = itertools.count(1)
+        self._open: dict[int, PendingCall] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, call: PendingCall) -> int:
+        """Register a call that is about to be sent; its id, never 0."""
+        number = call.number = next(self._ids)
+        self._open[number] = call
+        return number
+
+    def is_open(self, number: int) -> bool:
+        """Whether anybody waits for that call."""
+        return number in self._open
+
+    def new_number(self) -> int:
+        """A number that no call has: for a port, which is answered like one."""
+        return next(self._ids)
+
+    def answer(self, number: int, position: int, status: int, payload: Payload) -> None:
+        """A Reply came. Answers to closed calls, and second answers of a rank, are ignored."""
+        call = self._open.get(number)
+        if call is None or position < 0 or not call.owed >> position & 1:
+            return
+        owed = call.owed = call.owed ^ (1 << position)
+        if not owed:
+            del self._open[number]
+        counts = call.counts
+        if counts is not None:
+            if status != OK or not owed:
+                self._count(call, counts, payload, failed=status != OK)
+            else:
+                counts.bytes_in += payload.nbytes if payload.buffers else len(payload.body)
+        try:
+            if status == OK:
+                call.answered(position, payload)
+            else:
+                call.raised(position, status, payload)
+        except Exception as error:
+            call.lost(position, _not_understood(position, error))
+            raise
+        finally:
+            if not call.owed:
+                call.release()
+
+    def answer_alike(
+        self, number: int, first: int, count: int, status: int, payload: Payload
+    ) -> None:
+        """The same answer of so many ranks in a row came; as `answer` for each of them."""
+        call = self._open.get(number)
+        if call is None or first < 0:
+            return
+        count = min(count, len(call.region) - first)
+        if count < 1:
+            return
+        run = ((1 << count) - 1) << first
+        if status != OK or not call.takes_runs or call.owed & run != run:
+            for position in range(first, first + count):
+                self.answer(number, position, status, payload)
+            return
+        call.owed ^= run
+        if not call.owed:
+            del self._open[number]
+        if call.counts is not None:
+            self._count(call, call.counts, payload, count)
+        try:
+            call.answered_alike(first, count, payload)
+        except Exception as error:
+            call.lost(first, _not_understood(first, error))
+            raise
+        finally:
+            if not call.owed:
+                call.release()
+
+    def proc_lost(self, mesh: int, rank: int, failure: RankFailure) -> None:
+        """A process is gone: every call that waits for it learns so."""
+        for number, position in self.waiting_for(mesh, rank):
+            self.lost(number, position, failure)
+
+    def waiting_for(self, mesh: int, rank: int) -> list[tuple[int, int]]:
+        """The calls that wait for a process: their numbers, and its position in each."""
+        return [
+            (number, call.region.position(rank))
+            for number, call in list(self._open.items())
+            if call.mesh == mesh and rank in call.region
+        ]
+
+    def lost(self, number: int, position: int, failure: RankFailure) -> None:
+        """One rank of a call can't answer. Ignored if it has answered, or the call is closed."""
+        call = self._open.get(number)
+        if call is None or position < 0 or not call.owed >> position & 1:
+            return
+        call.owed ^= 1 << position
+        if not call.owed:
+            del self._open[number]
+        if call.counts is not None:
+            self._count(call, call.counts, NO_PAYLOAD, failed=True)
+        call.lost(position, failure)
+        if not call.owed:
+            call.release()
+
+    def drop(self, number: int) -> None:
+        """Nobody waits for that call any more: forget it. Ignored if it is closed."""
+        self._open.pop(number, None)
+
+    def _count(
+        self,
+        call: PendingCall,
+        counts: EndpointCounts,
+        payload: Payload,
+        ranks: int = 1,
+        *,
+        failed: bool = False,
+    ) -> None:
+        # Before the call is told, so that whoever has the answer finds it counted.
+        if failed and not call.failed:
+            call.failed = True
+            counts.errors += 1
+        counts.bytes_in += ranks * (payload.nbytes if payload.buffers else len(payload.body))
+        if not call.owed:
+            counts.ended(self._clock() - call.begun_ns)
+
+    def calls(self) -> list[PendingCall]:
+        """All open calls, oldest first. Any thread."""
+        return list(self._open.values())
+
+    def get(self, number: int) -> PendingCall | None:
+        """The call of that number, while it is open. Any thread."""
+        return self._open.get(number)
+
+
+def _not_understood(position: int, error: Exception) -> RankFailure:
+    # Whoever waits must not wait for ever because an answer made no sense.
+    return RankFailure(
+        "the called mesh", position, {}, "its answer", None, "", None, "endpoint",
+        type(error).__name__, f"it could not be understood here: {error}",
+    )  # fmt: skip

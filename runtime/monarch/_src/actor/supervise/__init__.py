@@ -1,0 +1,1 @@
+"""Owners, failures and the hooks that decide about them."""

@@ -1,0 +1,1 @@
+"""PURE: the lifecycle of an owner."""

@@ -1,0 +1,317 @@
+"""How a process hears of ends: of procs, of meshes, of actors, of its host agent.
+
+Runs in: any process, on the thread that receives.
+Invariants: the end of a proc is told after every message of it that can be received; the end of a
+mesh after those of its procs. What one moment brings is told to an owner together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from monarch._src.actor.deliver.routes import Routes
+from monarch._src.actor.future import Future
+from monarch._src.actor.refs import Known, ProcsRef, out_of_reach
+from monarch._src.actor.state.calls import CallTable
+from monarch._src.actor.supervise.ownership import Ownership
+from monarch._src.events import MeshStopped as MeshStoppedEvent
+from monarch._src.events import RankFailed, RankRestarting, bus
+from monarch._src.failures.report import Death, RankFailure
+from monarch._src.host.state.death_notices import Notices
+from monarch._src.net.node import Node
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.ids import AGENT, site_of_agent
+from monarch._src.wire.messages import (
+    ActorFailed,
+    Bootstrapped,
+    MeshStopped,
+    ProcEnded,
+    ProcLife,
+)
+
+LOOK_AGAIN_S = 0.001
+
+
+class Ends:
+    """What has been noticed, who is to be told, and who waits for it."""
+
+    def __init__(
+        self,
+        node: Node,
+        known: Known,
+        routes: Routes,
+        calls: CallTable,
+        answering: Any,
+        new_future: Callable[[], Future[Any]],
+        ownership: Ownership,
+    ) -> None:
+        """`answering` is the lock under which answers and ends are entered into `calls`."""
+        self._node = node
+        self._known = known
+        self._routes = routes
+        self._calls = calls
+        self._answering = answering
+        self._new_future = new_future
+        self._notices: Notices[ProcEnded | ProcLife | MeshStopped] = Notices()
+        self._ownership = ownership
+        # Failures of what this process owns, told when everything is read: by the proc mesh's uid
+        # or 0, and the actor mesh's or None. Both: of actors on procs that another owns.
+        self._faults: dict[tuple[int, int | None], list[RankFailure]] = {}
+        self._stopping: dict[int, Future[None]] = {}
+        # Of meshes on several hosts that are being stopped: the sites where nothing is left.
+        self._stopped_at: dict[int, set[str]] = {}
+        self.on_bootstrapped: Callable[[int, int, RankFailure | None], None] | None = None
+        self.on_mesh_gone: Callable[[int], None] | None = None
+        # A proc of a mesh that this process has made actors on is gone, and another one is to come.
+        self.on_restarting: Callable[[int, int], None] | None = None
+        # Told of failures of what this process owns, before they are judged: of procs of that mesh,
+        # or (mesh 0) of that actor mesh.
+        self.on_heard: Callable[[int, int, list[RankFailure]], None] | None = None
+        self.on_node_ended: Callable[[str], None] | None = None
+
+    def stopping(self, mesh: int) -> Future[None]:
+        """The future that is done when no process of that mesh is left."""
+        future = self._stopping.get(mesh)
+        if future is None:
+            future = self._stopping[mesh] = self._new_future()
+        return future
+
+    def stops(self) -> list[Future[None]]:
+        """Those futures, of all meshes that are being stopped now."""
+        return list(self._stopping.values())
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def on_proc_ended(self, _peer: str, message: ProcEnded, _payload: Payload) -> None:
+        """The agent says that a process is gone."""
+        self._notices.add(message, message.node, time.monotonic())
+
+    def on_proc_life(self, _peer: str, message: ProcLife, _payload: Payload) -> None:
+        """The agent says which process has a rank, or that one is up again."""
+        self._notices.add(message, "", time.monotonic())
+
+    def on_mesh_stopped(self, peer: str, message: MeshStopped, _payload: Payload) -> None:
+        """The agent says that nothing of a mesh is left on its host."""
+        if self._gone_at(message.mesh, self._node.site if peer == AGENT else site_of_agent(peer)):
+            self._notices.add(message, "", time.monotonic())
+
+    def nothing_at(self, mesh: int, site: str) -> None:
+        """A mesh that is being stopped has no process on a site whose agent is gone."""
+        if self._gone_at(mesh, site):
+            self.stopping(mesh).settle(lambda: None)
+            self._ownership.gone(mesh)
+
+    def _gone_at(self, mesh: int, site: str) -> bool:
+        """Nothing of that mesh is left there; whether nothing of it is left anywhere."""
+        ref = self._known.ref(mesh)
+        if ref is None or len(ref.sites) < 2:
+            return True
+        gone = self._stopped_at.setdefault(mesh, set())
+        gone.add(site)
+        return gone.issuperset(ref.sites)
+
+    def on_actor_failed(self, _peer: str, message: ActorFailed, _payload: Payload) -> None:
+        """An actor that was spawned from here has failed."""
+        bus.emit(RankFailed(message.failure))
+        about = (0, message.actor) if message.actor else (message.mesh, None)
+        self._faults.setdefault(about, []).append(message.failure)
+
+    def on_bootstrap_ended(self, _peer: str, message: Bootstrapped, _payload: Payload) -> None:
+        """The bootstrap function of a proc has returned, or raised."""
+        failure = message.failure
+        if self.on_bootstrapped is not None:
+            self.on_bootstrapped(message.mesh, message.rank, failure)
+        if failure is not None:
+            bus.emit(RankFailed(failure))
+            self._faults.setdefault((message.mesh, None), []).append(failure)
+
+    # --- telling ----------------------------------------------------------------------------------
+
+    def after_drain(self) -> bool:
+        """Tell what is due; True if the socket should be looked at once more at once."""
+        if self._notices.held:
+            for notice in self._notices.due():
+                self._tell(notice)
+            again = self._notices.look(self._node.has_said_all)
+            # Who is told wants one look more; who holds a pipe open is not waited for without end.
+            self._node.baton.look_again_s = LOOK_AGAIN_S if self._notices else None
+        else:
+            again = False
+        if self._faults:
+            faults, self._faults = self._faults, {}
+            for (mesh, actor), failures in faults.items():
+                if self.on_heard is not None and not (mesh and actor):
+                    self.on_heard(mesh, actor or 0, failures)
+                uid = mesh if actor is None else actor
+                self._ownership.failed(uid, failures, note=not mesh or actor is None)
+        return again
+
+    def _tell(self, notice: ProcEnded | ProcLife | MeshStopped) -> None:
+        if isinstance(notice, MeshStopped):
+            self._mesh_gone(notice.mesh)
+            return
+        ref = self._known.ref(notice.mesh)
+        if isinstance(notice, ProcLife):
+            if ref is not None:
+                self._proc_found(ref, notice)
+        elif ref is not None and notice.next_life:
+            self._proc_restarts(ref, notice)
+        elif ref is not None:
+            self._proc_lost(ref, notice)
+        else:
+            self._node.forget(notice.node)
+        if isinstance(notice, ProcEnded) and self.on_node_ended is not None:
+            self.on_node_ended(notice.node)
+
+    def _mesh_gone(self, mesh: int) -> None:
+        future = self._stopping.pop(mesh, None)
+        self._stopped_at.pop(mesh, None)
+        ref = self._known.ref(mesh)
+        if ref is not None:
+            self._routes.forget(ref)  # while it is known in which lives its ranks are
+        self._known.forget(mesh)
+        self._ownership.gone(mesh)
+        if self.on_mesh_gone is not None:
+            self.on_mesh_gone(mesh)
+        if ref is not None:
+            bus.emit(MeshStoppedEvent(f"{ref.uid:x}", ref.name))
+        if future is not None:
+            future.settle(lambda: None)
+
+    def _proc_found(self, ref: ProcsRef, found: ProcLife) -> None:
+        uid, rank = found.mesh, found.rank
+        if found.up or ref.restarts != "raise" or rank in self._known.lives(uid):
+            self._routes.found(ref, rank, found.life)
+            if found.up and self._known.life(uid, rank) == found.life:
+                self._known.came_up(uid, rank)
+            return
+        # The first look at a rank finds it down.
+        death = Death(None, None, (), None, 0.0, "it has died, and is not up again yet")
+        ended = ProcEnded(ref.node(rank), uid, rank, 0, False, "proc died", death)
+        failure = replace(_failure(ref, ended), restarted=found.life)
+        self._known.went_down(uid, rank, failure)
+        self._routes.found(ref, rank, found.life, lost=True)
+        with self._answering:
+            self._calls.proc_lost(uid, rank, failure)
+
+    def _proc_restarts(self, ref: ProcsRef, ended: ProcEnded) -> None:
+        known, uid, rank = self._known, ended.mesh, ended.rank
+        owned = ref.owner == self._node.name
+        # It has called us, and we never it; or this was told before, and one more answer to it
+        # has opened a way to where nobody is.
+        answered_only = not owned and rank not in known.lives(uid)
+        if answered_only or known.life(uid, rank) >= ended.next_life:
+            self._routes.dropped(ended.node)
+            return
+        failure = replace(_failure(ref, ended), restarted=ended.next_life)
+        known.went_down(uid, rank, failure)
+        lost = self._routes.renewed(ref, rank, ended.next_life, self._calls)
+        with self._answering:
+            for number, position in lost:
+                self._calls.lost(number, position, failure)
+        if self.on_restarting is not None:
+            self.on_restarting(uid, rank)
+        bus.emit(RankRestarting(failure))
+
+    def _proc_lost(self, ref: ProcsRef, ended: ProcEnded) -> None:
+        failure = _failure(ref, ended)
+        self._known.died(ref.uid, ended.rank, failure)
+        self._node.forget(ended.node)
+        if ref.restarts:
+            self._routes.found(ref, ended.rank, 0, lost=True)
+        with self._answering:
+            self._calls.proc_lost(ref.uid, ended.rank, failure)
+        if not ended.expected:
+            bus.emit(RankFailed(failure))
+            if ref.owner == self._node.name:
+                self._faults.setdefault((ref.uid, None), []).append(failure)
+            for uid, mesh in self._ownership.standing_on(ref.uid, ended.rank):
+                told = mesh.told_of(failure, ended.rank)
+                self._faults.setdefault((ref.uid, uid), []).append(told)
+
+    def client_gone(self, client: ProcsRef, why: str) -> None:
+        """In a proc: the client is another one now, or none. What lived in its process is gone."""
+        if 0 not in self._known.dead(client.uid):
+            self._known.learn(client)
+            failure = out_of_reach(client, 0, why)
+            self._known.died(client.uid, 0, failure)
+            with self._answering:
+                self._calls.proc_lost(client.uid, 0, failure)
+        self._routes.forget_client(client)
+
+    def host_lost(self, reason: str, *, expected: bool, let_go: bool = False) -> None:
+        """The host agent is gone, and its procs with it. On the thread that holds the baton.
+
+        `let_go`: they live on, and are not this process's any more.
+        """
+        for ref in self._known.refs():
+            if not ref.sites:
+                self._ranks_lost(ref, ref.ranks_of(""), reason, expected=expected, let_go=let_go)
+        for notice in self._notices.all():
+            self._tell(notice)
+        self.after_drain()
+        for mesh, future in list(self._stopping.items()):
+            ref = self._known.ref(mesh)
+            if ref is None or not ref.sites:
+                self._stopping.pop(mesh, None)
+                future.settle(lambda: None)
+
+    def site_lost(self, site: str, reason: str, *, expected: bool, let_go: bool = False) -> None:
+        """The same of another site. What is there is gone for this process, as far as it knows."""
+        stopped: list[int] = []
+        for ref in self._known.refs():
+            if site not in ref.places:
+                continue
+            ranks = ref.ranks_of(site)
+            self._ranks_lost(ref, ranks, reason, expected=expected, let_go=let_go)
+            if ref.uid in self._stopping and self._gone_at(ref.uid, site):
+                stopped.append(ref.uid)
+        for notice in self._notices.all():
+            self._tell(notice)
+        self.after_drain()
+        for mesh in stopped:
+            self._mesh_gone(mesh)
+
+    def gone_at(self, mesh: int, site: str, why: str) -> None:
+        """Of a mesh that this process has taken up nothing is left on that site."""
+        ref = self._known.ref(mesh)
+        if ref is not None:
+            self._ranks_lost(ref, ref.ranks_of(site), why, expected=False)
+
+    def _ranks_lost(
+        self, ref: ProcsRef, ranks: range, reason: str, *, expected: bool, let_go: bool = False
+    ) -> None:
+        dead = self._known.dead(ref.uid)
+        for rank in ranks:
+            if rank in dead:
+                continue
+            death = Death(None, None, (), None, 0.0, reason)
+            stopping = expected or ref.uid in self._stopping
+            kind = "out of reach" if let_go else "stopped" if stopping else "host lost"
+            node = ref.node(rank, self._known.life(ref.uid, rank))
+            ended = ProcEnded(node, ref.uid, rank, 0, stopping, kind, death)
+            self._notices.add(ended, node, 0.0)
+
+
+def _failure(ref: ProcsRef, ended: ProcEnded) -> RankFailure:
+    """What the end of a proc is to who called it, or owns it."""
+    if ended.failure is not None:  # it ended with an actor
+        return replace(ended.failure, death=ended.death, earlier=tuple(ended.earlier))
+    return RankFailure(
+        mesh_name=ref.name,
+        rank=ended.rank,
+        point=dict(ref.extent.point_of_rank(ended.rank)),
+        actor_class="",
+        endpoint=None,
+        host=ref.host_of(ended.rank),
+        pid=ended.pid or None,
+        kind=ended.kind,  # pyright: ignore[reportArgumentType]
+        exception_type="",
+        message=ended.death.reason,
+        death=ended.death,
+        earlier=tuple(ended.earlier),
+    )

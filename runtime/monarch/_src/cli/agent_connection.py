@@ -1,0 +1,141 @@
+"""A line to the host agent of a session for who is outside of it: a terminal, an editor's adapter.
+
+Runs in: the command line; one thread, which blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from monarch._src.debug.agent_connection import Answer, Ask, Heard, Place
+from monarch._src.errors import DebugError
+from monarch._src.net.observer import AgentLink
+from monarch._src.session.directories import Session, name_of
+from monarch._src.wire.messages import (
+    BridgeAnswered,
+    BridgeBytes,
+    BridgeClosed,
+    DebuggerAnswered,
+    PausedListed,
+    Refused,
+)
+
+
+def chosen(live: Sequence[Session], which: str) -> Session:
+    """The session that is meant.
+
+    Raises:
+        DebugError: none is, or several are.
+    """
+    named = name_of(Path(which)) if which else ""
+    exact = [one for one in live if which and one.name == named]
+    found = exact or [one for one in live if one.name.startswith(named)]
+    if len(found) == 1:
+        return found[0]
+    if not live:
+        raise DebugError("no sessions of yours on this machine")
+    names = ", ".join(one.name for one in found or live)
+    said = f"{which!r} is the beginning of several" if found and which else f"no session {which!r}"
+    raise DebugError(f"{said if which else 'name a session'}: {names}")
+
+
+class _Asked:
+    """One question of the terminal."""
+
+    def __init__(self, line: TerminalLine, number: int, owed: int) -> None:
+        self.answers: list[Any] = []
+        self._line = line
+        self._number = number
+        self._owed = owed
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """See `debug.agent_connection.Asked`."""
+        until = None if timeout_s is None else monotonic() + timeout_s
+        while len(self.answers) < self._owed:
+            left = None if until is None else until - monotonic()
+            if left is not None and left <= 0:
+                return False
+            answer = self._line.receive(left)
+            if answer is not None and answer.request == self._number:
+                self.answers.append(answer)
+        return True
+
+    def forget(self) -> None:
+        """What comes later is not for this number."""
+
+
+class TerminalLine:
+    """A line to the host agent from outside of the session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        try:
+            self._link = AgentLink(session.directory)
+        except ConnectionError:
+            raise self._has_ended() from None
+        self._numbers = itertools.count(1)
+        self._listeners: dict[Place, Heard] = {}
+        self._told: dict[int, Callable[[Any], None]] = {}
+
+    def ask(
+        self, question: Ask, answers: int, on_answer: Callable[[Any], None] | None = None
+    ) -> _Asked:
+        """See `debug.agent_connection.Line`. Who does not wait hears of one in `receive`."""
+        number = next(self._numbers)
+        if on_answer is not None:
+            self._told[number] = on_answer
+        self._link.send(question(number))
+        return _Asked(self, number, answers)
+
+    def tell(self, message: BridgeBytes) -> None:
+        """See `debug.agent_connection.Line`."""
+        self._link.send(message)
+
+    def listen(self, place: Place, heard: Heard | None) -> None:
+        """See `debug.agent_connection.Line`; it is called by `receive`."""
+        if heard is None:
+            self._listeners.pop(place, None)
+        else:
+            self._listeners[place] = heard
+
+    def wait(self, fd: int, timeout_s: float) -> bool:
+        """Block until the agent says something, or that descriptor can be read: whether it can."""
+        return self._link.wait(fd, timeout_s)
+
+    def receive(self, timeout_s: float | None) -> Answer | None:
+        """The next answer; None: nothing in time, or nothing that was asked for."""
+        try:
+            message = self._link.receive(timeout_s)
+        except ConnectionError:
+            raise self._has_ended() from None
+        if isinstance(message, Refused):
+            raise DebugError(
+                f"session {self._session.name} speaks another version; use the `monarch` of its "
+                "own environment"
+            )
+        if isinstance(message, (BridgeBytes, BridgeClosed)):
+            heard = self._listeners.get((message.mesh, message.rank))
+            if heard is not None:
+                heard(message)
+            return None
+        if not isinstance(message, (PausedListed, DebuggerAnswered, BridgeAnswered)):
+            return None
+        told = self._told.pop(message.request, None)
+        if told is not None:
+            told(message)
+        return message
+
+    def _has_ended(self) -> DebugError:
+        return DebugError(f"session {self._session.name} has ended; `monarch ps` lists what lives")
+
+    def pending(self) -> bool:
+        """Whether the agent has said something."""
+        return self._link.pending()
+
+    def close(self) -> None:
+        """Leave; what was held is free."""
+        self._link.close()

@@ -1,0 +1,222 @@
+"""`monarch reach`: whether two hosts can work together, before a job has to.
+
+On one host it listens, on another it dials: which address works, whether the keys fit, whether both
+sides are of the same versions, how long an answer takes and how much passes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from monarch._src.cli.columns import columns
+from monarch._src.net.hosts import keys
+from monarch._src.net.hosts.audit import Audit
+from monarch._src.net.hosts.keys import Keys
+from monarch._src.net.hosts.link_terms import bounds_of
+from monarch._src.net.hosts.link_types import Notice
+from monarch._src.net.hosts.links import Links
+from monarch._src.net.interfaces import (
+    first_that_answers,
+    interface_addresses,
+    listening_problem,
+    resolve,
+)
+from monarch._src.net.state.access import MAKE_KEYS, TRUST_ALL, Role
+from monarch._src.net.state.addresses import (
+    Address,
+    Listening,
+    candidates,
+    is_beyond_this_host,
+    parse_dialled,
+    parse_listening,
+)
+from monarch._src.net.state.link import NoRoomError
+from monarch._src.net.state.link_actions import LinkDown, LinkState, PeerLost, PeerRefused
+from monarch._src.wire.ids import OBSERVER
+
+LISTENER = "reach"
+PROBES = 50
+PIECE = 1 << 20
+
+
+class Missing(Exception):
+    """What was asked for is not there; the text is for who asked."""
+
+
+def run_listen(where: str, own: str | None, audit: str | None, *, once: bool) -> int:
+    """Answer whoever dials, until interrupted; or until the first has left."""
+    return _reported(lambda: _listen(where, own, audit, once))
+
+
+def run_dial(
+    addresses: Sequence[str], own: str | None, key: str | None, timeout_s: float, size: int
+) -> int:
+    """Dial the first of these that answers, and print what passes between the two."""
+    return _reported(lambda: _dial(addresses, own, key, timeout_s, size))
+
+
+def _reported(run: Callable[[], None]) -> int:
+    try:
+        run()
+    except (Missing, OSError, ValueError) as error:
+        print(f"monarch reach: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _keys(own: str | None, key: str | None, role: Role) -> tuple[Keys | None, bool]:
+    """The keys to use, and whether everybody is trusted in place of them."""
+    if own is None or own == TRUST_ALL:
+        return None, own == TRUST_ALL
+    return keys.load(own, key, role), False
+
+
+# --- listening ------------------------------------------------------------------------------------
+
+
+def _listen(where: str, own: str | None, audit_file: str | None, once: bool) -> None:
+    listening = parse_listening(where)
+    found, trusts_all = _keys(own, None, Role.WORKER)
+    left: list[str] = []
+
+    def told(peer: str, notice: Notice) -> None:
+        print(f"{peer}: {_news(notice)}", flush=True)
+        if links.link_to(peer).is_final:
+            left.append(peer)
+
+    def taken(peer: str, _frames: Sequence[Any], size: int) -> None:
+        links.handled(peer, size)
+
+    audit = Audit(audit_file)
+    links = Links(LISTENER, found, audit, bounds_of(30.0), 5.0, taken, told)
+    try:
+        got = _listened(links, listening, trusts_all)
+        print(f"listening at {got}", flush=True)
+        print(f"others reach it at {_told_to_others(where, got)}", flush=True)
+        while not (once and left):
+            links.wait(1.0)
+    finally:
+        links.close("its program has ended")
+        audit.close()
+
+
+def _listened(links: Links, listening: Listening, trusts_all: bool) -> Address:
+    try:
+        return links.listen(listening, trusts_all=trusts_all)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise Missing(listening_problem(listening.bind, error)) from None
+
+
+def _told_to_others(where: str, got: Address) -> str:
+    listening = parse_listening(where)
+    listening = type(listening)(got, listening.dial)
+    resolved = resolve(got) if got.transport == "tcp" else []
+    try:
+        found = candidates(listening, interface_addresses(), resolved=resolved)
+    except ValueError as error:
+        return f"no address: {error}"
+    return ", ".join(map(str, found))
+
+
+def _news(notice: Notice) -> str:
+    if isinstance(notice, LinkDown):
+        return "no connection; waiting for it to come back"
+    why = getattr(notice, "why", None)
+    return {"LinkUp": "linked", "PeerLeft": "left"}.get(type(notice).__name__, str(why))
+
+
+# --- dialling -------------------------------------------------------------------------------------
+
+
+def _dial(
+    addresses: Sequence[str], own: str | None, key: str | None, timeout_s: float, size: int
+) -> None:
+    parsed = [parse_dialled(text) for text in addresses]
+    found, trusts_all = _keys(own, key, Role.OWNER)
+    if found is None and not trusts_all:
+        raise Missing(f"give the keys of the job: --keys DIRECTORY (or {TRUST_ALL}, on loopback)")
+    at = first_that_answers("the listener", parsed, timeout_s)
+    print(f"reached {at}")
+    if found is None and is_beyond_this_host(at, [at.host]):
+        raise Missing(f"{TRUST_ALL} is for loopback; make keys with `{MAKE_KEYS}`, for both sides")
+    problems: list[str] = []
+
+    def told(_peer: str, notice: Notice) -> None:
+        if isinstance(notice, (PeerLost, PeerRefused)):
+            problems.append(_why(notice.why))
+
+    def taken(peer: str, _frames: Sequence[Any], size: int) -> None:
+        links.handled(peer, size)
+
+    role = "nobody in particular" if found is None else found.role.value
+    name = OBSERVER if found is not None and found.role is Role.OBSERVER else f"{LISTENER}-"
+    links = Links(
+        f"{name}{os.urandom(4).hex()}", found, Audit(None), bounds_of(timeout_s), timeout_s / 6,
+        taken, told,
+    )  # fmt: skip
+    try:
+        links.dial(LISTENER, at)
+        link = links.link_to(LISTENER)
+        _until(links, lambda: link.state is LinkState.UP, problems)
+        job = "" if found is None else f" of job {found.allowed.job}"
+        rows = [("  keys", f"accepted, as {role}{job}"), ("  versions", "equal")]
+        rows.append(("  answers", _answers(links, problems)))
+        if found is not None and found.role is Role.OBSERVER:
+            rows.append(("  carries", "not measured: an observer sends nothing"))
+        elif size:
+            rows.append(("  carries", _rate(links, size, problems)))
+        print("\n".join(columns(rows)))
+    finally:
+        links.close("it has seen enough")
+
+
+def _why(said: str) -> str:
+    node, found, _ = said.partition(f", and not {LISTENER}")
+    if not found:
+        return said
+    return (
+        f"{node}, and is no `monarch reach --listen`: if it is a worker, attach_to_workers takes "
+        "that address; to measure, listen on that host at another port"
+    )
+
+
+def _until(links: Links, done: Callable[[], Any], problems: list[str]) -> None:
+    while not done():
+        if problems:
+            raise Missing(problems[0])
+        links.wait(1.0)
+
+
+def _answers(links: Links, problems: list[str]) -> str:
+    link = links.link_to(LISTENER)
+    times: list[float] = []
+    for _ in range(PROBES):
+        link.round_trip_s = None
+        links.probe(LISTENER)
+        _until(links, lambda: link.round_trip_s is not None, problems)
+        times.append(1e3 * (link.round_trip_s or 0.0))
+    times.sort()
+    return f"after {times[len(times) // 2]:.2f} ms (best {times[0]:.2f}, worst {times[-1]:.2f})"
+
+
+def _rate(links: Links, size: int, problems: list[str]) -> str:
+    link = links.link_to(LISTENER)
+    piece = bytes(PIECE)
+    began = time.perf_counter()
+    for _ in range(size):
+        try:
+            links.send(LISTENER, [piece])
+        except NoRoomError:
+            _until(links, lambda: link.has_room, problems)
+            links.send(LISTENER, [piece])
+        links.work()
+    links.probe(LISTENER)
+    _until(links, lambda: not link.unsaid, problems)
+    took = time.perf_counter() - began
+    return f"{size / took:.0f} MiB/s, encrypted ({size} MiB in {took:.2f} s)"

@@ -1,0 +1,315 @@
+"""What can be done about paused ranks: list them, talk to one, to many, let them go.
+
+Runs in: the client, or a terminal outside of the session; any thread, which blocks. Nothing here
+runs on a rank but what is typed at its debugger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace as replaced
+
+from monarch._src.debug.agent_connection import Line
+from monarch._src.debug.listing import WaitingRank, WaitingRanks
+from monarch._src.debug.rank.frames import Source
+from monarch._src.errors import DebugError
+from monarch._src.wire.messages import (
+    AskDebugger,
+    DebuggerAnswered,
+    ListPaused,
+    PausedAt,
+    PausedMesh,
+)
+from monarch._src.wire.messages.debugger import (
+    ATTACH,
+    BREAK,
+    COMMAND,
+    COMPLETE,
+    DROP,
+    ENDED,
+    KEEP,
+    RELEASE,
+    RUNNING,
+    SOURCE,
+)
+
+ANSWER_S = 5.0  # for the agent, and for what a rank answers without running the program
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one rank answered. `problem`: why it did nothing; `ended`: it is paused no more."""
+
+    rank: WaitingRank
+    text: str
+    ended: bool = False
+    problem: str = ""
+
+
+class Replies(tuple[Reply, ...]):
+    """What ranks answered, by rank. `str()` shows equal answers once."""
+
+    __slots__ = ()
+
+    def groups(self) -> list[tuple[str, list[WaitingRank]]]:
+        """Each distinct answer with who gave it, most ranks first."""
+        found: dict[str, list[WaitingRank]] = {}
+        for reply in self:
+            said = reply.problem or reply.text.rstrip("\n")
+            found.setdefault(said, []).append(reply.rank)
+        return sorted(found.items(), key=lambda one: -len(one[1]))
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        for said, ranks in self.groups():
+            names = ", ".join(rank.name for rank in ranks[:4])
+            more = f" and {len(ranks) - 4:,} more" if len(ranks) > 4 else ""
+            text = said or "(nothing was written)"
+            count = f"{len(ranks):,} rank{'s' * (len(ranks) != 1)}"
+            parts.append(f"{count}: {names}{more}\n" + _indented(text))
+        return "\n".join(parts) or "no ranks"
+
+    __repr__ = __str__
+
+
+class Desk:
+    """Everything about the paused ranks of one session."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def waiting(self, meshes: Sequence[tuple[int, list[int]]] = ()) -> WaitingRanks:
+        """What waits on these ranks (none: all) of these meshes (none: all).
+
+        Raises:
+            TimeoutError: the host agent did not answer.
+        """
+        asked = self._line.ask(lambda number: ListPaused(number, list(meshes)), 1)
+        answers = _all_of(asked, ANSWER_S)
+        found: dict[int, PausedMesh] = {}
+        for mesh in (mesh for answer in answers for mesh in answer.meshes):
+            found.setdefault(mesh.mesh, replaced(mesh, ranks=[])).ranks.extend(mesh.ranks)
+        for mesh in found.values():  # of several hosts
+            mesh.ranks.sort(key=lambda one: (one.rank, one.session))
+        return WaitingRanks(found.values(), any(answer.keeps for answer in answers))
+
+    def attach(self, rank: WaitingRank, *, take: bool = False) -> Console:
+        """The console of that one, which nobody else then commands. `take`: from who holds it.
+
+        Raises:
+            DebugError: it runs, is gone, or is held by another console.
+        """
+        return Console(self, rank, self._one(ATTACH, rank, "", ANSWER_S, take=take))
+
+    def cast(
+        self, ranks: Iterable[WaitingRank], command: str, timeout_s: float | None = None
+    ) -> Replies:
+        """Give one command to all of these; what each answered in time, or why it did not."""
+        asked = list(ranks)
+        answers = self._ask(COMMAND, asked, command, timeout_s, take=False)
+        found = [
+            Reply(rank, "", problem="it has not answered yet; it goes on with the command")
+            if answer is None
+            else Reply(rank, answer.text, answer.state in (ENDED, RUNNING), answer.problem)
+            for rank, answer in zip(asked, answers, strict=True)
+        ]
+        return Replies(found)
+
+    def resume(self, ranks: Iterable[WaitingRank], timeout_s: float | None = None) -> Replies:
+        """Have all of these go on, without the breakpoints that were set at their consoles."""
+        asked = list(ranks)
+        self.cast(asked, "clear_all", ANSWER_S)
+        return self.cast(asked, "continue", timeout_s)
+
+    def break_in(
+        self, places: Sequence[tuple[int, int]], timeout_s: float = ANSWER_S
+    ) -> list[tuple[tuple[int, int], int, str]]:
+        """Have what these (mesh, rank) run pause: place, how many threads will, and why not more.
+
+        It pauses at its next line of Python, so what waits in C pauses when it comes back from it.
+        """
+        targets = [(mesh, rank, 0) for mesh, rank in places]
+        asked = self._line.ask(lambda number: AskDebugger(number, BREAK, targets, "", False),
+                               len(targets))  # fmt: skip
+        if targets:
+            asked.wait(timeout_s)
+        asked.forget()
+        said = {(answer.mesh, answer.rank): answer for answer in asked.answers}
+        none = "it has not answered; it may be in code that holds the interpreter's lock"
+        return [
+            (place, int(said[place].text or 0), said[place].problem)
+            if place in said
+            else (place, 0, none)
+            for place in places
+        ]
+
+    def keep_failures(self, on: bool) -> None:
+        """Pause where an endpoint of any rank raises, before its caller hears; or no more."""
+        what = KEEP if on else DROP
+        asked = self._line.ask(lambda number: AskDebugger(number, what, [], "", False), 1)
+        for answer in _all_of(asked, ANSWER_S):
+            if answer.problem:
+                raise DebugError(answer.problem)
+
+    # --- for consoles -----------------------------------------------------------------------------
+
+    def _one(
+        self, what: int, rank: WaitingRank, text: str, timeout_s: float | None, *, take: bool
+    ) -> DebuggerAnswered:
+        (answer,) = self._ask(what, [rank], text, timeout_s, take=take)
+        if answer is None:
+            raise TimeoutError(f"{rank.name} has not answered within {timeout_s} s; it goes on")
+        if answer.problem:
+            raise DebugError(f"{rank.name}: {answer.problem}")
+        return answer
+
+    def _ask(
+        self, what: int, ranks: Sequence[WaitingRank], text: str, timeout_s: float | None,
+        *, take: bool,
+    ) -> list[DebuggerAnswered | None]:  # fmt: skip
+        if not ranks:
+            return []
+        targets = [_target(rank) for rank in ranks]
+        asked = self._line.ask(
+            lambda number: AskDebugger(number, what, targets, text, take), len(targets)
+        )
+        try:
+            asked.wait(timeout_s)
+        finally:
+            asked.forget()
+        said = {(answer.mesh, answer.rank, answer.session): answer for answer in asked.answers}
+        return [said.get(target) for target in targets]
+
+    def post(
+        self, what: int, rank: WaitingRank, text: str, on_answer: Callable[[Any], None]
+    ) -> None:
+        """The same for who must not wait: `on_answer` is called on the thread that receives."""
+        target = _target(rank)
+        self._line.ask(
+            lambda number: AskDebugger(number, what, [target], text, False), 1, on_answer
+        )
+
+
+class Console:
+    """The debugger of one paused thread. Also a context manager, which lets go of it.
+
+    Commands are those of pdb. To let go leaves the rank paused: `continue` makes it go on.
+    """
+
+    def __init__(self, desk: Desk, rank: WaitingRank, attached: DebuggerAnswered) -> None:
+        self.rank = rank
+        self._desk = desk
+        self._closed = False
+        self._took(attached)
+
+    @property
+    def prompt(self) -> str:
+        """What the debugger asks with: `(Pdb) `, or `>>> ` in `interact`."""
+        return self._prompt
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the rank has gone on, and this console has nobody to talk to."""
+        return self._over
+
+    def send(self, command: str, timeout: float | None = None) -> str:
+        """Do that, and return what was written; after a step, also where it has stopped.
+
+        Args:
+            command: one line of pdb, or of Python.
+            timeout: seconds; None waits for as long as the program runs.
+
+        Raises:
+            DebugError: it has gone on before, or its process has ended.
+            TimeoutError: nothing in time; the rank goes on with it.
+        """
+        if "\n" in command.rstrip("\n"):
+            raise ValueError("one line at a time; for more, write `interact`, or a function")
+        self._check()
+        try:
+            answer = self._desk._one(  # pyright: ignore[reportPrivateUsage]
+                COMMAND, self.rank, command.rstrip("\n"), timeout, take=False
+            )
+        except DebugError:
+            self._over = not self._still_there()
+            raise
+        self._took(answer)
+        return answer.text
+
+    def complete(self, text: str) -> list[str]:
+        """What the last word of `text` could become: commands, variables, attributes."""
+        return list(filter(None, self._quick(COMPLETE, text).split("\n")))
+
+    def source(self) -> Source | None:
+        """The lines around the one that is looked at; None where there is no text."""
+        text = self._quick(SOURCE, "")
+        return msgspec.json.decode(text, type=Source) if text else None
+
+    def close(self) -> None:
+        """Let go of it: it stays paused, and others may attach. Idempotent."""
+        if not self._closed and not self._over:
+            self._closed = True
+            try:
+                self._desk._one(  # pyright: ignore[reportPrivateUsage]
+                    RELEASE, self.rank, "", ANSWER_S, take=False
+                )
+            except (DebugError, TimeoutError):
+                self._over = True  # it has gone on by itself
+
+    def _quick(self, what: int, text: str) -> str:
+        self._check()
+        answer = self._desk._one(what, self.rank, text, ANSWER_S, take=False)  # pyright: ignore[reportPrivateUsage]
+        return answer.text
+
+    def _check(self) -> None:
+        if self._closed:
+            raise DebugError("this console is closed; attach again")
+        if self._over:
+            raise DebugError(f"{self.rank.name} has gone on; there is nothing to tell it")
+
+    def _still_there(self) -> bool:
+        waiting = self._desk.waiting([(int(self.rank.mesh_uid, 16), [self.rank.rank])])
+        return any(one.session == self.rank.session for one in waiting)
+
+    def _took(self, answer: DebuggerAnswered) -> None:
+        self._prompt = answer.prompt
+        self._over = answer.state in (ENDED, RUNNING)
+        if answer.at is not None:
+            self.rank = moved(self.rank, answer.at)
+
+    def __enter__(self) -> Console:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Console of {self.rank}{', which has gone on' if self._over else ''}>"
+
+
+def moved(rank: WaitingRank, at: PausedAt) -> WaitingRank:
+    """The same thread where it stands now."""
+    return replace(
+        rank, function=at.function, filename=at.filename, line=at.line, code=at.code, why=at.why
+    )
+
+
+def _target(rank: WaitingRank) -> tuple[int, int, int]:
+    return int(rank.mesh_uid, 16), rank.rank, rank.session
+
+
+def _all_of(asked: Any, timeout_s: float) -> list[Any]:
+    try:
+        if not asked.wait(timeout_s):
+            raise TimeoutError(f"the host agent has not answered within {timeout_s:g} s")
+    finally:
+        asked.forget()
+    return asked.answers
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

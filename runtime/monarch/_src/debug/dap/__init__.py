@@ -1,0 +1,1 @@
+"""Debuggers that speak the Debug Adapter Protocol."""

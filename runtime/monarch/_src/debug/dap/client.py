@@ -1,0 +1,197 @@
+"""A session of the Debug Adapter Protocol with ranks, for whoever has an editor to show it in.
+
+Runs in: the client, or a terminal outside of the session. `said` on any thread; what ranks say
+comes in on the thread that receives. What is said to whom, `debug.dap.state.multiplexer` decides.
+Owns: the bridges to its ranks, until `close`.
+Invariants: messages of one side reach the other in order; a bridge that ends by itself is told as
+what the protocol has for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from monarch._src.debug.agent_connection import Line
+from monarch._src.debug.dap.state.multiplexer import (
+    Action,
+    BreakIn,
+    Multiplexer,
+    ToClient,
+    ToRank,
+)
+from monarch._src.errors import DebugError
+from monarch._src.wire.dap_codec import DapError, Message, Unpacker, packed
+from monarch._src.wire.messages import (
+    AskBridge,
+    AskDebugger,
+    BridgeBytes,
+    BridgeClosed,
+    DebuggerAnswered,
+)
+from monarch._src.wire.messages.dap import PIECE
+from monarch._src.wire.messages.debugger import BREAK
+
+OPEN_S = 60.0  # for debugpy to be loaded where many ranks share few cores
+CLOSE_S = 10.0
+Say: TypeAlias = Callable[[Message], None]
+SILENT = "it has not answered; it may be in code that holds the interpreter's lock"
+
+
+@dataclass(frozen=True)
+class BridgedRank:
+    """One rank of a session: `name` is what its threads are called."""
+
+    name: str
+    mesh: int
+    rank: int
+
+
+class Bridge:
+    """One session. Also a context manager, which closes it: what stands still then goes on.
+
+    `say` is given each message for whoever debugs, in order, on any thread; it is quick, and calls
+    nothing here.
+    """
+
+    def __init__(self, line: Line, ranks: Sequence[BridgedRank], say: Say) -> None:
+        self.ranks = tuple(ranks)
+        self._line = line
+        self._say = say
+        self._mux = Multiplexer([one.name for one in ranks])
+        self._at = {(one.mesh, one.rank): at for at, one in enumerate(self.ranks)}
+        self._numbers: dict[int, int] = {}  # of bridges, by place in `ranks`
+        self._unpackers = [Unpacker() for _ in self.ranks]
+        self._lock = threading.RLock()
+        self._closed = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is closed, or no rank of it has a process any more."""
+        return self._closed or not self._mux.living
+
+    @property
+    def stopped(self) -> list[int]:
+        """The threads that stand still."""
+        with self._lock:
+            return self._mux.stopped
+
+    def open(self, timeout: float = OPEN_S) -> Bridge:
+        """Have the debugger of each rank loaded and connected.
+
+        Raises:
+            DebugError: some have none; those of the others are taken out again.
+        """
+        places = [(one.mesh, one.rank) for one in self.ranks]
+        for place in places:
+            self._line.listen(place, self._heard)
+        asked = self._line.ask(lambda number: AskBridge(number, places, True), len(places))
+        try:
+            asked.wait(timeout)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            asked.forget()
+        said = {(one.mesh, one.rank): one for one in asked.answers}
+        problems: dict[str, list[str]] = {}
+        for at, place in enumerate(places):
+            answer = said.get(place)
+            if answer is not None and not answer.problem:
+                self._numbers[at] = answer.bridge
+                continue
+            why = SILENT if answer is None else answer.problem
+            problems.setdefault(why, []).append(self.ranks[at].name)
+        if problems:
+            self.close()
+            raise DebugError("; ".join(_told(names, why) for why, names in problems.items()))
+        return self
+
+    def said(self, message: Message) -> None:
+        """Whoever debugs says that."""
+        with self._lock:
+            self._do(self._mux.asked(message))
+
+    def lost(self, why: str) -> None:
+        """There is no way to the ranks any more: whoever debugs is told so, as of their ends."""
+        with self._lock:
+            for at in sorted(self._mux.living):
+                self._do(self._mux.rank_gone(at, why))
+
+    def close(self) -> None:
+        """Take the debuggers out; what they have stopped goes on. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            places = [(one.mesh, one.rank) for one in self.ranks]
+        try:
+            asked = self._line.ask(lambda number: AskBridge(number, places, False), len(places))
+            asked.wait(CLOSE_S)
+            asked.forget()
+        except RuntimeError:
+            pass  # the host agent is gone, and all that it had
+        finally:
+            for place in places:
+                self._line.listen(place, None)
+
+    # --- from the thread that receives ------------------------------------------------------------
+
+    def _heard(self, message: BridgeBytes | BridgeClosed) -> None:
+        at = self._at[message.mesh, message.rank]
+        with self._lock:
+            if self._closed:
+                return
+            if isinstance(message, BridgeClosed):
+                self._do(self._mux.rank_gone(at, message.why))
+                return
+            try:
+                for one in self._unpackers[at].feed(message.data):
+                    self._do(self._mux.told(at, one))
+            except DapError as error:
+                self._do(self._mux.rank_gone(at, f"it says what nobody can read: {error}"))
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case ToClient(message):
+                    self._say(message)
+                case ToRank(at, message):
+                    self._tell(at, packed(message))
+                case BreakIn(at):
+                    self._break_in(at)
+
+    def _tell(self, at: int, data: bytes) -> None:
+        rank, number = self.ranks[at], self._numbers[at]
+        for begin in range(0, len(data), PIECE):
+            piece = data[begin : begin + PIECE]
+            self._line.tell(BridgeBytes(rank.mesh, rank.rank, number, piece))
+
+    def _break_in(self, at: int) -> None:
+        rank = self.ranks[at]
+
+        def answered(answer: DebuggerAnswered) -> None:
+            if answer.problem:
+                with self._lock:
+                    self._do(self._mux.note(f"{rank.name}: {answer.problem}"))
+
+        target = (rank.mesh, rank.rank, 0)
+        self._line.ask(lambda number: AskDebugger(number, BREAK, [target], "", False), 1, answered)
+
+    def __enter__(self) -> Bridge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        names = ", ".join(one.name for one in self.ranks[:3])
+        more = f" and {len(self.ranks) - 3} more" if len(self.ranks) > 3 else ""
+        return f"<Bridge to {names}{more}{', which is over' if self.is_over else ''}>"
+
+
+def _told(names: Sequence[str], why: str) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}: {why}"

@@ -1,0 +1,1 @@
+"""PURE: one debug session over many ranks."""

@@ -1,0 +1,451 @@
+"""One session of the Debug Adapter Protocol over the debuggers of many processes. No I/O.
+
+A client (JupyterLab, VS Code) speaks with one adapter, whose debuggee has threads. Each rank has a
+debugger that believes to be alone. What stands between them gives every thread, frame, variable,
+source and breakpoint a number of its own, sends what concerns one thread to its rank and what
+concerns all to all, and makes one answer of several.
+
+Invariants: each request of the client is answered once, also when ranks end; no number of a rank
+reaches the client, or the other way round; a thread that stops, stops alone; nothing that the
+client says ends a process.
+
+Events are methods; each returns the actions that follow, in order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias, cast
+
+import msgspec
+
+from monarch._src.wire.dap_codec import Message
+
+GONE = "what it is about has gone on, or its process has ended"
+# By which number in its arguments a request finds its rank.
+BY_THREAD = frozenset(
+    ("continue", "next", "stepIn", "stepOut", "pause", "stackTrace", "exceptionInfo", "goto")
+)
+BY_FRAME = frozenset(
+    ("scopes", "evaluate", "setExpression", "completions", "stepInTargets", "restartFrame")
+)
+BY_VARIABLE = frozenset(("variables", "setVariable"))
+STEPS = frozenset(("continue", "next", "stepIn", "stepOut", "goto"))
+FOR_ALL = frozenset(
+    (
+        "initialize", "attach", "configurationDone", "disconnect", "threads", "setBreakpoints",
+        "setFunctionBreakpoints", "setExceptionBreakpoints", "setDebuggerProperty",
+    )
+)  # fmt: skip
+_BREAKPOINTS = frozenset(("setBreakpoints", "setFunctionBreakpoints"))
+# What the client may set of a debugger; the rest is ours to say.
+_ARGUMENTS = ("justMyCode", "pathMappings", "showReturnValue", "variablePresentation")
+# Frames of the runtime are neither shown nor stepped into.
+_RULES = ({"path": "**/monarch/_src/**", "include": False},)
+
+
+class ToClient(msgspec.Struct, frozen=True):
+    """Say that to whoever debugs."""
+
+    message: Message
+
+
+class ToRank(msgspec.Struct, frozen=True):
+    """Say that to the debugger of one rank."""
+
+    at: int
+    message: Message
+
+
+class BreakIn(msgspec.Struct, frozen=True):
+    """Have what that rank runs stop, at a line of the user."""
+
+    at: int
+
+
+Action: TypeAlias = ToClient | ToRank | BreakIn
+
+
+class _Numbers:
+    """Numbers of ranks, and those that stand for them."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count(1)
+        self._ours: dict[tuple[int, int], int] = {}
+        self._theirs: dict[int, tuple[int, int]] = {}
+
+    def ours(self, at: int, theirs: int) -> int:
+        """What the client knows it by."""
+        known = self._ours.get((at, theirs))
+        if known is None:
+            known = self._ours[at, theirs] = next(self._next)
+            self._theirs[known] = at, theirs
+        return known
+
+    def theirs(self, ours: object) -> tuple[int, int] | None:
+        """Rank and number there; None: it is not known, or no more."""
+        return self._theirs.get(ours) if isinstance(ours, int) else None
+
+    def join(self, at: int, theirs: int, ours: int) -> None:
+        """Let a number of ours stand for one more."""
+        self._ours[at, theirs] = ours
+        self._theirs.setdefault(ours, (at, theirs))
+
+    def fresh(self) -> int:
+        """One that stands for nothing yet."""
+        return next(self._next)
+
+    def of(self, at: int) -> list[int]:
+        """All that stand for that rank's."""
+        return [ours for (rank, _), ours in self._ours.items() if rank == at]
+
+    def forget(self, at: int) -> None:
+        """Nothing of that rank's is known any more."""
+        for key in [key for key in self._ours if key[0] == at]:
+            self._theirs.pop(self._ours.pop(key), None)
+
+
+class _Open(msgspec.Struct):
+    """A request of the client on its way. `single`: its answer is passed on as it is."""
+
+    request: Message
+    owed: set[int]
+    single: bool
+    answers: dict[int, Message] = msgspec.field(default_factory=dict[int, Message])
+
+
+class Multiplexer:
+    """One session. `names`: of the ranks, which are numbered by their place in it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self.living = set(range(len(self.names)))
+        self._threads, self._frames = _Numbers(), _Numbers()
+        self._variables, self._sources, self._breakpoints = _Numbers(), _Numbers(), _Numbers()
+        self._stopped: dict[int, set[int]] = {at: set() for at in self.living}  # their threads
+        self._last = 0  # the rank that stopped last
+        self._said = itertools.count(1)  # to the client
+        self._asked = itertools.count(1)  # of ranks
+        self._open: dict[tuple[int, int], _Open] = {}  # by rank, and number there
+        self._uninitialized = set(self.living)
+        self.ended = False
+
+    @property
+    def stopped(self) -> list[int]:
+        """The threads that stand still, as the client knows them."""
+        found = [
+            self._threads.ours(at, one) for at in sorted(self._stopped) for one in self._stopped[at]
+        ]
+        return sorted(found)
+
+    # --- from the client --------------------------------------------------------------------------
+
+    def asked(self, request: Message) -> list[Action]:
+        """The client wants something."""
+        if request.get("type") != "request":
+            return []  # we ask it nothing, so it has nothing to answer
+        command = str(request.get("command"))
+        if command in ("launch", "terminate"):  # there is nothing to launch, nor to be ended
+            command = {"launch": "attach", "terminate": "disconnect"}[command]
+        if command in FOR_ALL:
+            return self._ask_all(request, command)
+        if command == "pause":
+            return self._pause(request)
+        arguments, at = self._routed(command, dict(_arguments(request)))
+        if at is None or at not in self.living:
+            return [self._refuse(request, GONE)]
+        if command in STEPS:
+            arguments["singleThread"] = True
+            self._runs(at, arguments["threadId"])
+        return self._ask(request, command, {at: arguments}, single=True)
+
+    def _ask_all(self, request: Message, command: str) -> list[Action]:
+        given = _arguments(request)
+        arguments: Message = dict(given)
+        if command == "attach":
+            arguments = {
+                "justMyCode": True, "rules": list(_RULES), "stopAllThreadsOnSuspend": False,
+                "steppingResumesAllThreads": False, "redirectOutput": False, "subProcess": False,
+                "terminateChildProcesses": False,
+                **{name: given[name] for name in _ARGUMENTS if name in given},
+            }  # fmt: skip
+        elif command == "disconnect":
+            arguments = {"terminateDebuggee": False}
+        if not self.living:
+            return [self._answer(request, {})]
+        return self._ask(request, command, dict.fromkeys(self.living, arguments), single=False)
+
+    def _ask(
+        self, request: Message, command: str, arguments: dict[int, Message], *, single: bool
+    ) -> list[Action]:
+        waits = _Open(request, set(arguments), single)
+        actions: list[Action] = []
+        for at, given in sorted(arguments.items()):
+            number = next(self._asked)
+            self._open[at, number] = waits
+            asked = {"seq": number, "type": "request", "command": command, "arguments": given}
+            actions.append(ToRank(at, asked))
+        return actions
+
+    def _pause(self, request: Message) -> list[Action]:
+        found = self._threads.theirs(_arguments(request).get("threadId"))
+        if found is None or found[0] not in self.living:
+            return [self._refuse(request, GONE)]
+        return [BreakIn(found[0]), self._answer(request, {})]
+
+    def _routed(self, command: str, arguments: Message) -> tuple[Message, int | None]:
+        """What to ask with numbers of that rank, and which it is."""
+        if command in BY_THREAD:
+            return _with(arguments, "threadId", self._threads)
+        if command in BY_VARIABLE:
+            return _with(arguments, "variablesReference", self._variables)
+        if command in BY_FRAME and "frameId" in arguments:
+            return _with(arguments, "frameId", self._frames)
+        source: Any = arguments.get("source")
+        number: Any = arguments.get("sourceReference") or (
+            cast(Message, source).get("sourceReference") if isinstance(source, dict) else None
+        )
+        if command == "source" and number:
+            found = self._sources.theirs(number)
+            if found is None:
+                return arguments, None
+            inner = {**cast(Message, source or {}), "sourceReference": found[1]}
+            return {**arguments, "sourceReference": found[1], "source": inner}, found[0]
+        first = min(self.living, default=None)
+        return arguments, self._last if self._last in self.living else first
+
+    # --- from ranks -------------------------------------------------------------------------------
+
+    def told(self, at: int, message: Message) -> list[Action]:
+        """The debugger of a rank says something."""
+        if at not in self.living:
+            return []
+        if message.get("type") == "response":
+            waits = self._open.pop((at, int(message.get("request_seq", 0))), None)
+            return [] if waits is None else self._answered(waits, at, message)
+        if message.get("type") == "event":
+            return self._happened(at, str(message.get("event")), _body(message))
+        return []
+
+    def note(self, text: str) -> list[Action]:
+        """Something that whoever debugs should know."""
+        return [self._event("output", {"category": "important", "output": f"{text}\n"})]
+
+    def rank_gone(self, at: int, why: str) -> list[Action]:
+        """There is no debugger of that rank any more."""
+        if at not in self.living:
+            return []
+        self.living.discard(at)
+        actions: list[Action] = []
+        for key, waits in list(self._open.items()):
+            if key[0] == at:
+                del self._open[key]
+                failed = {"success": False, "message": f"{self.names[at]}: {why}"}
+                actions += self._answered(waits, at, failed)
+        for theirs in sorted(self._stopped[at]):
+            actions.append(self._continued(self._threads.ours(at, theirs)))
+        self._stopped[at].clear()
+        for ours in self._threads.of(at):
+            actions.append(self._event("thread", {"reason": "exited", "threadId": ours}))
+        actions += self.note(f"{self.names[at]}: {why}")
+        for numbers in (self._threads, self._frames, self._variables, self._sources):
+            numbers.forget(at)
+        return actions + self._initialized(at) + self._terminated()
+
+    def _answered(self, waits: _Open, at: int, answer: Message) -> list[Action]:
+        waits.owed.discard(at)
+        waits.answers[at] = answer
+        if waits.owed:
+            return []
+        request = waits.request
+        if waits.single:
+            if not answer.get("success"):
+                return [self._refuse(request, str(answer.get("message") or GONE), answer)]
+            return [self._answer(request, self._translated(at, _body(answer)))]
+        well = {rank: one for rank, one in sorted(waits.answers.items()) if one.get("success")}
+        if not well and request.get("command") not in ("disconnect", "terminate"):
+            return [self._refuse(request, str(answer.get("message") or GONE), answer)]
+        return [self._answer(request, self._merged(str(request["command"]), well))]
+
+    def _merged(self, command: str, answers: dict[int, Message]) -> Message:
+        bodies = {at: _body(one) for at, one in answers.items()}
+        if command == "threads":
+            return {
+                "threads": [
+                    {
+                        "id": self._threads.ours(at, one["id"]),
+                        "name": self._thread_name(at, str(one["name"])),
+                    }
+                    for at, body in bodies.items()
+                    for one in body.get("threads", [])
+                ]
+            }
+        if command in _BREAKPOINTS:
+            each = [
+                [(at, one) for one in body.get("breakpoints", [])] for at, body in bodies.items()
+            ]
+            return {"breakpoints": [self._breakpoint(same) for same in zip(*each, strict=False)]}
+        first: Message = dict(*list(bodies.values())[:1])
+        if command == "initialize":
+            first.update(
+                supportTerminateDebuggee=False, supportsTerminateRequest=False,
+                supportsRestartRequest=False, supportsSingleThreadExecutionRequests=True,
+                supportsGotoTargetsRequest=False,
+            )  # fmt: skip
+        return first
+
+    def _breakpoint(self, same: Iterable[tuple[int, Message]]) -> Message:
+        """One that was set on several ranks: where it is well, if it is anywhere."""
+        found = list(same)
+        shown = dict(next((one for _, one in found if one.get("verified")), found[0][1]))
+        if "id" in shown:
+            shown["id"] = self._breakpoints.fresh()
+            for at, one in found:
+                self._breakpoints.join(at, one["id"], shown["id"])
+        return shown
+
+    def _happened(self, at: int, event: str, body: Message) -> list[Action]:
+        if event == "stopped":
+            self._stopped[at].add(body["threadId"])
+            self._last = at
+            ours = self._threads.ours(at, body["threadId"])
+            body = {**body, "threadId": ours, "allThreadsStopped": False}
+            return [self._event("stopped", _without(body, "hitBreakpointIds"))]
+        if event == "continued":
+            theirs = body.get("threadId")
+            which = list(self._stopped[at]) if body.get("allThreadsContinued") else [theirs]
+            actions: list[Action] = []
+            for one in which:
+                if isinstance(one, int):
+                    self._runs(at, one)
+                    actions.append(self._continued(self._threads.ours(at, one)))
+            return actions
+        if event == "thread":
+            ours = self._threads.ours(at, body["threadId"])
+            self._stopped[at].discard(body["threadId"])
+            return [self._event("thread", {**body, "threadId": ours})]
+        if event == "breakpoint":
+            one = dict(body.get("breakpoint") or {})
+            ours_or_none = self._breakpoints.ours(at, one["id"]) if "id" in one else None
+            if ours_or_none is None or not (one.get("verified") or len(self.living) == 1):
+                return []
+            return [self._event("breakpoint", {**body, "breakpoint": {**one, "id": ours_or_none}})]
+        if event == "output" and body.get("category") != "telemetry":
+            return [self._event("output", self._translated(at, body))]
+        if event == "initialized":
+            return self._initialized(at)
+        return []  # of processes and modules: what one has is not what all have
+
+    def _initialized(self, at: int) -> list[Action]:
+        if at not in self._uninitialized:
+            return []
+        self._uninitialized.discard(at)
+        return [] if self._uninitialized else [self._event("initialized", {})]
+
+    def _terminated(self) -> list[Action]:
+        if self.living or self.ended:
+            return []
+        self.ended = True
+        return [self._event("terminated", {})]
+
+    def _runs(self, at: int, theirs: int) -> None:
+        """A thread goes on: what was known of its frames is history."""
+        self._stopped[at].discard(theirs)
+        if not self._stopped[at]:
+            self._frames.forget(at)
+            self._variables.forget(at)
+
+    def _continued(self, ours: int) -> ToClient:
+        return self._event("continued", {"threadId": ours, "allThreadsContinued": False})
+
+    def _thread_name(self, at: int, name: str) -> str:
+        return self.names[at] if name == "MainThread" else f"{self.names[at]}: {name}"
+
+    def _translated(self, at: int, value: Any) -> Any:
+        """The same, with numbers that the client may know."""
+        if isinstance(value, list):
+            return [self._translated(at, one) for one in cast("list[Any]", value)]
+        if not isinstance(value, dict):
+            return value
+        found: Message = {}
+        for name, one in cast(Message, value).items():
+            numbers = self._numbers_of(name)
+            if numbers is not None and isinstance(one, int):
+                found[name] = numbers.ours(at, one) if one > 0 else one
+            elif name == "stackFrames" and isinstance(one, list):
+                frames = cast("list[Message]", one)
+                while len(frames) > 1 and _is_start(frames[-1]):
+                    frames = frames[:-1]
+                found[name] = [
+                    {**self._translated(at, frame), "id": self._frames.ours(at, frame["id"])}
+                    for frame in frames
+                ]
+            else:
+                found[name] = self._translated(at, one)
+        return found
+
+    def _numbers_of(self, name: str) -> _Numbers | None:
+        return {
+            "variablesReference": self._variables,
+            "sourceReference": self._sources,
+            "threadId": self._threads,
+            "frameId": self._frames,
+        }.get(name)
+
+    # --- what the client is told ------------------------------------------------------------------
+
+    def _event(self, event: str, body: Message) -> ToClient:
+        said = {"seq": next(self._said), "type": "event", "event": event, "body": body}
+        return ToClient(said)
+
+    def _answer(self, request: Message, body: Message) -> ToClient:
+        return ToClient(answer(request, next(self._said), body))
+
+    def _refuse(self, request: Message, why: str, answered: Message | None = None) -> ToClient:
+        body = {} if answered is None else _body(answered)
+        return ToClient(
+            {**answer(request, next(self._said), body), "success": False, "message": why}
+        )
+
+    def validate(self) -> None:
+        """What always holds."""
+        for (at, _), waits in self._open.items():
+            assert at in self.living
+            assert at in waits.owed
+        assert not self.ended or not self.living
+        assert all(at in self.living or not self._stopped[at] for at in self._stopped)
+
+
+def answer(request: Message, seq: int, body: Message) -> Message:
+    """The response to a request that was done."""
+    return {
+        "seq": seq, "type": "response", "request_seq": request.get("seq", 0), "success": True,
+        "command": request.get("command", ""), "body": body,
+    }  # fmt: skip
+
+
+def _arguments(request: Message) -> Message:
+    found: Any = request.get("arguments")
+    return cast(Message, found) if isinstance(found, dict) else {}
+
+
+def _body(message: Message) -> Message:
+    found: Any = message.get("body")
+    return cast(Message, found) if isinstance(found, dict) else {}
+
+
+def _is_start(frame: Message) -> bool:
+    """Whether it is the line that a process of ours was started with."""
+    source: Any = frame.get("source")
+    path = cast(Message, source).get("path") if isinstance(source, dict) else None
+    return frame.get("name") == "<module>" and str(path).endswith("<string>")
+
+
+def _with(arguments: Message, name: str, numbers: _Numbers) -> tuple[Message, int | None]:
+    found = numbers.theirs(arguments.get(name))
+    return (arguments, None) if found is None else ({**arguments, name: found[1]}, found[0])
+
+
+def _without(body: Message, name: str) -> Message:
+    return {key: value for key, value in body.items() if key != name}

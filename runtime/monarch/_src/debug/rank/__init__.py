@@ -1,0 +1,1 @@
+"""The part of the debugger that runs on a rank."""

@@ -1,0 +1,438 @@
+"""Python's own debugger, told by a console somewhere else what to do.
+
+Runs in: a proc, on the thread that is debugged; loaded with its first breakpoint.
+Invariants: a thread is traced only from a `step` (or the like) to the next `continue`, or while
+breakpoints that were set at the console are left; the runtime's own frames are never stopped in,
+and tracing ends with the user's outermost frame.
+
+`breakpoint()` stops where it stands, on every version of Python: nothing is traced until somebody
+steps. pdb swallows interrupts at its prompt and in commands; here they end the pause, since one
+that cancels a call must.
+"""
+
+from __future__ import annotations
+
+import bdb
+import code
+import inspect
+import io
+import pdb
+import re
+import rlcompleter
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+from monarch._src.debug.rank.frames import (
+    Source,
+    bottom_of,
+    is_runtime,
+    is_users,
+    source_of,
+    suspends,
+)
+
+MOST = 1 << 18  # characters that one command may write
+_WORD = re.compile(r"[\w.]*\Z")
+SKIP = ["monarch._src.*", "monarch_jupyter.*", "asyncio.*", "threading"]
+
+
+class GivesWay(BaseException):
+    """Leaves the prompt: somebody debugs this thread from outside from now on."""
+
+
+class Talk(Protocol):
+    """What the debugger says and hears; see `debug.rank.pauses`."""
+
+    def stopped(self, frame: FrameType, line: int, why: str, debugger: RankPdb) -> None:
+        """The thread stands there; from now on it is asked what to do."""
+        ...
+
+    def next_line(self, text: str, prompt: str) -> str | None:
+        """What the console says next, to `text` and that prompt. Raises what ends the pause.
+
+        None: nothing any more, since somebody debugs from outside, who gets this thread.
+        """
+        ...
+
+    def hand_over(
+        self, at: tuple[FrameType, int], error: BaseException | None, gave: Callable[[], None]
+    ) -> bool:
+        """Stand there in the debugger that somebody has opened from outside, until that lets it go.
+
+        `gave` is called as that begins to wait. False: there is none any more.
+        """
+        ...
+
+    def runs(self, text: str, *, steps: bool) -> None:
+        """The thread goes on; it stops again soon, or maybe."""
+        ...
+
+    def ended(self, text: str) -> None:
+        """The thread goes on, and this was all. Idempotent."""
+        ...
+
+
+class _Screen(io.TextIOBase):
+    """What pdb writes to and reads from. What other threads print meanwhile is none of it."""
+
+    def __init__(self, talk: Talk, prompt: Callable[[], str]) -> None:
+        self._talk = talk
+        self._prompt = prompt
+        self._thread = threading.get_ident()
+        self._written: list[str] = []
+        self._size = 0
+        self._left_out = 0
+
+    def write(self, text: str, /) -> int:
+        if threading.get_ident() != self._thread:
+            return (sys.__stdout__ or io.StringIO()).write(text)
+        room = MOST - self._size
+        if len(text) > room:
+            self._left_out += len(text) - room
+        self._written.append(text[:room])
+        self._size += len(self._written[-1])
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing waits here for that."""
+
+    def taken(self) -> str:
+        """What was written since this was asked last."""
+        text = "".join(self._written)
+        if self._left_out:
+            text += f"\n... {self._left_out:,} characters are left out ...\n"
+        self._written.clear()
+        self._size = self._left_out = 0
+        return text
+
+    def readline(self, size: int | None = -1, /) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        prompt = self._prompt()
+        text = self.taken()
+        line = self._talk.next_line(text.removesuffix(prompt), prompt)
+        if line is None:
+            raise GivesWay
+        return f"{line}\n"
+
+
+class RankPdb(pdb.Pdb):
+    """One thread's debugger."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._screen = _Screen(talk, lambda: self._asks)
+        self._asks = "(Pdb) "
+        screen: Any = self._screen  # it has what pdb needs of a file
+        super().__init__(stdin=screen, stdout=screen, nosigint=True, readrc=False, skip=SKIP)
+        self.prompt = "(Pdb) "
+        self.talk = talk
+        self._open = False
+        self._gave = False  # in what is traced right now, to a debugger that traces it from now on
+        self._why = ""
+        self._looks_at: BaseException | None = None
+
+    # --- stopping ---------------------------------------------------------------------------------
+
+    def stop_at(self, frame: FrameType, why: str, header: str = "") -> None:
+        """Stand still there until somebody says otherwise; afterwards step if that was it."""
+        sys.settrace(None)  # or the debugger would step through itself
+        self.reset()
+        self.botframe = bottom_of(frame)
+        self._why = why
+        if header:
+            self._screen.write(f"{header}\n")
+        self.interaction(frame, None)
+        if self._traces():
+            self._trace(frame)
+
+    def look_at(self, error: BaseException) -> None:
+        """Stand still with the frames of what was raised; they can be looked at, and not go on."""
+        sys.settrace(None)
+        self.reset()
+        self._why = f"{type(error).__name__}: {error}"[:200]
+        self._screen.write(f"{self._why}\n")
+        self.botframe = None
+        self._looks_at = error
+        try:
+            self.interaction(None, error.__traceback__)
+        finally:
+            self._looks_at = None
+
+    def arm(self, frame: FrameType, why: str) -> None:
+        """Stop at the next line of that frame, of a coroutine that does not run. On its thread."""
+        self.reset()
+        self._why = why
+        self.botframe = bottom_of(frame)
+        self.set_next(frame)
+        self._trace(frame)
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether breakpoints that were set at a console are left."""
+        return bool(self.breaks)
+
+    def _traces(self) -> bool:
+        """Whether the thread is to be traced, by the last command."""
+        return self._steps() or self.is_armed
+
+    def _steps(self) -> bool:
+        """Whether it is to stop again by itself, by the last command: not after `continue`."""
+        return not (self.stopframe is self.botframe and self.stoplineno == -1)
+
+    def _trace(self, frame: FrameType) -> None:
+        walked: FrameType | None = frame
+        while walked is not None:
+            walked.f_trace = self.trace_dispatch
+            if walked is self.botframe:
+                break
+            walked = walked.f_back
+        sys.settrace(self.trace_dispatch)
+
+    def interaction(self, frame: FrameType | None, traceback: Any) -> None:
+        """As pdb's; told to whoever is at a console, and over when that one says so."""
+        looks_back = traceback is not None
+        known = self.botframe is not None and frame is not None and _reaches(frame, self.botframe)
+        if not self._open and frame is not None and not known:
+            self.botframe = bottom_of(frame)
+            if sys.gettrace() is not None:
+                self._trace(frame)
+        why, self._why = self._why or ("step" if self._open else "break"), ""
+        self._open = True
+        at = _last_users(traceback) if frame is None else (frame, frame.f_lineno)
+        try:
+            while True:
+                self.talk.stopped(*at, why, self)
+                try:
+                    super().interaction(frame, traceback)  # pyright: ignore[reportArgumentType]
+                    break
+                except GivesWay:
+                    error = self._looks_at if looks_back else None
+                    if self.talk.hand_over(at, error, self._give):
+                        return
+            if self.quitting and not looks_back:
+                raise bdb.BdbQuit("the debugger was told to quit")
+        except BaseException:
+            self._over()
+            raise
+        if looks_back or not self._traces():
+            self._over()
+        else:
+            self.talk.runs(self._screen.taken(), steps=self._steps())
+
+    def _give(self) -> None:
+        """Another debugger has this thread from now on: trace it no more, nor have it traced."""
+        self._gave = True
+        self.clear_all_breaks()
+        self.set_continue()
+        self._screen.write("*debugged in an editor from now on*\n")
+        self._over()
+
+    def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """As bdb's; a frame whose thread was given away keeps the tracer that it got there."""
+        self._gave = False
+        tracer = super().trace_dispatch(frame, event, arg)
+        return None if self._gave else tracer
+
+    def _over(self) -> None:
+        """The session has ended."""
+        self._open = False
+        if not self.is_armed:
+            sys.settrace(None)
+        self.talk.ended(self._screen.taken())
+
+    def stop_here(self, frame: FrameType) -> bool:
+        """As bdb's, but in nothing that the runtime has called in turn."""
+        if not super().stop_here(frame):
+            return False
+        walked: FrameType | None = frame
+        while walked is not None and walked is not self.botframe:
+            if is_runtime(walked):
+                return False
+            walked = walked.f_back
+        return True
+
+    def dispatch_return(self, frame: FrameType, arg: Any) -> Any:
+        """As bdb's; the end of the user's outermost frame is the end of the session."""
+        try:
+            return super().dispatch_return(frame, arg)
+        finally:
+            if frame is self.botframe and not suspends(frame):
+                # As after `continue`.
+                self.stopframe, self.returnframe, self.stoplineno = frame, None, -1
+                if self._open or not (self.is_armed or self._gave):
+                    self._over()
+
+    # --- what pdb does differently where it is its own program -----------------------------------
+
+    def get_stack(
+        self, f: FrameType | None, t: TracebackType | None
+    ) -> tuple[list[tuple[FrameType, int]], int]:
+        """As bdb's, without what stands around the user's frames."""
+        stack, at = super().get_stack(f, t)
+        if t is not None:
+            begin = next((i for i, (one, _) in enumerate(stack) if one is t.tb_frame), 0)
+        else:
+            bottom = bottom_of(stack[at][0])
+            begin = next((i for i, (one, _) in enumerate(stack) if one is bottom), 0)
+        users = [i for i in range(begin, len(stack)) if is_users(stack[i][0])]
+        if not users:
+            return stack, at
+        stack = stack[users[0] : users[-1] + 1]
+        return stack, len(stack) - 1 if t is not None else max(0, at - users[0])
+
+    def postcmd(self, stop: bool, line: str) -> bool:
+        """As cmd's; variables that the command has changed are those of the program from now on."""
+        if _write_back is not None and self.curframe is not None:
+            _write_back(self.curframe, self.curframe_locals)
+        return super().postcmd(stop, line)
+
+    def _cmdloop(self) -> None:
+        self._asks = self.prompt
+        self.cmdloop()
+
+    def do_commands(self, arg: str) -> bool | None:
+        """As pdb's, whose prompt is another one meanwhile."""
+        before, self._asks = self._asks, "(com) "
+        try:
+            return super().do_commands(arg)
+        finally:
+            self._asks = before
+
+    def do_quit(self, arg: str) -> bool | None:
+        """q(uit) | exit
+        End the call that is debugged: bdb.BdbQuit is raised in it.
+        """
+        self.set_quit()
+        return True
+
+    do_q = do_quit
+    do_exit = do_quit
+    do_EOF = do_quit
+
+    def do_run(self, arg: str) -> bool | None:
+        """run | restart
+        There is nothing to run again on a rank.
+        """
+        self.error("a rank cannot be run again from here; call its endpoint again")
+        return None
+
+    do_restart = do_run
+
+    def do_clear_all(self, arg: str) -> bool | None:
+        """clear_all
+        Forget all breakpoints of this thread that were set at a console. `continue` of many ranks
+        does this before it, and nobody is asked whether it is meant, as by `clear`.
+        """
+        self.clear_all_breaks()
+        return None
+
+    def do_interact(self, arg: str) -> bool | None:
+        """interact
+        A Python prompt with the names of this frame, until `exit()` or an empty end of input.
+        """
+        frame = self.curframe
+        assert frame is not None
+        names = {**frame.f_globals, **self.curframe_locals}
+        prompt = _Prompt(names, self)
+        before = self._asks
+        written, sys.stdout = sys.stdout, self._screen
+        try:
+            prompt.interact("*interactive*; exit() goes back to pdb", "*back in pdb*")
+        except SystemExit:
+            self.message("*back in pdb*")
+        finally:
+            sys.stdout, self._asks = written, before
+        return None
+
+    def ask(self, prompt: str) -> str:
+        """One line from the console."""
+        self._asks = prompt
+        self._screen.write(prompt)
+        return self._screen.readline().removesuffix("\n")
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def source_here(self) -> Source | None:
+        """The lines around the one that the console looks at."""
+        stack: list[tuple[FrameType, int]] = self.stack
+        if not stack:
+            return None
+        return source_of(*stack[self.curindex])
+
+    def completions(self, line: str) -> list[str]:
+        """What the last word of a line could become: commands, names, attributes."""
+        match = _WORD.search(line)
+        word = "" if match is None else match[0]
+        found: list[str] = []
+        if line == word and "." not in word:
+            found += [name[3:] for name in self.get_names() if name.startswith(f"do_{word}")]
+        frame = self.curframe
+        if frame is not None:
+            names = {**frame.f_globals, **self.curframe_locals}
+            completer = rlcompleter.Completer(names)
+            matches = completer.attr_matches if "." in word else completer.global_matches
+            found += [] if not word else [name.rstrip("() ") for name in matches(word)]
+        return sorted(set(found))[:200]
+
+
+class _Prompt(code.InteractiveConsole):
+    """`interact`, by way of the console."""
+
+    def __init__(self, names: dict[str, Any], debugger: RankPdb) -> None:
+        super().__init__(names)
+        self._debugger = debugger
+
+    def raw_input(self, prompt: str = "") -> str:
+        """A line; the word that ends a file ends the prompt."""
+        line = self._debugger.ask(prompt)
+        if line == "EOF":
+            raise EOFError
+        return line
+
+    def write(self, data: str) -> None:
+        """What Python says to a mistake."""
+        self._debugger.stdout.write(data)
+
+
+def _writer() -> Callable[[FrameType, Mapping[str, Any]], None] | None:
+    """Until 3.12 changes in `f_locals` reach a frame only when somebody copies them there.
+
+    CPython does so once for each look at `f_locals`, which takes the changes back first.
+    """
+    if sys.version_info >= (3, 13):
+        return None
+    import ctypes
+
+    to_fast = ctypes.pythonapi.PyFrame_LocalsToFast
+
+    def write(frame: FrameType, changed: Mapping[str, Any]) -> None:
+        if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            return  # of a module: these are its variables
+        kept = dict(changed)
+        frame.f_locals.update(kept)
+        to_fast(ctypes.py_object(frame), ctypes.c_int(0))
+
+    return write
+
+
+_write_back = _writer()
+
+
+def _reaches(frame: FrameType, bottom: FrameType) -> bool:
+    walked: FrameType | None = frame
+    while walked is not None:
+        if walked is bottom:
+            return True
+        walked = walked.f_back
+    return False
+
+
+def _last_users(traceback_or_error: Any) -> tuple[FrameType, int]:
+    traceback = getattr(traceback_or_error, "__traceback__", traceback_or_error)
+    found = traceback.tb_frame, traceback.tb_lineno
+    while traceback is not None:
+        if is_users(traceback.tb_frame):
+            found = traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next
+    return found

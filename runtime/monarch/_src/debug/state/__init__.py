@@ -1,0 +1,1 @@
+"""PURE: paused threads and their consoles."""

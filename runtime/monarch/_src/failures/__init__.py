@@ -1,0 +1,1 @@
+"""Failures as data: reports of ranks, and remote tracebacks."""

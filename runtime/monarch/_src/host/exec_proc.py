@@ -1,0 +1,160 @@
+"""A proc that is executed and not forked: how the command is run, and where it comes to.
+
+Runs in: `execute` in a fork of the zygote, which becomes the command; then whatever programs the
+command consists of; `main` (in `executed`) in the Python that they end in, as the proc.
+Invariants: the programs between pass on the environment that they are given. The variables that
+are for us, and the PYTHONPATH by which this package is found, are gone before user code runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn, TypeAlias
+
+import msgspec
+
+from monarch._src.host import spawn_spec as wire
+from monarch._src.host.spawn_spec import Boot
+from monarch._src.system.process import CHILD_VARIABLE, adopt_orphans, die_with_parent
+from monarch._src.wire.messages import Command
+
+BOOT_VARIABLE = "MONARCH_BOOT"
+LIFELINE_VARIABLE = "MONARCH_LIFELINE"
+PYTHON_VARIABLE = "MONARCH_PYTHON_EXECUTABLE"
+ENTRY_ARGUMENTS = ("-m", "monarch._src.programs.executed_proc")
+NO_LIFELINE = -1
+Main: TypeAlias = Callable[[Boot, int], int]
+_inherited_python = ""
+
+
+def execute(command: Command, env: dict[str, str | None], boot: Boot, lifeline: int) -> NoReturn:
+    """Become that command; `env` is what the mesh changes in the environment."""
+    asked: dict[str, str | None] = {**env, **command.env}
+    full = dict(os.environ) if command.inherit_env else {}
+    for name, value in asked.items():
+        if value is None:
+            full.pop(name, None)
+        else:
+            full[name] = value
+    # What the user names comes first; what is only inherited, the client has in its own path.
+    named = (asked.get("PYTHONPATH") or "").split(os.pathsep)
+    path = [p for p in dict.fromkeys([*named, *boot.spec.path]) if p]
+    boot = msgspec.structs.replace(boot, path=path, python_path=full.get("PYTHONPATH"))
+    full["PYTHONPATH"] = os.pathsep.join(path)
+    full[BOOT_VARIABLE] = wire.encode_boot(boot)
+    os.set_inheritable(lifeline, True)
+    full[LIFELINE_VARIABLE] = f"{lifeline}:{os.fstat(lifeline).st_ino}"
+    os.execve(command.program, [command.arg0 or command.program, *command.args], full)
+
+
+def main() -> NoReturn:
+    """The main program of a proc that was executed. Ends the process."""
+    if BOOT_VARIABLE not in os.environ:
+        raise SystemExit(
+            f"{BOOT_VARIABLE} is not set. This program is a process of a mesh and is started by "
+            "spawn_procs; a bootstrap_command has to pass on the environment that it is given"
+        )
+    boot = wire.decode_boot(os.environ.pop(BOOT_VARIABLE))
+    lifeline = _lifeline(os.environ.pop(LIFELINE_VARIABLE, ""))
+    global _inherited_python
+    _inherited_python = os.environ.pop(PYTHON_VARIABLE, "")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(  # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType]
+            encoding="utf-8", errors="backslashreplace", line_buffering=True
+        )
+    # The parent may be a program of the command, which dies with the zygote; we die with it.
+    die_with_parent(os.getppid())
+    if os.environ.get("PYTHONPATH") == os.pathsep.join(boot.path):
+        if boot.python_path is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = boot.python_path
+    if sys.path[:1] == [os.getcwd()]:
+        del sys.path[0]  # where `python -m` was run is not where the user works
+    for name in boot.spec.preload:
+        importlib.import_module(name)
+    status = begin(boot, lifeline)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def inherited_python() -> str:
+    """What `with_python_executable` said of the hosts on which this proc was spawned; "": nothing.
+
+    Processes that this proc spawns on its own host run under the same interpreter.
+    """
+    return _inherited_python
+
+
+def prepared(entry: str) -> Main:
+    """What runs a proc, with all that is the same for each: what the entry point returns.
+
+    From here on stdout and stderr of this process are as those of procs are.
+    """
+    module, _, function = entry.partition(":")
+    return getattr(importlib.import_module(module), function)()
+
+
+def begin(boot: Boot, lifeline: int, main: Main | None = None) -> int:
+    """In any proc: go where the client works, then run it. Returns the exit status.
+
+    `main`: what the zygote has `prepared` for its forks.
+    """
+    spec = boot.spec
+    os.environ[CHILD_VARIABLE] = spec.directory
+    sys.path[:] = import_path(boot.path or spec.path, sys.path)
+    adopt_orphans()
+    if spec.cwd:
+        try:
+            os.chdir(spec.cwd)
+        except OSError as error:
+            sys.stderr.write(f"monarch: could not enter {spec.cwd}: {error.strerror}\n")
+    if boot.affinity:
+        _bind(boot.affinity)
+    _reseed()
+    return (main or prepared(spec.entry))(boot, lifeline)
+
+
+def import_path(client: list[str], own: list[str]) -> list[str]:
+    """Where a proc imports from: where its client does, and then where its Python does."""
+    return client + [p for p in own if p not in client]
+
+
+def _reseed() -> None:
+    # Forks of one process would draw the same "random" numbers. `random` sees to itself.
+    for name in ("numpy.random", "torch"):
+        module = sys.modules.get(name)
+        if module is not None:
+            module.seed()
+
+
+def _bind(cpus: list[int]) -> None:
+    if sys.platform != "linux":
+        raise SystemExit("monarch: this system cannot bind a process to cpus")
+    wanted = set(cpus)
+    try:
+        os.sched_setaffinity(0, wanted)
+        given = os.sched_getaffinity(0)
+    except OSError:
+        given = set[int]()
+    if given != wanted:  # the system leaves out, without a word, what the cpuset does not allow
+        raise SystemExit(
+            f"monarch: proc_bind asks for cpus {sorted(wanted)}, of which this process may use "
+            f"{sorted(given & wanted) or 'none'}: its cpuset (container, batch system) rules"
+        )
+
+
+def _lifeline(text: str) -> int:
+    """The descriptor that ends with the zygote, unless a program on the way has closed it."""
+    fd, _, inode = text.partition(":")
+    try:
+        if os.fstat(int(fd)).st_ino != int(inode):
+            return NO_LIFELINE
+        os.set_inheritable(int(fd), False)
+    except (ValueError, OSError):
+        return NO_LIFELINE
+    return int(fd)

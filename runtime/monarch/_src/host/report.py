@@ -1,0 +1,138 @@
+"""What the host agent says of its procs: how one died, and what each does now.
+
+Runs in: the agent. Reads the status boards and the process table; changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from monarch._src.failures.report import Death
+from monarch._src.host.spawn_spec import Ended
+from monarch._src.host.state.procs import Mesh, Proc, ProcState
+from monarch._src.host.status_board import BUSY, LEFT, Board
+from monarch._src.system.oom import KillsForMemory
+from monarch._src.system.process import rss_bytes, signal_name
+from monarch._src.wire.ids import proc_node
+from monarch._src.wire.messages import MeshState, RankState
+
+if TYPE_CHECKING:
+    from monarch._src.observe.stacks.py_spy import Job
+
+
+def death(
+    proc: Proc,
+    ended: Ended,
+    board: Board | None,
+    last_lines: Sequence[str],
+    now: float,
+    memory: KillsForMemory,
+) -> Death:
+    """Why a process ended. `last_lines`: of its stderr."""
+    last = board.read(proc.rank) if board is not None else None
+    doing = since_s = None
+    if last is not None and last.state == BUSY and last.endpoint:
+        doing = f"{last.actor}.{last.endpoint}" if last.actor else last.endpoint
+        since_s = last.since_s
+    node = proc_node(ended.mesh, ended.rank, ended.life)
+    code = name = why = None
+    dumped = False
+    if os.WIFSIGNALED(ended.status):
+        number = os.WTERMSIG(ended.status)
+        name, dumped = signal_name(number), os.WCOREDUMP(ended.status)
+        reason = f"killed by {name}{' (core dumped)' if dumped else ''}"
+        if number == signal.SIGKILL and proc.killed_for is None:
+            why = memory.explain(node, ended.peak_bytes)
+        if why is not None:
+            reason += f", {why.text()}"
+    else:
+        code = os.WEXITSTATUS(ended.status)
+        reason = f"exited with status {code}"
+    memory.forget(node)
+    return Death(
+        code, name, tuple(last_lines), doing, now - proc.asked_at, reason, since_s, dumped, why
+    )
+
+
+def mesh_state(mesh: Mesh, board: Board, now: float) -> MeshState:
+    """One mesh of a snapshot."""
+    ranks = [rank_state(proc, board, now) for proc in mesh.procs]
+    if any(rank.state == "failed" for rank in ranks):
+        state = "failed"
+    elif mesh.stopping:
+        state = "stopped"
+    else:
+        state = "starting" if any(rank.state == "starting" for rank in ranks) else "ready"
+    spec = mesh.spec
+    return MeshState(
+        mesh.uid, state, now - mesh.asked_at, ranks, spec.name, spec.labels, spec.sizes, spec.owner
+    )
+
+
+def rank_state(proc: Proc, board: Board, now: float) -> RankState:
+    """One proc of a snapshot."""
+    seen = board.read(proc.rank)
+    since = now - proc.story[-1][0]
+    state, failure = "starting", ""
+    if proc.state is ProcState.ENDED:
+        state = "stopped" if proc.expected else "failed"
+        failure = "" if proc.expected or proc.death is None else proc.death.reason
+    elif proc.state is ProcState.RESTARTING:
+        failure = "" if proc.death is None else proc.death.reason
+    elif proc.state is ProcState.STOPPING or seen.state == LEFT:
+        state = "stopped"
+    elif proc.said_hello or seen.state:  # its hello to us may still be on its way
+        state = "busy" if seen.state == BUSY else "idle"
+        since = min(since, seen.since_s) if seen.state else since
+    pid = proc.pid or 0
+    busy = state == "busy"
+    busy_s = seen.busy_s
+    if seen.state == BUSY and proc.state is ProcState.ENDED:
+        busy_s -= min(since, seen.since_s)  # it died in the middle, and is busy no more
+    return RankState(
+        rank=proc.rank,
+        pid=pid,
+        state=state,
+        actor=seen.actor if busy else "",
+        endpoint=seen.endpoint if busy else "",
+        since_s=since,
+        messages=seen.messages,
+        rss_bytes=rss_bytes(pid) if pid and proc.state is not ProcState.ENDED else 0,
+        failure=failure,
+        errors=seen.errors,
+        busy_s=busy_s,
+        restarts=proc.life,
+    )
+
+
+def to_look_into(mesh: Mesh, board: Board, ranks: Sequence[int], idle: bool, now: float) -> Job:
+    """What py-spy has to look into of these ranks (none: all); with `idle`, idle ones too."""
+    from monarch._src.observe.stacks.py_spy import Job, Subject
+
+    subjects: list[Subject] = []
+    for rank in ranks or mesh.ranks:
+        proc = mesh.at(rank)
+        if proc is None:
+            continue
+        seen = rank_state(proc, board, now)
+        doing = f"{seen.actor}.{seen.endpoint}" if seen.actor else seen.endpoint
+        pid, otherwise = seen.pid, seen.state
+        match seen.state:
+            case "busy":
+                otherwise = f"in {doing}, awaiting"  # a coroutine that awaits is on no thread
+            case "idle":
+                pid = pid if idle else 0
+            case "failed":
+                pid, otherwise = 0, f"failed: {seen.failure}"
+            case "starting" if seen.failure:
+                otherwise = f"starting again: {seen.failure}"
+            case "stopped" if proc.state is ProcState.ENDED:
+                pid = 0
+            case _:
+                pass
+        subjects.append(Subject(rank, pid, doing, otherwise))
+    spec = mesh.spec
+    return Job(mesh.uid, spec.name, spec.labels, spec.sizes, subjects)

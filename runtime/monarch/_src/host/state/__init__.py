@@ -1,0 +1,1 @@
+"""PURE: what a host agent knows of its processes, casts and restarts."""

@@ -1,0 +1,456 @@
+"""What a host agent knows and decides: which procs there are, and what follows from what. No I/O.
+
+Events are methods named in the past tense; each returns the actions that follow, in order. The
+driver (`monarch._src.host.agent`) carries them out and reports back what came of them. `now` is
+seconds on any clock that never goes back. What becomes of one proc: `host.state.procs`.
+
+A mesh whose owner is gone is stopped by the agent itself: clean-up runs, then nothing is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TypeAlias
+
+import msgspec
+
+from monarch._src.failures.report import Death, FailureKind, RankFailure
+from monarch._src.host.state.procs import Mesh, Proc, ProcState
+from monarch._src.host.state.restarts import Again, Final, Restarts
+from monarch._src.wire.ids import life_of, parse_proc_node, proc_node
+from monarch._src.wire.messages import (
+    MeshStopped,
+    Message,
+    ProcEnded,
+    ProcLife,
+    SpawnProcs,
+    StopProc,
+)
+
+UNMET_S = 2.0
+"""For how long a process that has not said hello may still do so once its owner is gone."""
+
+
+class StartProc(msgspec.Struct, frozen=True):
+    """Make the process of that rank; report `forked` or `start_failed`."""
+
+    node: str
+    spec: SpawnProcs
+    rank: int
+
+
+class Kill(msgspec.Struct, frozen=True):
+    """SIGKILL that process; `ended` will follow."""
+
+    node: str
+    pid: int
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send a message to a node; one that is gone is no error."""
+
+    to: str
+    message: Message
+
+
+class RenewProc(msgspec.Struct, frozen=True):
+    """What belonged to one life of a rank is given back; messages for the next one may come."""
+
+    mesh: int
+    rank: int
+    old: str
+    new: str
+
+
+class FreeMesh(msgspec.Struct, frozen=True):
+    """Nothing of that mesh is left: give back what belongs to it, and to its last procs."""
+
+    mesh: int
+    nodes: tuple[str, ...] = ()
+
+
+Action: TypeAlias = StartProc | Kill | Send | RenewProc | FreeMesh
+
+
+class Host:
+    """All meshes of one host agent."""
+
+    def __init__(self) -> None:
+        self.meshes: dict[int, Mesh] = {}
+        self._watchers: dict[str, set[str]] = {}
+        self._gone: dict[str, ProcEnded] = {}  # ends of procs of meshes that still exist
+        self._lost: set[str] = set()  # nodes that are no procs of ours, and are gone
+        self._elsewhere: set[str] = set()  # procs of other hosts that own meshes here
+        self._freed: dict[str, set[int]] = {}  # by owner that lives: its meshes that are gone
+        # By owner: proc to come, watcher, whether of whatever process has that rank.
+        self._early: dict[str, list[tuple[str, str, bool]]] = {}
+
+    # --- events -------------------------------------------------------------------------------
+
+    def spawn_requested(self, spec: SpawnProcs, now: float) -> list[Action]:
+        """An owner asks for a mesh. A uid that exists is refused with ValueError.
+
+        An owner whose end was noticed before what it had asked for gets a mesh that ends at once.
+        """
+        if spec.mesh in self.meshes:
+            raise ValueError(f"mesh {spec.mesh:x} exists already")
+        count = spec.count or spec.ranks
+        procs = [
+            Proc(proc_node(spec.mesh, rank), spec.mesh, rank, now, now + spec.startup_s)
+            for rank in range(spec.first, spec.first + count)
+        ]
+        for proc in procs:
+            if spec.restart is not None:
+                proc.restarts = Restarts(spec.restart, proc.rank)
+            proc.story.append((now, ProcState.STARTING))
+            self._watchers[proc.node] = {spec.owner}
+        self.meshes[spec.mesh] = Mesh(spec.mesh, spec, now, procs)
+        told: list[Action] = []
+        for node, watcher, place in self._early.pop(spec.owner, ()):
+            told += self.watch_requested(node, watcher, spec.owner, place=place)
+        starts = told + [StartProc(proc.node, spec, proc.rank) for proc in procs]
+        return starts + self.node_lost(spec.owner, now) if self._is_gone(spec.owner) else starts
+
+    def forked(self, node: str, pid: int, now: float) -> list[Action]:
+        """The process exists. One that nobody wants any more is killed at once."""
+        proc = self._proc(node)
+        if proc is None or proc.state is ProcState.ENDED:
+            return [Kill(node, pid)]
+        proc.pid = pid
+        if proc.killed_for is None:
+            return []
+        proc.deadline = None
+        return [Kill(node, pid)]
+
+    def start_failed(self, node: str, reason: str, now: float) -> list[Action]:
+        """There will be no process."""
+        proc = self._proc(node)
+        if proc is None or proc.state is ProcState.ENDED:
+            return []
+        death = Death(None, None, (), None, now - proc.asked_at, reason)
+        return self._end(proc, death, "never started", now)
+
+    def hello(self, node: str, now: float) -> list[Action]:
+        """The proc has connected and is ready for actors."""
+        proc = self._proc(node)
+        if proc is None:
+            return []
+        proc.said_hello = True
+        if proc.untold is not None:
+            told, proc.untold = proc.untold, None
+            if proc.killed_for is None:
+                proc.deadline = now + told.grace_s
+                return [Send(node, told)]
+        if proc.state is not ProcState.STARTING:
+            return []
+        proc.move(ProcState.READY, now)
+        proc.deadline = None
+        if not proc.life:
+            return []
+        back = ProcLife(proc.mesh, proc.rank, proc.life, True)
+        return [Send(watcher, back) for watcher in sorted(self._watchers[node])]
+
+    def gave_up(self, node: str, failure: RankFailure, now: float) -> None:
+        """It ends because an actor of it has failed; it has its time for clean-up."""
+        proc = self._proc(node)
+        if proc is None or proc.state not in (ProcState.STARTING, ProcState.READY):
+            return
+        if proc.gave_up is None and proc.killed_for is None:
+            proc.gave_up = failure
+            proc.deadline = now + self.meshes[proc.mesh].spec.cleanup_s
+
+    def told_to_stop(self, node: str) -> None:
+        """Its owner has told it to end, though what the owner told us may still be on its way."""
+        proc = self._proc(node)
+        if proc is not None:
+            proc.expected = True
+
+    def ended(self, node: str, death: Death, now: float) -> list[Action]:
+        """The process is gone and has been reaped."""
+        proc = self._proc(node)
+        if proc is None or proc.state is ProcState.ENDED:
+            return []
+        kind: FailureKind = "proc died" if proc.said_hello else "never started"
+        return self._end(proc, death, kind, now)
+
+    def stop_requested(
+        self, uid: int, asker: str, reason: str, grace_s: float, now: float
+    ) -> list[Action]:
+        """Somebody wants that mesh to end; it is told when no process of it is left.
+
+        The asker has told the procs itself, behind the messages it had sent them before.
+        """
+        mesh = self.meshes.get(uid)
+        if mesh is None:
+            return [Send(asker, MeshStopped(uid))]
+        mesh.stop_askers.append(asker)
+        return self._begin_stop(mesh, grace_s, now) + self._free_if_ended(mesh)
+
+    def node_lost(
+        self, node: str, now: float, why: str = "", spare: Collection[int] = ()
+    ) -> list[Action]:
+        """A process that may own meshes is gone: what it owned is stopped and cleaned up.
+
+        `why` is the reason that these are told, if it is another. Not those that it was to `spare`:
+        they keep it as their owner until somebody has `inherited` them.
+        """
+        if parse_proc_node(node) is None or node in self._elsewhere:
+            self._lost.add(node)
+        actions: list[Action] = []
+        for mesh in list(self.meshes.values()):
+            if mesh.spec.owner != node or mesh.stopping or mesh.uid in spare:
+                continue
+            reason = why or f"its owner {node} is gone"
+            actions += [
+                Send(p.node, StopProc(reason, mesh.spec.cleanup_s))
+                for p in mesh.procs
+                if p.said_hello and p.state is not ProcState.ENDED
+            ]
+            actions += self._begin_stop(mesh, mesh.spec.cleanup_s, now)
+            for proc in mesh.procs:
+                if proc.said_hello or proc.state is ProcState.ENDED:
+                    continue
+                if proc.pid is None:  # nobody will ever tell it
+                    actions += self._kill(proc, reason)
+                elif proc.killed_for is None:  # its owner may have met it before us
+                    proc.untold = StopProc(reason, mesh.spec.cleanup_s)
+                    proc.deadline = now + min(UNMET_S, mesh.spec.cleanup_s)
+            actions += self._free_if_ended(mesh)
+        for watchers in self._watchers.values():
+            watchers.discard(node)
+        for watched, watcher, _ in self._early.pop(node, ()):  # it will not ask for it any more
+            actions += self.watch_requested(watched, watcher, node)
+        for owner, early in self._early.items():
+            self._early[owner] = [item for item in early if item[1] != node]
+        self._freed.pop(node, None)
+        return actions
+
+    def owner_elsewhere(self, node: str) -> None:
+        """A proc of another host is about to own a mesh here."""
+        self._elsewhere.add(node)
+
+    def cleared(self) -> None:
+        """Who owned meshes here has gone, and whoever comes is somebody else."""
+        assert not self.meshes
+        for known in (self._lost, self._elsewhere, self._freed, self._early, self._watchers):
+            known.clear()
+
+    def was_freed(self, uid: int) -> bool:
+        """Whether that mesh has been here, and nothing of it is left."""
+        return any(uid in freed for freed in self._freed.values())
+
+    def inherited(self, uid: int, owner: str, address: str) -> list[ProcEnded]:
+        """A mesh has another owner; the ends of its procs so far, which that one has to hear of."""
+        mesh = self.meshes[uid]
+        before = mesh.spec.owner
+        mesh.spec.owner, mesh.spec.owner_address = owner, address
+        for proc in mesh.procs:
+            if proc.state is not ProcState.ENDED:
+                self._watchers[proc.node].discard(before)
+                self._watchers[proc.node].add(owner)
+        return [self._gone[p.node] for p in mesh.procs if p.state is ProcState.ENDED]
+
+    def watchers(self, node: str) -> set[str]:
+        """Who is to be told when that process ends."""
+        return self._watchers.get(node, set[str]())
+
+    def watch_requested(
+        self, node: str, watcher: str, owner: str = "", *, place: bool = False
+    ) -> list[Action]:
+        """Somebody wants to know when that process ends; if it already has, now.
+
+        With `place` the node stands for its rank, whichever life that is in, and the answer, if it
+        has not ended for good, says which. `owner` made its mesh, as far as the watcher knows: what
+        the owner asked for may arrive after the question of one that it has told of it.
+        """
+        where = parse_proc_node(node)
+        if where is None:
+            return []
+        now_there = self._at(where)
+        if now_there is not None and place:
+            node = now_there.node
+        ended = self._gone.get(node)
+        if ended is not None:
+            return [Send(watcher, ended)]
+        if now_there is not None and node in self._watchers:
+            self._watchers[node].add(watcher)
+            up = now_there.state is not ProcState.RESTARTING and now_there.said_hello
+            life = ProcLife(*where, now_there.life, up)
+            return [Send(watcher, life)] if place else []
+        if now_there is not None and life_of(node) < now_there.life:
+            gone = Death(None, None, (), None, 0.0, "it was started again since")
+            ended = ProcEnded(node, *where, 0, False, "proc died", gone, now_there.life)
+            return [Send(watcher, ended)]
+        if owner and not self._is_gone(owner) and where[0] not in self._freed.get(owner, ()):
+            self._early.setdefault(owner, []).append((node, watcher, place))
+            return []
+        gone = Death(None, None, (), None, 0.0, "its mesh has been stopped")
+        return [Send(watcher, ProcEnded(node, *where, 0, True, "stopped", gone))]
+
+    def is_to_come(self, uid: int, owner: str) -> bool:
+        """Whether that mesh may still be asked for: its owner lives, and it has not been freed."""
+        known = uid in self.meshes or uid in self._freed.get(owner, ())
+        return not known and not self._is_gone(owner)
+
+    def time_passed(self, now: float) -> list[Action]:
+        """Kill what has outlived its deadline; what was not even made by then has ended."""
+        actions: list[Action] = []
+        for mesh in list(self.meshes.values()):
+            for proc in mesh.procs:
+                if proc.deadline is None or now < proc.deadline:
+                    continue
+                if proc.state is ProcState.RESTARTING:
+                    actions += self._start_again(mesh, proc, now)
+                    continue
+                waited = now - proc.asked_at
+                if proc.state is ProcState.STARTING:
+                    why = f"it did not answer within {waited:.1f} s of being started"
+                else:
+                    why = "it did not end within the time for clean-up"
+                if proc.pid is None:  # a zygote that hangs must not keep anyone waiting
+                    death = Death(None, None, (), None, waited, why)
+                    actions += self._end(proc, death, "never started", now)
+                else:
+                    actions += self._kill(proc, why)
+        return actions
+
+    # --- questions ----------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` has something to do, or None."""
+        times = [
+            p.deadline for m in self.meshes.values() for p in m.procs if p.deadline is not None
+        ]
+        return min(times, default=None)
+
+    def proc(self, node: str) -> Proc | None:
+        """The proc of that name, if its mesh still exists."""
+        return self._proc(node)
+
+    def validate(self) -> None:
+        """Assert every invariant; tests call it after each event."""
+        for uid, mesh in self.meshes.items():
+            assert uid == mesh.uid
+            mesh.validate()
+            for proc in mesh.procs:
+                assert (proc.node in self._gone) == (proc.state is ProcState.ENDED)
+                assert (proc.node in self._watchers) == (proc.state is not ProcState.ENDED)
+            assert not (mesh.stopping and mesh.ended), "an ended mesh that was stopped is freed"
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _proc(self, node: str) -> Proc | None:
+        place = parse_proc_node(node)
+        proc = None if place is None else self._at(place)
+        return proc if proc is not None and proc.node == node else None  # of an earlier life: none
+
+    def _at(self, place: tuple[int, int]) -> Proc | None:
+        mesh = self.meshes.get(place[0])
+        return None if mesh is None else mesh.at(place[1])
+
+    def _is_gone(self, node: str) -> bool:
+        if parse_proc_node(node) is None or node in self._elsewhere:
+            return node in self._lost
+        proc = self._proc(node)
+        return proc is None or proc.state is ProcState.ENDED
+
+    def _begin_stop(self, mesh: Mesh, grace_s: float, now: float) -> list[Action]:
+        mesh.stopping = True
+        actions: list[Action] = []
+        for proc in mesh.procs:
+            if proc.state is ProcState.RESTARTING:  # there is no process, and will be none
+                proc.expected = True
+                death = Death(None, None, (), None, 0.0, "its mesh was stopped")
+                told = ProcEnded(proc.node, proc.mesh, proc.rank, 0, True, "stopped", death)
+                actions += self._ended_for_good(proc, told, now)
+            if proc.state in (ProcState.STARTING, ProcState.READY):
+                proc.move(ProcState.STOPPING, now)
+                proc.expected = True
+                if proc.killed_for is None:
+                    proc.deadline = now + grace_s
+            elif proc.state is ProcState.STOPPING and proc.deadline is not None:
+                proc.deadline = min(proc.deadline, now + grace_s)  # a second one may be in a hurry
+        return actions
+
+    def _kill(self, proc: Proc, why: str) -> list[Action]:
+        if proc.state is ProcState.ENDED or proc.killed_for is not None:
+            return []
+        proc.killed_for = why
+        if proc.pid is None:
+            return []  # it is killed when it is made, or has ended at its deadline
+        proc.deadline = None
+        return [Kill(proc.node, proc.pid)]
+
+    def _end(self, proc: Proc, death: Death, kind: FailureKind, now: float) -> list[Action]:
+        if proc.killed_for is not None:
+            death = msgspec.structs.replace(
+                death, reason=f"the host agent killed it: {proc.killed_for}"
+            )
+        if proc.gave_up is not None:
+            death = msgspec.structs.replace(death, reason=proc.gave_up.what)
+        mesh = self.meshes.get(proc.mesh)
+        proc.death = death
+        proc.kind = "stopped" if proc.expected else kind
+        ended = ProcEnded(
+            proc.node, proc.mesh, proc.rank, proc.pid or 0, proc.expected, proc.kind, death, 0,
+            None if proc.expected else proc.gave_up,
+        )  # fmt: skip
+        if mesh is not None and self._may_be_restarted(mesh, proc):
+            assert proc.restarts is not None
+            match proc.restarts.died(death, now):
+                case Again(at):
+                    return self._renew(mesh, proc, ended, at, now)
+                case Final(earlier):
+                    ended.earlier = list(earlier)
+        actions = self._ended_for_good(proc, ended, now)
+        return actions if mesh is None else actions + self._free_if_ended(mesh)
+
+    def _may_be_restarted(self, mesh: Mesh, proc: Proc) -> bool:
+        if proc.restarts is None or mesh.stopping or proc.expected:
+            return False
+        return proc.said_hello or proc.life > 0  # what never was up would fail in the same way
+
+    def _ended_for_good(self, proc: Proc, ended: ProcEnded, now: float) -> list[Action]:
+        proc.move(ProcState.ENDED, now)
+        proc.deadline = None
+        self._gone[proc.node] = ended
+        told = self._watchers.pop(proc.node, set[str]())
+        actions: list[Action] = [Send(node, ended) for node in sorted(told)]
+        return actions + self.node_lost(proc.node, now)
+
+    def _renew(
+        self, mesh: Mesh, proc: Proc, ended: ProcEnded, at: float, now: float
+    ) -> list[Action]:
+        """A life has ended and another is to come, which whoever watched this one watches."""
+        old = proc.node
+        ended.next_life = proc.life + 1
+        watchers = self._watchers.pop(old)
+        watchers.discard(old)
+        actions: list[Action] = [Send(watcher, ended) for watcher in sorted(watchers)]
+        proc.life += 1
+        proc.node = proc_node(proc.mesh, proc.rank, proc.life)
+        self._watchers[proc.node] = watchers
+        proc.move(ProcState.RESTARTING, now)
+        del proc.story[:-1]  # that of each life begins anew
+        proc.pid, proc.deadline, proc.killed_for, proc.gave_up = None, at, None, None
+        proc.said_hello = False
+        actions.insert(0, RenewProc(proc.mesh, proc.rank, old, proc.node))
+        actions += self.node_lost(old, now)
+        return actions + (self._start_again(mesh, proc, now) if at <= now else [])
+
+    def _start_again(self, mesh: Mesh, proc: Proc, now: float) -> list[Action]:
+        proc.move(ProcState.STARTING, now)
+        proc.asked_at, proc.deadline = now, now + mesh.spec.startup_s
+        return [StartProc(proc.node, mesh.spec, proc.rank)]
+
+    def _free_if_ended(self, mesh: Mesh) -> list[Action]:
+        if not (mesh.stopping and mesh.ended):
+            return []
+        del self.meshes[mesh.uid]
+        if not self._is_gone(mesh.spec.owner):
+            self._freed.setdefault(mesh.spec.owner, set()).add(mesh.uid)
+        for proc in mesh.procs:
+            self._gone.pop(proc.node, None)
+        free: Callable[[str], Action] = lambda asker: Send(asker, MeshStopped(mesh.uid))  # noqa: E731
+        nodes = tuple(proc.node for proc in mesh.procs)
+        return [FreeMesh(mesh.uid, nodes), *(free(asker) for asker in mesh.stop_askers)]

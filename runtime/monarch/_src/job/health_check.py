@@ -1,0 +1,69 @@
+"""Whether workers answer, and to this job: what is asked before a job is used again.
+
+Runs in: clients, on a thread that may block. Owns, for as long as it asks, links of its own: a
+worker is not had by who only asks, and one that is stopped or cut off does not answer, which the
+connection alone does not tell.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from monarch._src.net.hosts.audit import Audit
+from monarch._src.net.hosts.gateway import ENDS
+from monarch._src.net.hosts.keys import Keys
+from monarch._src.net.hosts.link_terms import bounds_of
+from monarch._src.net.hosts.link_types import Notice, PeerNamed
+from monarch._src.net.hosts.links import Links
+from monarch._src.net.state.addresses import Address
+from monarch._src.net.state.link_actions import LinkUp
+
+PART_OF_LIVENESS = 3  # what lives answers within this part of `liveness`
+
+
+class _Asking:
+    """Who has been asked, and what came of it."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, int] = {}  # by link, whose it is in the order given
+        self.why: dict[int, str] = {}
+        self._lock = threading.Lock()
+
+    def told(self, peer: str, notice: Notice) -> None:
+        """Of a link. Called by the links, on whichever thread works them."""
+        with self._lock:
+            if isinstance(notice, PeerNamed):
+                if notice.dialled_as in self.waiting:
+                    self.waiting[peer] = self.waiting.pop(notice.dialled_as)
+            elif isinstance(notice, LinkUp):
+                self.waiting.pop(peer, None)
+            elif isinstance(notice, ENDS) and peer in self.waiting:
+                self.why[self.waiting.pop(peer)] = notice.why
+
+
+def silent(addresses: Sequence[Address], own: Keys | None, timeout_s: float) -> dict[int, str]:
+    """Which of these workers do not answer, by their number in the order given, and why."""
+    asking = _Asking()
+
+    def taken(peer: str, _frames: Sequence[Any], size: int) -> None:
+        links.handled(peer, size)
+
+    links = Links(
+        f"job-{os.urandom(4).hex()}", own, Audit(None), bounds_of(timeout_s), timeout_s / 6,
+        taken, asking.told,
+    )  # fmt: skip
+    try:
+        for number, address in enumerate(addresses):
+            asking.waiting[f"?{number}"] = number
+            links.dial(f"?{number}", address, anybody=True)
+        until = time.monotonic() + timeout_s
+        while asking.waiting and (left := until - time.monotonic()) > 0:
+            links.wait(min(1.0, left))
+    finally:
+        links.close("it has seen who answers")
+    late = dict.fromkeys(asking.waiting.values(), f"no answer in {timeout_s:g} s")
+    return {**asking.why, **late}

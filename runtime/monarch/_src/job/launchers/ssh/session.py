@@ -1,0 +1,141 @@
+"""One ssh to a host of a job, and what is said to the program there.
+
+Runs in: clients. Owns: the process of the user's own `ssh`, and a thread that reads what it says.
+Invariants: its arguments hold the name of the host, options and the path of an interpreter, and no
+more; it asks nobody for anything; a host that says nothing ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from monarch._src.errors import JobError
+from monarch._src.job.launchers.ssh import remote_program, remote_shell
+from monarch._src.job.launchers.ssh.remote_program import Problem
+from monarch._src.job.launchers.ssh.remote_shell import Arrived
+
+# Of ours alone: no terminal, no question, no connection that outlives us and holds our pipes.
+OPTIONS = (
+    "-T", "-o", "BatchMode=yes", "-o", "ControlMaster=no", "-o", "ServerAliveInterval=5",
+    "-o", "ServerAliveCountMax=3",
+)  # fmt: skip
+FAREWELL_S = 5.0  # between the last word of an ssh and its end
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Conversation:
+    """See the module's text."""
+
+    def __init__(
+        self, ssh: Sequence[str], destination: Sequence[str], host: str, python: str,
+        connect_s: float,
+    ) -> None:  # fmt: skip
+        """Args:
+        ssh: the program, with its own options. destination: options that say where, and the host.
+        host: what errors call it. connect_s: how long a connection may take.
+
+        Raises:
+            JobError: there is no such program.
+        """
+        self.host, self._python = host, python
+        self._again = " ".join([*ssh, "-o", "BatchMode=yes", *destination, "true"])
+        timeout = ("-o", f"ConnectTimeout={max(1, int(connect_s))}")
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
+        try:
+            self._process = subprocess.Popen(
+                [*ssh, *OPTIONS, *timeout, *destination, remote_shell.command(python)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                start_new_session=True,  # an interrupt of the notebook is not for it
+            )  # fmt: skip
+        except OSError as error:
+            self._errors.close()
+            raise JobError(
+                f"{ssh[0]} cannot be run ({error.strerror}); install an OpenSSH client, or give "
+                "ssh= where it is"
+            ) from None
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name="reads-an-ssh", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(remote_program.ANSWER):
+                self._lines.put(line[len(remote_program.ANSWER) :])
+        self._lines.put(b"")
+
+    def say(self, said: bytes) -> None:
+        """Write that to the program there. One that is gone is told of by `answer`."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(said)
+            self._process.stdin.flush()
+
+    def arrive(self, until: float) -> None:
+        """Hear that the right interpreter is there. Raises as `answer`."""
+        arrived = self._next(Arrived, until)
+        problem = remote_shell.arrived_problem(self.host, arrived)
+        if problem:
+            raise JobError(problem)
+
+    def answer(self, kind: type[T], until: float) -> T:
+        """The next answer from there.
+
+        Raises:
+            JobError: it tells of a problem, there is none until then, or ssh has ended.
+        """
+        return self._next(kind, until)
+
+    def _next(self, kind: type[T], until: float) -> T:
+        try:
+            line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            raise JobError(
+                f"{self.host} has not answered in time; `{self._again}` shows whether it does"
+            ) from None
+        if not line:
+            raise JobError(self._why_ended())
+        found: dict[str, Any] = msgspec.json.decode(line)
+        if "text" in found and kind is not Arrived:
+            raise JobError(f"{msgspec.convert(found, Problem).text} (on {self.host})")
+        return msgspec.convert(found, kind)
+
+    def _why_ended(self) -> str:
+        try:
+            status = self._process.wait(timeout=FAREWELL_S)
+        except subprocess.TimeoutExpired:  # what runs there has closed its output, and goes on
+            self._process.kill()
+            status = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").splitlines()
+        return remote_shell.status_problem(self.host, self._python, status, said, self._again)
+
+    def hang_up(self) -> None:
+        """Say no more: what was not to be kept ends there."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which is what is wanted
+            self._process.stdin.close()
+
+    def end(self, until: float) -> None:
+        """Wait until the other side has ended, but not longer than that."""
+        assert self._process.stdout is not None
+        self.hang_up()
+        try:
+            self._process.wait(timeout=max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            pass  # the host is cut off: the program there sees the end of its input when ssh's does
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._reader.join()
+            self._process.stdout.close()
+            self._errors.close()

@@ -1,0 +1,146 @@
+"""The pipes of one proc, cut into lines. No threads; the agent's loop drives it.
+
+Reading at the pipe, outside the process, is what lets the last line before a crash arrive. A line
+is sent when it is whole, when it reaches 64 KiB, when its rank answers a call, or when its pipe
+ends. A line that is written over again and again, as a progress bar is, stays one line also then.
+What a line shows that is not ended yet is had as `unfinished`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from monarch._src.logs.carriage_returns import shown
+from monarch._src.logs.line_origin import CUT, cut, last_mark, without_marks
+
+STDOUT, STDERR = 1, 2
+WRITTEN_OVER, BEGUN = 2, 4  # added to the number of a stream: a line that is not ended yet
+LONGEST = 1 << 16
+TAIL = 50
+_CHUNK = 1 << 16
+MOST = 64 * _CHUNK
+
+
+class Tally(Protocol):
+    """Counts the bytes read from both pipes where their writer sees it (`host.status_board`)."""
+
+    def begin(self) -> None:
+        """A read begins."""
+        ...
+
+    def end(self, nbytes: int) -> None:
+        """It was of so many bytes."""
+        ...
+
+
+class NoTally:
+    """Where nobody looks."""
+
+    def begin(self) -> None:
+        """As of a `Tally`."""
+
+    def end(self, nbytes: int) -> None:
+        """As of a `Tally`."""
+
+
+@dataclass
+class Stream:
+    """One pipe. `fd` is None once it has ended."""
+
+    number: int
+    fd: int | None
+    decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
+    )
+    rest: str = ""
+    tally: Tally = field(default_factory=NoTally)
+
+    @property
+    def is_written_over(self) -> bool:
+        """Whether the line that is not ended yet is a progress bar, say."""
+        return "\r" in self.rest
+
+    @property
+    def unfinished(self) -> tuple[int, str] | None:
+        """What a line that is not ended yet shows now, and its number; None if there is none."""
+        if not self.rest or not (text := without_marks(self.rest)):
+            return None
+        kind = WRITTEN_OVER if self.is_written_over else BEGUN
+        return self.number + kind, last_mark(self.rest) + shown(text)
+
+    def read(self, most: int = MOST) -> tuple[list[str], bool]:
+        """Every whole line that can be read now, and whether the pipe has ended.
+
+        `most`: about so many bytes of it, since a rank that floods must not keep the agent from
+        others.
+        """
+        if self.fd is None:
+            return [], True
+        lines: list[str] = []
+        while most > 0:
+            self.tally.begin()
+            try:
+                data = os.read(self.fd, _CHUNK)
+            except BlockingIOError:
+                self.tally.end(0)
+                return lines, False
+            except OSError:
+                data = b""
+            self.tally.end(len(data))
+            most -= len(data)
+            if not data:
+                last, self.rest = self.rest + self.decoder.decode(b"", True), ""
+                return (lines + _cut(last) if without_marks(last) else lines), True
+            text = self.rest + self.decoder.decode(data)
+            *whole, rest = (cut(text) if CUT in text else text).split("\n")
+            for line in whole:
+                lines += _cut(line)
+            if "\r" in rest and len(rest) > LONGEST:
+                # A bar that never ends its line is still one line.
+                rest = f"{last_mark(rest)}\r{shown(without_marks(rest))}"
+            *pieces, self.rest = _cut(rest)
+            lines += pieces
+        return lines, False
+
+    def close(self) -> None:
+        """Close the pipe. Idempotent."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
+def _cut(line: str) -> list[str]:
+    """One line as pieces of bounded length, wherever the reads from its pipe happened to end."""
+    return [line[at : at + LONGEST] for at in range(0, len(line), LONGEST)] or [""]
+
+
+class Capture:
+    """Both pipes of one proc, and the last lines of its stderr."""
+
+    def __init__(self, stdout: int, stderr: int, tally: Tally | None = None) -> None:
+        tally = NoTally() if tally is None else tally
+        self.streams = (
+            Stream(STDOUT, stdout, tally=tally),
+            Stream(STDERR, stderr, tally=tally),
+        )
+        self.tail: deque[str] = deque(maxlen=TAIL)
+
+    def read(self, stream: Stream, most: int = MOST) -> tuple[list[tuple[int, str]], bool]:
+        """New lines of one pipe, each with its stream number; and whether the pipe has ended."""
+        lines, ended = stream.read(most)
+        if stream.number == STDERR:
+            self.tail.extend(without_marks(line) for line in lines)
+        return [(stream.number, line) for line in lines], ended
+
+    def read_all(self) -> list[tuple[int, str]]:
+        """Everything that both pipes hold now."""
+        return [line for stream in self.streams for line in self.read(stream)[0]]
+
+    def close(self) -> None:
+        """Close both pipes. Idempotent."""
+        for stream in self.streams:
+            stream.close()

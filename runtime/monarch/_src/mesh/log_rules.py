@@ -1,0 +1,102 @@
+"""`ProcMesh.logging_option`: what of a mesh reaches the user's streams, when, and from which level.
+
+Runs in: a client. Lines are held on the thread that receives, and handed on from there, or from the
+background loop when their window ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from monarch._src.actor.background import background
+from monarch._src.actor.runtime import Runtime
+from monarch._src.events import MeshStopped, Output, OutputLine, bus
+from monarch._src.logs.routing import Streaming, Streams
+from monarch._src.net.local.interrupt import GuardedLock
+
+
+class Sieve:
+    """What lines of a process go through, from the first time that anybody wants them treated."""
+
+    def __init__(self, run: Runtime) -> None:
+        self._run = run
+        self._lock = GuardedLock()
+        self._streams = Streams()
+        run.agent.sieve, run.agent.when_flushed = self._came, self._hand_on_all
+        run.closers.append(bus.subscribe(MeshStopped, self._stopped))
+
+    def set(self, mesh: int, ranks: list[int], rule: Streaming) -> None:
+        """From now on."""
+        with self._lock:
+            held = self._streams.set(mesh, ranks, rule)
+        _hand_on(held)
+
+    def _came(self, mesh: int, rank: int, lines: list[OutputLine]) -> list[OutputLine]:
+        with self._lock:
+            now, window_s = self._streams.came(mesh, rank, lines)
+        if window_s is not None:
+            background.submit(self._when_over(mesh, window_s))
+        return now
+
+    async def _when_over(self, mesh: int, window_s: float) -> None:
+        await asyncio.sleep(window_s)
+        with self._lock:
+            held = self._streams.due(mesh)
+        _hand_on(held)
+
+    def _hand_on_all(self) -> None:
+        with self._lock:
+            held = self._streams.take_all()
+        _hand_on(held)
+
+    def _stopped(self, event: MeshStopped) -> None:
+        with self._lock:
+            held = self._streams.forget(int(event.uid, 16))
+        _hand_on(held)
+
+
+def sieve_of(run: Runtime) -> Sieve:
+    """That of a process; made when it is first asked for."""
+    with _making:
+        found = _sieves.get(run)
+        if found is None:
+            found = _sieves[run] = Sieve(run)
+        return found
+
+
+_making = threading.Lock()
+_sieves: WeakKeyDictionary[Runtime, Sieve] = WeakKeyDictionary()
+
+
+def _hand_on(lines: list[OutputLine]) -> None:
+    if lines:
+        bus.emit(Output(tuple(lines), gathered=True))
+
+
+def checked_rule(stream_to_client: Any, aggregate_window_sec: Any, level: Any) -> Streaming:
+    """The arguments of `logging_option`, as a rule.
+
+    Raises:
+        TypeError: one is of the wrong type. ValueError: a window that is not above 0, or one for
+            lines that are not shown.
+    """
+    if not isinstance(stream_to_client, bool):
+        raise TypeError(f"stream_to_client is True or False, not {stream_to_client!r}")
+    if isinstance(level, bool) or not isinstance(level, int):
+        raise TypeError(f"level is one of logging's, such as logging.INFO, not {level!r}")
+    window = aggregate_window_sec
+    if window is None:
+        return Streaming(stream_to_client)
+    if isinstance(window, bool) or not isinstance(window, (int, float)):
+        raise TypeError(f"aggregate_window_sec is a number of seconds or None, not {window!r}")
+    if not 0 < window < float("inf"):
+        raise ValueError(f"aggregate_window_sec={window}: give a time above 0, or None")
+    if not stream_to_client:
+        raise ValueError(
+            "aggregate_window_sec gathers lines that are shown, and stream_to_client=False shows "
+            "none; give one or the other"
+        )
+    return Streaming(True, float(window))

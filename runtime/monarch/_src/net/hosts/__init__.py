@@ -1,0 +1,1 @@
+"""Sockets between hosts; the only importer of ZeroMQ."""

@@ -1,0 +1,325 @@
+"""Where messages leave a site, and come to it: a node with links to other sites.
+
+Runs in: the client, on the thread that holds the baton, and the host agent of a worker, on its one
+thread; `pass_on` on whichever thread sends.
+Owns: the Links. What goes over them is a Relay each, with the frames of a message as they were: a
+gateway decodes none that is not for itself, and unpickles nothing.
+Invariants: what waits to be sent to one host is bounded, and costs other hosts nothing: user code
+of this process waits for room (`net.send_limits`), processes of this host have an allowance
+(`net.state.flow_control`). What a link brings is handed on in the order in which it came, and
+outside the lock of the links. The origin that a Relay names is that of the link by which it came,
+and its sender, where it begins here, is the node that said it.
+
+The link to a worker is named by its site, that to the client by the client's node.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from monarch._src.net.hosts.audit import Audit
+from monarch._src.net.hosts.keys import Keys
+from monarch._src.net.hosts.link_terms import bounds_of
+from monarch._src.net.hosts.link_types import Notice
+from monarch._src.net.hosts.links import Links
+from monarch._src.net.node import AT_ONCE, Node
+from monarch._src.net.remote_links import frames_within
+from monarch._src.net.state.access import Role
+from monarch._src.net.state.addresses import Address
+from monarch._src.net.state.flow_control import QUEUE, Allowances
+from monarch._src.net.state.link_actions import (
+    Bounds,
+    LinkState,
+    PeerLeft,
+    PeerLost,
+    PeerRefused,
+    Room,
+)
+from monarch._src.net.tunnel.state.tunnel import TUNNELLED, TunnelMessage
+from monarch._src.rate_limited_log import Tally
+from monarch._src.wire.frames import Buffer, FrameError, Payload, decode, encode
+from monarch._src.wire.ids import AGENT, is_agent, is_tunnel
+from monarch._src.wire.messages import (
+    AnyMessage,
+    Message,
+    Relay,
+    SiteRoom,
+    Snapshot,
+)
+
+log = logging.getLogger("monarch.net")
+REPORT = 1 << 18  # bytes
+ENDS = (PeerLost, PeerLeft, PeerRefused)
+# Whether these frames of a node of a site, for a node of this one, may be handed in now.
+Passes = Callable[[str, str, str, Sequence[Buffer]], bool]
+
+
+class Gateway:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        node: Node,
+        name: str,
+        keys: Keys | None,
+        audit: Audit,
+        liveness_s: float,
+        told: Callable[[str, Notice], None],
+        *,
+        admits: Callable[[str], bool] = lambda _: True,
+        stranger: Callable[[str, AnyMessage], None] | None = None,
+        unknown: Callable[[str], None] = lambda _: None,
+        tunnel: Callable[[str, TunnelMessage, Payload], None] | None = None,
+        observed: Callable[[str, Snapshot], None] | None = None,
+    ) -> None:
+        """Args:
+        name: of this end of each link. told: hears of links, as frames do in their turn.
+        admits: whether what comes by that link is handed on; if not, `stranger` gets what it says
+            to this node itself. unknown: a message is for a node of this site that is not known.
+        tunnel: takes what comes by links of tunnels, which is no Relay.
+        observed: somebody who has a key asks what is done here.
+        """
+        self._node = node
+        self._told = told
+        self._admits = admits
+        self._stranger = stranger
+        self._unknown = unknown
+        self._tunnel = tunnel
+        self._observed = observed
+        self._audit = audit
+        self._refusals: Tally[str] = Tally()  # by the link, of which there are few
+        self._liveness_s = liveness_s
+        # Of a worker: the node of its client, which names the link to that.
+        self.client = ""
+        # Nodes of the client's site to which nothing goes any more, though that has another client.
+        self.former: set[str] = set()
+        # Other sites that may be dialled from here, and where.
+        self.dialable: dict[str, list[Address]] = {}
+        # Holds back what has a payload that is not here yet; hands it in itself, when it is.
+        self.passes: Passes = lambda _sender, _origin, _to, _frames: True
+        self._came: deque[tuple[str, Sequence[Buffer] | Notice, int]] = deque()
+        bounds = bounds_of(liveness_s)
+        self.links = Links(
+            name, keys, audit,
+            Bounds(bounds.patience_s, bounds.ping_s, None, queue=QUEUE, refuses=False),
+            liveness_s / 6, self._deliver, self._notice,
+        )  # fmt: skip
+        self.has_keys = keys is not None
+        self.links.on_missed = node.router.wake
+        self._allowances = Allowances()
+        self._unreported: dict[str, int] = {}  # bytes of each link
+        node.outside = self
+        node.rooms.has_room = self.has_room
+
+    def prompt(self, liveness_s: float | None = None) -> Bounds:
+        """Bounds of a link to an agent, which has to answer by itself."""
+        found = bounds_of(self._liveness_s if liveness_s is None else liveness_s, prompt=True)
+        return Bounds(found.patience_s, found.ping_s, found.silence_s, queue=QUEUE, refuses=False)
+
+    # --- out --------------------------------------------------------------------------------------
+
+    def pass_on(self, sender: str, origin: str, to: str, site: str, frames: list[Buffer]) -> bool:
+        """Have these frames go to that node of that site; False if nothing goes there any more."""
+        if site == self._node.site:
+            return self.hand_in(sender, origin, to, frames)
+        sent = self._send_on(Relay(to, site, sender, origin), frames)
+        if sender != self._node.name and not is_agent(sender):  # an agent never waits
+            size = sum(map(len, frames))
+            limit = self._allowances.passed(
+                sender, site, size, lambda: not sent or self.has_room(site)
+            )
+            if limit is not None:
+                self._allow(sender, site, limit)
+        return sent
+
+    def _send_on(self, relay: Relay, frames: list[Buffer]) -> bool:
+        site = relay.site
+        if not site and relay.to in self.former:
+            return False
+        parts = encode(relay, Payload(_flat(frames[0]), frames[1:]))
+        link = site or self.client
+        try:
+            self.links.send(link, parts)
+        except ConnectionError:
+            addresses = self.dialable.pop(site, None)
+            if not addresses:
+                log.debug(
+                    "%s has sent to %s of %s, which is out of reach", relay.sender, relay.to, site
+                )
+                return False
+            self.links.dial(link, addresses[0], bounds=self.prompt())
+            self.links.send(link, parts)
+        return True
+
+    def has_room(self, site: str) -> bool:
+        """Whether less waits to be sent there than may; who waits for that is told."""
+        return self.links.has_room(site or self.client)
+
+    def _more_room(self, link: str) -> None:
+        site = "" if link == self.client else link
+        self._node.rooms.more(site)
+        for node, limit in self._allowances.room(site):
+            self._allow(node, site, limit)
+
+    def _allow(self, node: str, site: str, limit: int) -> None:
+        if not self._node.send(node, SiteRoom(site, limit)):
+            self._allowances.forget(node)
+
+    def forgotten(self, node: str) -> None:
+        """A node is gone."""
+        self._allowances.forget(node)
+
+    def part_with(self, nodes: Iterable[str]) -> None:
+        """Of a worker: its client is none any more; nothing goes to it, or to these, ever again."""
+        self._more_room(self.client)
+        self.client = ""
+        self.former.update(nodes)
+
+    def say(self, link: str, message: Message) -> None:
+        """Tell the node at the other end of a link something, if it is there.
+
+        Also one that this node does not exchange messages with (yet).
+        """
+        name, site = self._node.name, self._node.site
+        relay = Relay(link, "", name, site) if site else Relay(AGENT, link, name, "")
+        first, *rest = encode(message)
+        try:
+            self.links.send(link, encode(relay, Payload(_flat(first), rest)))
+        except ConnectionError:
+            pass  # that it has gone is known, or about to be
+
+    def hand_in(self, sender: str, origin: str, to: str, frames: list[Buffer]) -> bool:
+        """Have a node of this site get these frames; False if nothing goes there any more."""
+        node = self._node
+        if to == node.name:
+            node.came_from_afar(sender, origin, frames)
+            return True
+        if not node.knows(to):
+            self._unknown(to)
+        relay = Relay(to, node.site, sender, origin)
+        return node.send(to, relay, Payload(_flat(frames[0]), frames[1:]))
+
+    # --- in ---------------------------------------------------------------------------------------
+
+    def _deliver(self, peer: str, frames: Sequence[Buffer], size: int) -> None:
+        self._came.append((peer, frames, size))
+
+    def _notice(self, peer: str, notice: Notice) -> None:
+        self._came.append((peer, notice, -1))
+        self._node.router.wake()  # it may come of a send, on any thread
+
+    def drain(self) -> None:
+        """Handle what has come. For the holder of the baton."""
+        links = self.links
+        if links.missed or time.monotonic() >= links.next_deadline():
+            links.work()
+        for _ in range(AT_ONCE):
+            if not self._came:
+                return
+            peer, what, size = self._came.popleft()
+            try:
+                if isinstance(what, (Room, *ENDS)):
+                    self._more_room(peer)
+                    if not isinstance(what, Room):
+                        self._unreported.pop(peer, None)
+                if size < 0:
+                    self._told(peer, what)  # pyright: ignore[reportArgumentType]
+                else:
+                    self._take(peer, what)  # pyright: ignore[reportArgumentType]
+            except Exception:  # of one message; the next has its turn
+                log.exception("handling what came from %s failed", peer)
+            finally:
+                if size > 0:
+                    self._handled(peer, size)
+        self._node.router.wake()  # the rest has its turn behind what comes by pipes
+
+    def _handled(self, peer: str, size: int) -> None:
+        """Report it, with others: often enough, since the window is many times as large."""
+        handled = self._unreported.get(peer, 0) + size
+        if handled >= REPORT:
+            self.links.handled(peer, handled)
+            handled = 0
+        self._unreported[peer] = handled
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether there is something to drain that no descriptor tells of."""
+        return self.links.missed or bool(self._came)
+
+    def _take(self, peer: str, frames: Sequence[Buffer]) -> None:
+        try:
+            message, payload = decode(frames)
+            inner = frames_within(payload)  # or refuses what lies in a segment
+        except FrameError as error:
+            self._refuse(peer, str(error))
+            return
+        if self._tunnel is not None and is_tunnel(peer):
+            if isinstance(message, TUNNELLED):
+                self._tunnel(peer, message, payload)
+            else:
+                self._refuse(peer, f"a {type(message).__name__} is none of a tunnel")
+            return
+        if type(message) is Snapshot and self._observed is not None:
+            self._observed(peer, message)
+            return
+        if type(message) is not Relay:
+            self._refuse(peer, f"a {type(message).__name__} is not passed on")
+            return
+        origin = "" if peer == self.client else peer
+        if self._admits(peer):
+            if message.site != self._node.site:
+                self._refuse(peer, "it is for another site")
+            else:
+                self._came_in(peer, message, origin, inner)
+        elif self._stranger is not None and message.to == self._node.name:
+            try:
+                said, _ = decode(inner)
+            except FrameError as error:
+                self._refuse(peer, str(error))
+                return
+            self._stranger(peer, said)
+        else:
+            self._refuse(peer, "this host is not its own")
+
+    def _came_in(self, peer: str, relay: Relay, origin: str, frames: list[Buffer]) -> None:
+        try:
+            passes = self.passes(relay.sender, origin, relay.to, frames)
+        except FrameError as error:
+            self._refuse(peer, str(error))
+            return
+        if passes:
+            self.hand_in(relay.sender, origin, relay.to, frames)
+
+    def _refuse(self, peer: str, why: str) -> None:
+        self._audit.note("refused", why=why, node=peer)
+        if number := self._refusals.note(peer):
+            log.warning("dropped a message of %s: %s (%d by now)", peer, why, number)
+
+    def reaches(self, link: str) -> bool:
+        """Whether there is a connection to that node, as far as the system knows now."""
+        try:
+            self.links.probe(link)
+            return self.links.link_to(link).state is LinkState.UP
+        except ConnectionError:
+            return False
+
+    def role_of(self, link: str) -> Role | None:
+        """In which role that node came; None without keys."""
+        return self.links.role_of(link) if self.has_keys else None
+
+    def forked(self) -> None:
+        """This is a fork of the process: nothing goes out, or comes, by its links."""
+        self.links.forked()
+
+    def close(self, why: str) -> None:
+        """Say goodbye on every link. Idempotent."""
+        self._node.outside = None
+        self._node.rooms.has_room = lambda _: True
+        self.links.close(why)
+
+
+def _flat(frame: Buffer) -> bytes | memoryview:
+    return memoryview(frame) if isinstance(frame, bytearray) else frame

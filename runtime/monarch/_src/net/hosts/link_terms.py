@@ -1,0 +1,45 @@
+"""On what terms this process has links: the versions that it speaks, and how long it waits.
+
+Runs in: any process that listens or dials beyond its host.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from typing import Any
+
+from monarch._src.net.interfaces import platform_text
+from monarch._src.net.state.link_actions import Bounds
+from monarch._src.version import VERSION
+from monarch._src.wire.link_protocol import LINK_PROTOCOL
+from monarch._src.wire.messages import PROTOCOL
+
+
+def link_versions() -> dict[str, str]:
+    """What both ends of a link have to agree in."""
+    found = {
+        "protocol": str(PROTOCOL),
+        "link": str(LINK_PROTOCOL),
+        "monarch": VERSION,
+        "python": ".".join(str(part) for part in sys.version_info[:3]),
+        "cloudpickle": metadata.version("cloudpickle"),
+        "platform": platform_text(),
+    }
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        found["torch"] = str(torch.__version__).partition("+")[0]
+    return found
+
+
+def bounds_of(liveness_s: float, *, prompt: bool = False) -> Bounds:
+    """Bounds under which a host is lost within that time.
+
+    The transport takes up to a fifth of it to notice that a connection carries nothing. `prompt`:
+    the other end runs no user code, and has to answer itself.
+    """
+    return Bounds(
+        patience_s=0.8 * liveness_s,
+        ping_s=liveness_s / 30,
+        silence_s=liveness_s if prompt else None,
+    )

@@ -1,0 +1,434 @@
+"""Links of one process to other hosts: TCP, CURVE, and the sessions of `net.state.link`.
+
+Runs in: any process that listens or dials beyond its host, on whichever thread calls; one at a
+time. Owns: a ZeroMQ context of its own, the listener (`net.hosts.listener`), and the ends of links
+to whom it has dialled (`net.hosts.outbound`) and who has dialled it (`net.hosts.inbound`).
+Invariants: a node that another has dialled is known by the name in its hello, and that name belongs
+from then on to the key that it came with. Nothing of a peer is decoded before the gate has let it
+in, and nothing is handed on before its hello. What is malformed, or not allowed to who says it, is
+dropped and audited; it never ends a link of somebody else.
+
+A process may dial a node that dials it: these are two links, and each sends by its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import zmq
+
+from monarch._src.net.hosts.audit import Audit
+from monarch._src.net.hosts.inbound import Accepted, NotHeardError
+from monarch._src.net.hosts.keys import Keys
+from monarch._src.net.hosts.link_poll import LinkPoll, is_readable
+from monarch._src.net.hosts.link_terms import link_versions
+from monarch._src.net.hosts.link_types import End, Notice, PeerNamed
+from monarch._src.net.hosts.listener import LinkListener
+from monarch._src.net.hosts.outbound import Dialled
+from monarch._src.net.hosts.zmq_sockets import FAREWELL_S, sent_off
+from monarch._src.net.interfaces import resolve
+from monarch._src.net.state.access import (
+    Role,
+    check_listener,
+    may_say,
+)
+from monarch._src.net.state.addresses import Address, Listening, Scope
+from monarch._src.net.state.link import Link, new_incarnation
+from monarch._src.net.state.link_actions import (
+    Action,
+    Bounds,
+    Deliver,
+    LinkState,
+    LinkUp,
+    PeerLost,
+    PeerRefused,
+    Transmit,
+)
+from monarch._src.wire.frames import Buffer, FrameError, decode
+from monarch._src.wire.link_protocol import Data, LinkHello, decode_link, encode_link
+
+log = logging.getLogger("monarch.net")
+_NOBLOCK = int(zmq.NOBLOCK)
+AT_ONCE = 256  # messages from one socket before another has its turn
+
+
+class Links:
+    """See the module's text. `deliver` and `told` are called under the lock, and must not block."""
+
+    def __init__(
+        self,
+        node: str,
+        keys: Keys | None,
+        audit: Audit,
+        bounds: Bounds,
+        heartbeat_s: float,
+        deliver: Callable[[str, Sequence[Buffer], int], None],
+        told: Callable[[str, Notice], None],
+    ) -> None:
+        """Args:
+        deliver: takes a message: from whom, its frames, their size, which is to be reported as
+            `handled` when they need no room any more.
+        told: hears of the link to that node.
+        heartbeat_s: after how long of silence the transport gives a connection up.
+        """
+        self.node = node
+        self._keys = keys
+        self._audit = audit
+        self._bounds = bounds
+        self._deliver = deliver
+        self._told = told
+        self._versions = link_versions()
+        self._lock = threading.RLock()
+        self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
+        self._poll = LinkPoll()  # of all and only the sockets that are open
+        self._listener = LinkListener(self._context, self._poll, keys, audit, heartbeat_s)
+        self._dialled = Dialled(
+            self._context, self._poll, keys, heartbeat_s, self._connection, self._refused
+        )
+        self._accepted = Accepted(self._new_link, has_gate=keys is not None)
+        self._last_incarnation = 0
+        self._look_at = 0.0  # the time of the next deadline, at the latest
+        self._ended = False  # an end has become final
+        self._waiting = False
+        # Called when something is `missed`, for who waits on the descriptor; on any thread.
+        self.on_missed: Callable[[], None] | None = None
+        self.dropped = 0
+        self.sent = 0  # messages that were given to `send`
+        self._closed = False
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    def listen(self, listening: Listening, *, trusts_all: bool = False) -> Address:
+        """Accept links there; the address with the port that it got.
+
+        Raises:
+            PermissionError: there are no keys, and strangers could connect. OSError: it cannot be
+                listened at, or the name is not known.
+        """
+        bind = listening.bind
+        resolved = resolve(bind) if bind.transport == "tcp" and bind.scope is Scope.NAME else []
+        check_listener(listening, resolved, has_keys=self._keys is not None, trusts_all=trusts_all)
+        # Where it listens is where the name leads here, whatever others take it for.
+        plain = Address("tcp", resolved[0], bind.port) if resolved else bind
+        with self._lock:
+            return self._listener.listen(bind, plain, partial(self._receive_from, end=None))
+
+    def dial(
+        self,
+        peer: str,
+        address: Address,
+        *,
+        bounds: Bounds | None = None,
+        anybody: bool = False,
+        shown: str = "",
+    ) -> None:
+        """Have a link to that node, which listens there; anew if there was one that has ended.
+
+        `bounds`: for this link, if others than usual. With `anybody` whoever answers is meant, and
+        has the name that it says from then on; `PeerNamed` is told of that. `shown`: where it
+        is, for errors, if `address` only leads there.
+
+        Raises:
+            ValueError: there is one already.
+        """
+        with self._lock:
+            before = self._dialled.ends.get(peer)
+            if before is not None and not before.link.is_final:
+                raise ValueError(f"there is a link to {peer} already")
+            self._dialled.leave_ended()
+            end = End(self._new_link(peer, bounds), "", None)
+            end.address = shown or str(address)
+            end.is_anybody = anybody
+            self._dialled.dial(end, address, self._receive_from)
+            self._look_at = 0.0
+        self._wake()
+
+    def _new_link(self, peer: str, bounds: Bounds | None = None) -> Link:
+        number = new_incarnation(time.time_ns(), int.from_bytes(os.urandom(3), "big"))
+        number = self._last_incarnation = max(number, self._last_incarnation + (1 << 20))
+        bounds = bounds or self._bounds
+        return Link(self.node, number, self._versions, peer, bounds, time.monotonic())
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def send(self, peer: str, frames: Sequence[Buffer]) -> None:
+        """Send a message of at least one frame. Never blocks.
+
+        Raises:
+            NoRoomError: too much waits to be sent there; `Room` will be told.
+            ConnectionError: there is no link to that node, or it has ended.
+        """
+        with self._lock:
+            end = self._end_to(peer)
+            self._do(end, end.link.send(frames, time.monotonic()))
+            self.sent += 1
+        self._wake()
+
+    def has_room(self, peer: str) -> bool:
+        """Whether less waits to be sent there than may; if not, `Room` will be told."""
+        with self._lock:
+            end = self._dialled.ends.get(peer) or self._accepted.ends.get(peer)
+            return end is None or end.link.is_final or end.link.asked_for_room()
+
+    def bound(self, peer: str, bounds: Bounds) -> None:
+        """Have other times for the link to that node, if there is one; sizes stay."""
+        with self._lock:
+            for end in self._ends_of(peer):
+                end.link.bound(bounds)
+            self._look_at = 0.0
+        self._wake()
+
+    def handled(self, peer: str, size: int) -> None:
+        """So many bytes of what that node has sent need no room any more."""
+        with self._lock:
+            for end in self._ends_of(peer):
+                if not end.link.is_final:
+                    self._do(end, end.link.handled(size))
+                    break
+        self._wake()
+
+    def probe(self, peer: str) -> None:
+        """Ask that node now what it has got; `link_to` has the time that the answer took."""
+        with self._lock:
+            end = self._end_to(peer)
+            self._do(end, end.link.probe(time.monotonic()))
+        self._wake()
+
+    def hang_up(self, peer: str, why: str) -> None:
+        """End the link to that node. Idempotent."""
+        with self._lock:
+            for end in self._ends_of(peer):
+                self._do(end, end.link.close(why, time.monotonic()))
+            self._dialled.leave_ended()
+
+    def link_to(self, peer: str) -> Link:
+        """The link by which messages to that node go. ConnectionError if there is none."""
+        with self._lock:
+            return self._end_to(peer).link
+
+    def role_of(self, peer: str) -> Role | None:
+        """In which role that node has dialled this one; None if it has not."""
+        with self._lock:
+            end = self._accepted.ends.get(peer)
+            return None if end is None else end.role
+
+    def _ends_of(self, peer: str) -> list[End]:
+        return [ends[peer] for ends in (self._dialled.ends, self._accepted.ends) if peer in ends]
+
+    def _end_to(self, peer: str) -> End:
+        end = self._dialled.ends.get(peer) or self._accepted.ends.get(peer)
+        if end is None:
+            raise ConnectionError(f"there is no link to {peer}")
+        return end
+
+    def _do(self, end: End, actions: list[Action]) -> None:
+        sent = True
+        for action in actions:
+            if isinstance(action, Transmit):
+                frames = [encode_link(action.message), *action.frames]
+                sent &= self._send(end, frames)
+            elif isinstance(action, Deliver):
+                self._deliver(end.link.peer, action.frames, action.size)
+            else:
+                self._tell(end, action)
+        if not sent:
+            self._do(end, end.link.disconnected(time.monotonic()))
+
+    def _send(self, end: End, frames: Sequence[Buffer]) -> bool:
+        """Give ZeroMQ these frames; False if there is no connection."""
+        socket = self._listener.socket if end.socket is None else end.socket
+        if end.socket is None and end.route is None:
+            return False
+        sent = sent_off(socket, end.route if end.socket is None else None, frames)
+        self._poll.used(socket)
+        return sent
+
+    def _tell(self, end: End, notice: Notice) -> None:
+        peer = end.link.peer
+        self._ended |= end.link.is_final
+        if isinstance(notice, PeerLost):
+            notice = PeerLost(self._dialled.why_lost(end, notice.why), notice.unsaid)
+            log.warning("the link to %s is lost: %s", end.shown, notice.why)
+        elif isinstance(notice, PeerRefused):
+            log.warning("the link to %s was refused: %s", end.shown, notice.why)
+            if end.socket is None:
+                self._audit.note("refused", why=notice.why, key=end.mark, node=peer)
+        elif isinstance(notice, LinkUp) and end.socket is None and not notice.again:
+            role = end.role.value if end.role else ""
+            self._audit.note("linked", role=role, key=end.mark, node=peer, address=end.address)
+        self._told(peer, notice)
+
+    # --- receiving --------------------------------------------------------------------------------
+
+    @property
+    def missed(self) -> bool:
+        """Whether something may have come that the descriptor does not tell of."""
+        return self._poll.missed
+
+    def work(self) -> None:
+        """Handle what has come, and the time. Returns when there is nothing more now."""
+        with self._lock:
+            more = not self._closed
+            while more:
+                more = self._poll.receive()
+                now = time.monotonic()
+                if now >= self._look_at:
+                    self._look(now)
+                    more = self._poll.missed
+            if self._ended:
+                self._ended = False
+                self._dialled.leave_ended()
+
+    def _look(self, now: float) -> None:
+        # What happens meanwhile sets no deadline that is nearer than half a ping.
+        self._look_at = now + self._bounds.ping_s / 2
+        for ends in (self._dialled.ends, self._accepted.ends):
+            for end in list(ends.values()):
+                deadline = end.link.next_deadline()
+                if deadline is not None and deadline <= now:
+                    self._do(end, end.link.time_passed(now))
+                    deadline = end.link.next_deadline()
+                if deadline is not None:
+                    self._look_at = min(self._look_at, deadline)
+
+    def wait(self, timeout_s: float) -> None:
+        """Block until something may have come, or time is due, and then `work`."""
+        with self._lock:
+            ready = self._closed or self._poll.missed
+            self._waiting = True
+            timeout_s = min(timeout_s, max(0.0, self._look_at - time.monotonic()))
+        if not ready:
+            self._poll.wait(timeout_s)
+        self._waiting = False
+        self.work()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when there may be something to work at."""
+        return self._poll.fileno()
+
+    def next_deadline(self) -> float:
+        """When `work` is to be called though nothing comes; seconds of `time.monotonic`."""
+        return self._look_at
+
+    def _wake(self) -> None:
+        if self._waiting:
+            self._poll.wake()
+        elif self._poll.missed and self.on_missed is not None:
+            self.on_missed()
+
+    def _receive_from(self, socket: Any, end: End | None) -> bool:
+        """Handle messages of one socket; True if it may hold more."""
+        # A message may end the link that it comes by, and its socket with it: later, in `work`.
+        for _ in range(AT_ONCE):
+            if not is_readable(socket):
+                return False
+            parts = socket.recv_multipart(_NOBLOCK, copy=False)
+            if end is None:
+                self._accept(parts[0].bytes, parts[1:])
+            else:
+                self._arrived(end, [part.buffer for part in parts])
+        return True
+
+    def _arrived(self, end: End, frames: list[Buffer]) -> None:
+        try:
+            message = decode_link(frames)
+            if isinstance(message, Data) and end.role is Role.OBSERVER:
+                self._check_observer(frames[1:])
+        except (FrameError, PermissionError) as error:
+            self._drop(str(error), key=end.mark, node=end.link.peer)
+            return
+        if isinstance(message, LinkHello):
+            self._greeted(end, message)
+            return
+        self._do(end, end.link.received(message, frames[1:], time.monotonic()))
+
+    def _greeted(self, end: End, hello: LinkHello) -> None:
+        twin = self._name(end, hello.node) if end.is_anybody else ""
+        if hello.node != end.link.peer:
+            self._refused(
+                end, twin or f"{hello.node} answers at {end.address}, and not {end.link.peer}"
+            )
+            return
+        self._do(end, end.link.received(hello, (), time.monotonic()))
+
+    def _name(self, end: End, name: str) -> str:
+        """Who was dialled as anybody calls itself so; why it may not (it is refused then)."""
+        dialled_as, why = self._dialled.name(end, name)
+        if dialled_as:
+            self._told(name, PeerNamed(dialled_as))
+        return why
+
+    def _check_observer(self, frames: list[Buffer]) -> None:
+        message, _ = decode(frames)
+        if not may_say(Role.OBSERVER, type(message)):
+            raise PermissionError(f"an observer may not say {type(message).__name__}")
+
+    def _drop(self, why: str, **facts: str) -> None:
+        self.dropped += 1
+        self._audit.note("refused", why=why, **facts)
+
+    # --- who was not dialled by us ----------------------------------------------------------------
+
+    def _accept(self, route: bytes, parts: list[Any]) -> None:
+        frames: list[Buffer] = [part.buffer for part in parts]
+        try:
+            end = self._accepted.end_of(route, frames, parts[0])
+        except NotHeardError as error:
+            self._drop(str(error), **error.facts)
+            if error.session:
+                self._listener.tell(route, error.refusal(self.node))
+        else:
+            self._arrived(end, frames)
+
+    # --- what the transport tells -----------------------------------------------------------------
+
+    def _connection(self, end: End, is_there: bool) -> None:
+        now = time.monotonic()
+        self._do(end, end.link.connected(now) if is_there else end.link.disconnected(now))
+
+    def _refused(self, end: End, why: str) -> None:
+        self._do(end, [*end.link.close(why, time.monotonic()), PeerRefused(why)])
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def forked(self) -> None:
+        """This is a fork of the process whose links these are: it has none."""
+        self._lock = threading.RLock()  # whoever held it is no thread of this process
+        self._closed = True
+
+    def close(self, why: str = "it was closed") -> None:
+        """Say goodbye on every link, and give everything back. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            ends = [*self._dialled.ends.values(), *self._accepted.ends.values()]
+            up = [end for end in ends if end.link.state is LinkState.UP]
+            for end in ends:
+                self._do(end, end.link.close(why, time.monotonic()))
+            self._hear_goodbyes(up)
+            self._listener.close()
+            self._dialled.close()
+            self._poll.leave(FAREWELL_S, *self._poll.sockets)
+            self._poll.close()
+        self._context.term()
+        self._listener.wait_for_gate()
+
+    def _hear_goodbyes(self, ends: Sequence[End]) -> None:
+        """Wait, for a moment, until the others have answered.
+
+        Whoever closes a connection to which the other still writes takes back what he said last.
+        """
+        until = time.monotonic() + FAREWELL_S
+        while not all(end.link.parted for end in ends):
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            if not self._poll.receive() and not all(end.link.parted for end in ends):
+                self._poll.wait(left)

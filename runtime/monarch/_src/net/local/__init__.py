@@ -1,0 +1,1 @@
+"""Sockets within one host, the threads that wait on them, and SIGINT."""

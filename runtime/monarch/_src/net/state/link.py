@@ -1,0 +1,488 @@
+"""One end of a link between two nodes on different hosts: survives connections. No I/O, no clock.
+
+What is between the ends may break, and loses what it held when it does; it may also lose, double,
+delay and reorder, though a connection of TCP does not. The two ends make of it a *session* in which
+each message arrives once, in order, or the sender is told that the other end is lost.
+
+    DOWN --connected--> GREETING --their hello--> UP        any of the three --> LOST, LEFT, REFUSED
+      ^-----disconnected----+-----------------------+
+
+- *Link down* is no failure: what was not acknowledged is kept, and sent again after the next hello.
+  *Lost* is: the link was down for `patience_s`, or the other end lives a new life, or has itself
+  given this one up. It is final, and both ends come to it: whoever has declared the other lost says
+  so to whatever it hears of that session.
+- A session is the lives of two ends. Every message but a hello carries the exclusive or of both
+  numbers, so that nothing of an earlier life, however late, is taken for one of this. The numbers
+  of one node grow, so that an old hello is known for what it is; `new_incarnation` makes them. A
+  process that makes a new end begins a new life of it.
+- Numbers and acknowledgements are cumulative. There is no timer of retransmission: what was lost
+  with a connection is sent again after the hello, and what was lost otherwise is noticed by the
+  answer to a ping, which says what had come.
+- *Credit*: the receiving end says up to which byte of the session it has room, and raises that as
+  what it was given is handled. A message may leave if it begins before that, so that one end holds
+  for the other at most the window and one message more. What waits to leave is bounded too: `send`
+  refuses beyond `queue`, and `Room` says when there is some again. Each link has bounds of its own,
+  so a slow peer takes nothing from others.
+- *Silence*: a connection that is up is usually proof of life, since the transport sends heartbeats
+  of its own, which a process that is busy answers too. With `silence_s` pings and hellos have to be
+  answered as well; only for peers that run no user code.
+
+Prior art: the reliable sessions of CORBA, TIPC and of the Tandem Guardian; credit as of HTTP/2.
+Events are methods named in the past tense, and return what follows, in order; all of it is done
+before the next event is reported. `now` is seconds on any clock that never goes back. Not
+thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from monarch._src.net.state.link_actions import (
+    FINAL,
+    TRANSITIONS,
+    Action,
+    Bounds,
+    Deliver,
+    LinkDown,
+    LinkState,
+    LinkUp,
+    PeerLeft,
+    PeerLost,
+    PeerRefused,
+    Room,
+    Transmit,
+)
+from monarch._src.wire.frames import Buffer
+from monarch._src.wire.link_protocol import (
+    Ack,
+    AnyLinkMessage,
+    Bye,
+    Data,
+    LinkHello,
+    LinkRefused,
+    Ping,
+    Pong,
+)
+from monarch._src.wire.versions import mismatch
+
+ACK_EVERY = 64  # messages
+
+
+def new_incarnation(now_ns: int, chance: int) -> int:
+    """The number of a life that begins at that time of day.
+
+    `chance` is random, so that the exclusive or of two such numbers belongs to no other two.
+    """
+    return (now_ns // 1_000_000) << 20 | chance & 0xFFFFF
+
+
+class NoRoomError(Exception):
+    """As much waits to be sent to that peer as may."""
+
+
+class _Sent(msgspec.Struct, gc=False):
+    """A message that is not known to have come. `start`: where it begins in all that was sent."""
+
+    number: int
+    start: int
+    size: int
+    frames: Sequence[Buffer]
+
+
+class Link:
+    """One end of one session. When it is final there may be another, whose number is larger."""
+
+    def __init__(
+        self,
+        node: str,
+        incarnation: int,
+        versions: Mapping[str, str],
+        peer: str,
+        bounds: Bounds,
+        now: float,
+    ) -> None:
+        """Args: `node`, `incarnation`, `versions` are this side's; incarnations grow, from 1."""
+        self.node = node
+        self.incarnation = incarnation
+        self.peer = peer
+        self.peer_incarnation = 0  # above 0 once its hello was accepted
+        self.state: LinkState = LinkState.DOWN
+        self.is_final = False  # this session is over
+        self.why = ""  # it is final
+        self.parted = False  # the other end has said goodbye
+        self.story: deque[tuple[float, LinkState]] = deque([(now, self.state)], maxlen=64)
+        self.round_trip_s: float | None = None
+        self._versions = dict(versions)
+        self._bounds = bounds
+        self._down_since = now  # while not UP
+        self._looked_at = now
+        self._next_ping = now
+        self._answered_at = now  # when the last ping that was answered had been sent
+        self._was_up = False
+        self._told_up = False  # since the last LinkDown
+        # Out. All and only the messages that are not acknowledged are in one of the two, in order;
+        # what flies was transmitted since the last hello, or the last sign of a loss.
+        self._flying: deque[_Sent] = deque()
+        self._waiting: deque[_Sent] = deque()
+        self._number = 0  # of the last message that was sent
+        self._acked = 0
+        self._end = 0  # bytes of all that was ever sent
+        self._held = 0  # bytes in the two queues
+        self._limit = 0  # of the other end
+        self._refused = False
+        self._pings = 0
+        self._pinged: tuple[int, int, float] | None = None  # last ping: number, flown by then, when
+        # In.
+        self._received = 0
+        self._taken = 0  # bytes delivered
+        self._handled = 0  # bytes of them that were handled
+        self._told_limit = bounds.window
+        self._told_received = 0
+
+    def bound(self, bounds: Bounds) -> None:
+        """Have other times from now on; the sizes are those of before."""
+        self._bounds = msgspec.structs.replace(
+            self._bounds, patience_s=bounds.patience_s, ping_s=bounds.ping_s,
+            silence_s=bounds.silence_s,
+        )  # fmt: skip
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `send` would take a message."""
+        return self._held < self._bounds.queue
+
+    def asked_for_room(self) -> bool:
+        """Whether it `has_room`; if not, `Room` will tell."""
+        self._refused = self._refused or not self.has_room
+        return self.has_room
+
+    @property
+    def unsaid(self) -> int:
+        """How many messages are not known to have come."""
+        return len(self._flying) + len(self._waiting)
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait here to be acknowledged."""
+        return self._held
+
+    @property
+    def session(self) -> int:
+        """What both ends put on what they say, 0 before the other end is known."""
+        return self.incarnation ^ self.peer_incarnation if self.peer_incarnation else 0
+
+    # --- the connection ---------------------------------------------------------------------------
+
+    def connected(self, now: float) -> list[Action]:
+        """There is a connection, perhaps a new one in place of another."""
+        if self.is_final:
+            return []
+        if self.state is LinkState.UP:
+            self._down_since = now
+        if self.state is not LinkState.GREETING:
+            self._move(LinkState.GREETING, now)
+        self._next_ping = now + self._bounds.ping_s
+        return [self._hello(answer=True)]
+
+    def disconnected(self, now: float) -> list[Action]:
+        """There is none any more."""
+        if self.state not in (LinkState.UP, LinkState.GREETING):
+            return []
+        if self.state is LinkState.UP:
+            self._down_since = now
+        self._move(LinkState.DOWN, now)
+        told_up, self._told_up = self._told_up, False
+        return [LinkDown()] if told_up else []
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def send(self, frames: Sequence[Buffer], now: float) -> list[Action]:
+        """Send a message of at least one frame, whether the link is up or not.
+
+        Raises:
+            NoRoomError: `has_room` is false; `Room` will follow. ConnectionError: it is final.
+        """
+        if self.is_final:
+            raise ConnectionError(f"the link to {self.peer} has ended: {self.why}")
+        if not self.asked_for_room() and self._bounds.refuses:
+            raise NoRoomError(f"{self._held} bytes wait to be sent to {self.peer}")
+        size = sum(map(len, frames))
+        self._number += 1
+        self._waiting.append(_Sent(self._number, self._end, size, frames))
+        self._end += size
+        self._held += size
+        return self._pump() if self.state is LinkState.UP else []
+
+    def handled(self, size: int) -> list[Action]:
+        """So many bytes of what was delivered need no room any more."""
+        self._handled += size
+        if self.state is not LinkState.UP:
+            return []
+        room = self._handled + self._bounds.window - self._told_limit
+        return [self._ack()] if 2 * room >= self._bounds.window else []
+
+    def received(
+        self, message: AnyLinkMessage, frames: Sequence[Buffer], now: float
+    ) -> list[Action]:
+        """Something came from a node that calls itself as the other end does."""
+        if isinstance(message, LinkHello):
+            return self._greeted(message, now)
+        if self.is_final and not isinstance(message, (Bye, LinkRefused)):
+            # The other end may have heard nothing of it, nor we of the other end.
+            return [Transmit(Bye(message.session, self.state is not LinkState.LEFT, self.why))]
+        # Who does not let a node of this name in says no hello, so this end does not know it.
+        unmet = isinstance(message, LinkRefused) and not self.peer_incarnation
+        if message.session != (self.incarnation if unmet else self.session) or not (
+            unmet or self.peer_incarnation
+        ):
+            return []  # of another life
+        if isinstance(message, Bye):
+            return self._bye(message, now)
+        if isinstance(message, LinkRefused):
+            why = message.why or "the other side says no, and not why"
+            return [] if self.is_final else self._end_as(LinkState.REFUSED, why, now)
+        actions = self._acknowledged(message.received, message.limit, now)
+        if self.is_final:
+            return actions
+        if self._waiting and self.state is LinkState.UP:
+            actions += self._pump()
+        if isinstance(message, Data):
+            actions += self._data(message, frames)
+        elif isinstance(message, Ping):
+            actions.append(Transmit(Pong(self.session, message.number, *self._credit())))
+        elif isinstance(message, Pong):
+            actions += self._ponged(message, now)
+        return actions
+
+    def close(self, why: str, now: float) -> list[Action]:
+        """End the session; what was not acknowledged by now may not come. Idempotent."""
+        if self.is_final:
+            return []
+        goodbye = [Transmit(Bye(self.session, False, why))] if self.peer_incarnation else []
+        self._finish(LinkState.LEFT, why, now)
+        return [*goodbye]
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `time_passed` is to be called next: at least every `ping_s`."""
+        if self.is_final:
+            return None
+        deadline = self._looked_at + self._bounds.ping_s
+        if self.state is not LinkState.UP:
+            for longest in (self._bounds.patience_s, self._bounds.silence_s):
+                if longest is not None:
+                    deadline = min(deadline, max(self._looked_at, self._down_since + longest))
+        if self.state is not LinkState.DOWN:
+            deadline = min(deadline, self._next_ping)
+        return deadline
+
+    def time_passed(self, now: float) -> list[Action]:
+        """Look at the time. To be called at least at each deadline."""
+        if self.is_final:
+            return []
+        # If this process did not run, others may have spoken to it all the while.
+        late = now - self._looked_at - 2 * self._bounds.ping_s
+        self._looked_at = now
+        if late > 0:
+            self._down_since = min(now, self._down_since + late)
+            self._answered_at = min(now, self._answered_at + late)
+        if self.state is LinkState.UP:
+            return self._keep_up(now)
+        down = now - self._down_since
+        if self._patience_is_over(down):
+            return self._lose(f"no connection to it for {down:.1f} s", now)
+        if self.state is LinkState.GREETING and now >= self._next_ping:
+            self._next_ping = now + self._bounds.ping_s
+            return [self._hello(answer=True)]
+        return []
+
+    def _patience_is_over(self, down: float) -> bool:
+        # One that was up, and is connected again but does not greet, is busy: its process lives.
+        busy = self._was_up and self.state is LinkState.GREETING
+        longest = self._bounds.silence_s if busy else self._bounds.patience_s
+        return longest is not None and down >= longest
+
+    def _keep_up(self, now: float) -> list[Action]:
+        silence = self._bounds.silence_s
+        silent = now - self._answered_at
+        if silence is not None and silent >= silence:
+            return self._lose(f"it has not answered for {silent:.1f} s", now)
+        return self.probe(now) if now >= self._next_ping else []
+
+    def probe(self, now: float) -> list[Action]:
+        """Ask the other end now what has come. `round_trip_s` is how long the last answer took."""
+        if self.state is not LinkState.UP:
+            return []
+        self._next_ping = now + self._bounds.ping_s
+        self._pings += 1
+        flown = self._flying[-1].number if self._flying else self._acked
+        self._pinged = (self._pings, flown, now)
+        return [Transmit(Ping(self.session, self._pings, *self._credit()))]
+
+    # --- greeting ---------------------------------------------------------------------------------
+
+    def _hello(self, *, answer: bool) -> Transmit:
+        received, limit = self._credit()
+        return Transmit(
+            LinkHello(
+                self.node, self.incarnation, self._versions, self.peer_incarnation, received,
+                limit, answer,
+            )
+        )  # fmt: skip
+
+    def _greeted(self, hello: LinkHello, now: float) -> list[Action]:
+        life = hello.incarnation
+        if hello.node != self.peer or life <= 0 or life < self.peer_incarnation or hello.peer < 0:
+            return []  # an old one, that comes late, or none
+        if self.is_final:
+            return self._say_that_it_is_over(hello)
+        if self.peer_incarnation and life != self.peer_incarnation:
+            return self._lose("it has begun a new life", now)
+        actions: list[Action] = [self._hello(answer=False)] if hello.answer else []
+        if hello.peer not in (0, self.incarnation):
+            return actions  # it means an earlier life of ours, and learns better by the answer
+        why = mismatch(self.peer, self._versions, hello.versions)
+        if why:
+            self.peer_incarnation = life
+            refusal = Transmit(LinkRefused(self.session, why))
+            return [*actions, refusal, *self._end_as(LinkState.REFUSED, why, now)]
+        self.peer_incarnation = life
+        acknowledged = self._acknowledged(hello.received, hello.limit, now)
+        if self.is_final:
+            return actions + acknowledged
+        if self.state is LinkState.DOWN:  # its connection came before ours was noticed
+            self._move(LinkState.GREETING, now)
+        if self.state is LinkState.GREETING:
+            self._move(LinkState.UP, now)
+            self._answered_at, self._pinged = now, None
+            self._next_ping = now + self._bounds.ping_s
+            if not self._told_up:
+                actions.append(LinkUp(self._was_up))
+            self._was_up = self._told_up = True
+        return actions + acknowledged + self._again()
+
+    def _say_that_it_is_over(self, hello: LinkHello) -> list[Action]:
+        # It believes in an end of this node, this or an earlier one, that is no more; or it began
+        # with this one. One that begins anew is for another end to answer.
+        if not hello.peer and hello.incarnation != self.peer_incarnation:
+            return []
+        session = (hello.peer or self.incarnation) ^ hello.incarnation
+        return [Transmit(Bye(session, self.state is not LinkState.LEFT, self.why))]
+
+    def _bye(self, message: Bye, now: float) -> list[Action]:
+        self.parted = True
+        if self.is_final:
+            return []
+        if message.lost:
+            return self._lose(f"it has given this side up: {message.why}", now, tell=False)
+        # Who leaves waits for this before he closes what it comes by.
+        answer = Transmit(Bye(self.session, False, message.why))
+        return [answer, *self._end_as(LinkState.LEFT, message.why, now)]
+
+    # --- out --------------------------------------------------------------------------------------
+
+    def _pump(self) -> list[Action]:
+        actions: list[Action] = []
+        while self._waiting and self._waiting[0].start < self._limit:
+            sent = self._waiting.popleft()
+            self._flying.append(sent)
+            actions.append(Transmit(Data(self.session, sent.number, *self._credit()), sent.frames))
+        return actions
+
+    def _again(self) -> list[Action]:
+        """Transmit anew what was not acknowledged."""
+        self._waiting.extendleft(reversed(self._flying))
+        self._flying.clear()
+        return self._pump()
+
+    def _acknowledged(self, received: int, limit: int, now: float) -> list[Action]:
+        if received > self._number:
+            return self._lose(f"it says to have {received} of {self._number} messages", now)
+        for queue in (self._flying, self._waiting):
+            while queue and queue[0].number <= received:
+                self._held -= queue.popleft().size
+        self._acked = max(self._acked, received)
+        self._limit = max(self._limit, limit)
+        actions: list[Action] = []
+        if self._refused and 2 * self._held <= self._bounds.queue:
+            self._refused = False
+            actions.append(Room())
+        return actions
+
+    def _ponged(self, pong: Pong, now: float) -> list[Action]:
+        if self._pinged is None or pong.number != self._pinged[0]:
+            return []
+        _, flown, at = self._pinged
+        self._pinged = None
+        self._answered_at = at
+        self.round_trip_s = now - at
+        return self._again() if pong.received < flown else []
+
+    # --- in ---------------------------------------------------------------------------------------
+
+    def _data(self, message: Data, frames: Sequence[Buffer]) -> list[Action]:
+        if message.number != self._received + 1:
+            return []  # it came before, or one before it did not
+        size = sum(map(len, frames))
+        self._received += 1
+        self._taken += size
+        actions: list[Action] = [Deliver(frames, size)]
+        if self.state is LinkState.UP and self._received - self._told_received >= ACK_EVERY:
+            actions.append(self._ack())
+        return actions
+
+    def _ack(self) -> Transmit:
+        return Transmit(Ack(self.session, *self._credit()))
+
+    def _credit(self) -> tuple[int, int]:
+        """What goes with everything that is said: what has come, and for how much there is room."""
+        self._told_received = self._received
+        self._told_limit = self._handled + self._bounds.window
+        return self._told_received, self._told_limit
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _lose(self, why: str, now: float, *, tell: bool = True) -> list[Action]:
+        unsaid = self.unsaid
+        told = [Transmit(Bye(self.session, True, why))] if tell and self.peer_incarnation else []
+        self._finish(LinkState.LOST, why, now)
+        return [*told, PeerLost(why, unsaid)]
+
+    def _end_as(self, state: LinkState, why: str, now: float) -> list[Action]:
+        self._finish(state, why, now)
+        return [PeerLeft(why) if state is LinkState.LEFT else PeerRefused(why)]
+
+    def _finish(self, state: LinkState, why: str, now: float) -> None:
+        self._move(state, now)
+        self.why = why
+        self._flying.clear()
+        self._waiting.clear()
+        self._held = 0
+
+    def _move(self, state: LinkState, now: float) -> None:
+        assert state in TRANSITIONS[self.state], f"link to {self.peer}: {self.state} -> {state}"
+        self.state = state
+        self.is_final = state in FINAL
+        self.story.append((now, state))
+
+    def validate(self) -> None:
+        """Assert what always holds. For tests."""
+        numbers = [sent.number for sent in (*self._flying, *self._waiting)]
+        if self.is_final:
+            assert self.why or self.state is LinkState.LEFT
+            assert not numbers
+            assert not self._held
+            return
+        assert numbers == list(range(self._number - len(numbers) + 1, self._number + 1))
+        assert not numbers or numbers[0] == self._acked + 1
+        assert self._held == sum(sent.size for sent in (*self._flying, *self._waiting))
+        assert all(sent.start < self._limit for sent in self._flying)
+        assert self._handled <= self._taken
+        assert self._told_limit <= self._handled + self._bounds.window
+        assert self._told_received <= self._received
+        assert self.state is not LinkState.UP or self.peer_incarnation
+        assert not self._pinged or self._pinged[1] <= self._number

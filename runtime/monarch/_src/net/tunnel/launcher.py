@@ -1,0 +1,108 @@
+"""Starts and queries the process that holds a client's tunnel (`net.tunnel.client_end`).
+
+Runs in: a client behind a gateway, or who ends what such a one has kept. Owns: that process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+import monarch
+from monarch._src.errors import HostUnreachableError
+from monarch._src.net.state.addresses import Address
+from monarch._src.net.tunnel.client_end import NearOptions, State
+from monarch._src.net.tunnel.local_socket import DOOR, greet_gateway, try_through
+from monarch._src.system.process import CHILD_VARIABLE, undebugged
+
+_ROOT = str(Path(monarch.__file__).parent.parent)
+_PROGRAM = (
+    "import gc, sys; gc.disable(); sys.path[:] = [p for p in sys.path if p]; "
+    "root = sys.argv.pop(); root in sys.path or sys.path.append(root); "
+    "from monarch._src.net.tunnel.client_end import main; main()"
+)
+ENDS_S = 5.0
+
+
+class Through:
+    """See the module's text. `fd` is readable when there is news for `hear`."""
+
+    def __init__(
+        self, directory: str | Path, gateway: Address, key_paths: Sequence[str], liveness_s: float
+    ) -> None:
+        """`key_paths`: ca and private_key, as `attach_to_workers` was told.
+
+        Raises:
+            HostUnreachableError: the process did not begin.
+        """
+        self.gateway = gateway
+        self.trouble = ""  # why there is no link to the gateway now, if there was one
+        self._directory = Path(directory)
+        self._door = self._directory / DOOR
+        self._heard = b""
+        ca, private_key = [*key_paths, ""][:2]
+        options = NearOptions(str(gateway), ca, private_key, liveness_s)
+        arguments = [str(directory), msgspec.json.encode(options).decode(), _ROOT]
+        self._child = subprocess.Popen(
+            undebugged([sys.executable, "-c", _PROGRAM, *arguments]), cwd="/",
+            env={**os.environ, CHILD_VARIABLE: str(directory)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        assert self._child.stdout is not None
+        self.fd = self._child.stdout.fileno()
+        if os.read(self.fd, 1) != b"\n":
+            self._child.wait()
+            self.close()
+            raise HostUnreachableError(
+                f"the gateway {gateway}: the process that is to hold the tunnel ended with status "
+                f"{self._child.returncode}; what it said is on standard error"
+            )
+        os.set_blocking(self.fd, False)
+
+    def hear(self) -> bool:
+        """Take its news; False if it has ended."""
+        try:
+            said = os.read(self.fd, 1 << 16)
+        except BlockingIOError:
+            return True
+        if not said:
+            self.trouble = f"the process that holds the tunnel (pid {self._child.pid}) has ended"
+            return False
+        *lines, self._heard = (self._heard + said).split(b"\n")
+        for line in lines:
+            state = msgspec.json.decode(line, type=State)
+            self.trouble = "" if state.up else state.why
+        return True
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has."""
+        return self._child.poll() is not None
+
+    def greet(self, timeout_s: float) -> None:
+        """Return when there is a link to the gateway; as `greet_gateway`."""
+        greet_gateway(self._door, self.gateway, timeout_s)
+
+    def reach(self, address: Address, timeout_s: float) -> tuple[Address, Address]:
+        """As `try_through`."""
+        return try_through(self._door, address, timeout_s)
+
+    def close(self) -> None:
+        """End it, and with it all that goes through it. Idempotent."""
+        child = self._child
+        if child.stdin is None or child.stdin.closed:
+            return
+        child.stdin.close()
+        try:
+            child.wait(ENDS_S)
+        except subprocess.TimeoutExpired:  # stopped, perhaps
+            child.kill()
+            child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+        self._door.unlink(missing_ok=True)

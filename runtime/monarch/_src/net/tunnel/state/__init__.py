@@ -1,0 +1,1 @@
+"""PURE: streams, credit and states of a tunnel."""

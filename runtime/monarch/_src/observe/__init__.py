@@ -1,0 +1,1 @@
+"""Snapshots of meshes, open calls, stacks and the machine."""

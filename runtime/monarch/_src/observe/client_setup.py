@@ -1,0 +1,25 @@
+"""What a client has beside its session: somewhere for faults to go, and what its ranks print.
+
+Runs in: a client, on the first use of a name that can start a session (`monarch.actor`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from monarch._src.config import settings
+from monarch._src.mesh import fault_hook
+from monarch._src.mesh.client import Session, on_start
+from monarch._src.observe.meshes import anybody_listens
+
+
+def prepare(find_hook: Callable[[], fault_hook.Hook]) -> None:
+    """Have every session that starts from now on tell its faults to the hook of the moment."""
+    fault_hook.set_hook_lookup(find_hook)
+    fault_hook.forward_output(lambda: settings().enable_log_forwarding and not anybody_listens())
+    on_start(_started)
+
+
+def _started(session: Session) -> None:
+    fault_hook.attach(session.runtime)
+    session.runtime.agent.want_output(True)

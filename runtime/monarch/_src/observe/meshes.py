@@ -1,0 +1,298 @@
+"""What a front end needs to show: meshes, what each rank does, what ranks write.
+
+Runs in: the client, any thread. Answered by the host agent, so also while every rank computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from monarch._src.actor.context import set_origin_source
+from monarch._src.actor.deliver.output_barrier import FRONT_ENDS
+from monarch._src.actor.deliver.payloads import NO_COUNTS, PayloadCounts
+from monarch._src.actor.inspect.agent_client import AgentGoneError
+from monarch._src.actor.runtime import runtime_or_none
+from monarch._src.events import (
+    MeshSpawned,
+    MeshStopped,
+    Output,
+    OutputLine,
+    ProcReady,
+    RankFailed,
+    RankPaused,
+    RankRestarting,
+    bus,
+)
+from monarch._src.mesh.client import current_session
+from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
+from monarch._src.net.local.waitable import RuntimeEnded
+from monarch._src.shape import Extent
+from monarch._src.wire.messages import MeshState, RankState
+
+State = Literal["starting", "idle", "busy", "paused", "failed", "stopped"]
+MeshStateName = Literal["starting", "ready", "failed", "stopped"]
+
+
+@dataclass(frozen=True)
+class CodePlace:
+    """A line of a program."""
+
+    function: str
+    filename: str
+    line: int
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One proc. `since_s`: seconds in this state; `rss_mib`: resident memory in MiB.
+
+    Of its `messages` so many were `errors`; anything ran in it for `busy_s` seconds altogether.
+    `restarts`: how often it was started again; the other figures are of this life of it. `place`:
+    where one that is paused stands.
+    """
+
+    rank: int
+    point: dict[str, int]
+    pid: int | None
+    state: State
+    actor: str | None
+    endpoint: str | None
+    since_s: float
+    messages: int
+    rss_mib: float | None
+    failure: str | None
+    errors: int = 0
+    busy_s: float = 0.0
+    restarts: int = 0
+    place: CodePlace | None = None
+
+
+@dataclass(frozen=True)
+class MeshSnapshot:
+    """One proc mesh at one moment. `age_s`: seconds since it was asked for."""
+
+    uid: str
+    name: str
+    host: str
+    state: MeshStateName
+    sizes: dict[str, int]
+    actors: tuple[str, ...]
+    rows: tuple[RankRow, ...]
+    age_s: float
+
+
+def meshes() -> list[ProcMesh]:
+    """The proc meshes that this client owns and has not stopped, oldest first."""
+    return owned_meshes()
+
+
+@dataclass(frozen=True)
+class StartingMesh:
+    """A proc mesh that is not up yet; `ready` of its `procs` are, bootstrap functions included."""
+
+    uid: str
+    name: str
+    ready: int
+    procs: int
+
+
+def starting() -> list[StartingMesh]:
+    """The meshes that this client has spawned and that are not up, oldest first. Asks nobody."""
+    found: list[StartingMesh] = []
+    for mesh in owned_meshes():
+        procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
+        if procs.initialized is None or procs.initialized.done:
+            continue
+        ready = len(procs.ready if procs.bootstrapped is None else procs.bootstrapped)
+        found.append(StartingMesh(mesh.uid, mesh.name, ready, len(procs.region)))
+    return found
+
+
+def snapshot(timeout: float = 5.0) -> list[MeshSnapshot]:
+    """What every rank of every such mesh does now.
+
+    From any thread, also while another ends the session or lets go of it: there is nothing to see
+    then.
+
+    Raises:
+        TimeoutError: the host agent did not answer in `timeout` seconds.
+    """
+    found = owned_meshes()
+    running = current_session()
+    if not found or running is None:
+        return []
+    if running.lost is not None:
+        return [_lost(mesh) for mesh in found]
+    uids = [int(mesh.uid, 16) for mesh in found]
+    try:
+        states = {s.mesh: s for s in running.runtime.agent.snapshot(uids).get(timeout)}
+    except (AgentGoneError, RuntimeEnded):
+        return [] if running.is_ending else [_lost(mesh) for mesh in found]
+    return [_snapshot(m, states[int(m.uid, 16)]) for m in found if int(m.uid, 16) in states]
+
+
+def _snapshot(mesh: ProcMesh, state: MeshState) -> MeshSnapshot:
+    points = list(mesh.extent.points())
+    return MeshSnapshot(
+        uid=mesh.uid,
+        name=mesh.name,
+        host=mesh.host,
+        state=cast(MeshStateName, state.state),
+        sizes=mesh.sizes,
+        actors=mesh.actor_names,
+        rows=tuple(_row(rank, dict(points[rank.rank])) for rank in state.ranks),
+        age_s=state.age_s,
+    )
+
+
+def snapshot_of(state: MeshState) -> MeshSnapshot:
+    """A mesh of any session of this host, from what the agent of that session says of it."""
+    points = Extent(state.labels, state.sizes)
+    return MeshSnapshot(
+        uid=f"{state.mesh:x}",
+        name=state.name,
+        host=os.uname().nodename,
+        state=cast(MeshStateName, state.state),
+        sizes=dict(zip(state.labels, state.sizes, strict=True)),
+        actors=(),
+        rows=tuple(_row(r, dict(points.point_of_rank(r.rank))) for r in state.ranks),
+        age_s=state.age_s,
+    )
+
+
+def _row(rank: RankState, point: dict[str, int]) -> RankRow:
+    return RankRow(
+        rank=rank.rank,
+        point=point,
+        pid=rank.pid or None,
+        state=cast(State, rank.state),
+        actor=rank.actor or None,
+        endpoint=rank.endpoint or None,
+        since_s=rank.since_s,
+        messages=rank.messages,
+        rss_mib=rank.rss_bytes / 2**20 if rank.rss_bytes else None,
+        failure=rank.failure or None,
+        errors=rank.errors,
+        busy_s=rank.busy_s,
+        restarts=rank.restarts,
+        place=CodePlace(rank.function, rank.filename, rank.line) if rank.filename else None,
+    )
+
+
+def _lost(mesh: ProcMesh) -> MeshSnapshot:
+    points = list(mesh.extent.points())
+    rows = [
+        RankRow(i, dict(p), None, "failed", None, None, 0.0, 0, None, "the host agent is gone")
+        for i, p in enumerate(points)
+    ]
+    return MeshSnapshot(
+        mesh.uid, mesh.name, "", "failed", mesh.sizes, mesh.actor_names, tuple(rows), 0.0
+    )
+
+
+_listening = 0
+_listening_lock = threading.Lock()
+
+
+def on_output(
+    listener: Callable[[Sequence[OutputLine]], None],
+    show: Callable[[Callable[[], None]], None] | None = None,
+) -> Callable[[], None]:
+    """Call `listener` with the lines that ranks write, on the thread that receives.
+
+    A listener that hands lines to a thread of its own gives `show` too: it is called with a
+    function that it calls, on any thread, when all lines that it has got are shown. The answers of
+    the ranks that wrote them wait for that, though not for ever.
+
+    While anybody listens, lines are not copied to this program's own streams. Returns the function
+    that ends it.
+    """
+    global _listening
+    end = bus.subscribe(Output, lambda output: listener(output.lines))
+    if show is not None:
+        FRONT_ENDS.append(show)
+    with _listening_lock:
+        _listening += 1
+    ended = False
+
+    def unsubscribe() -> None:
+        nonlocal ended
+        global _listening
+        with _listening_lock:
+            if ended:
+                return
+            ended = True
+            _listening -= 1
+            if show is not None:
+                FRONT_ENDS.remove(show)
+        end()
+
+    return unsubscribe
+
+
+def anybody_listens() -> bool:
+    """Whether a front end shows what ranks write."""
+    return _listening > 0
+
+
+def number_calls(source: Callable[[], int] | None) -> None:
+    """Have every call that this program makes carry an origin, or (None) none any more.
+
+    `source` is asked on the thread that calls, and is part of each call: be quick. What ranks write
+    because of the call, also much later, has it as `OutputLine.origin`; so have calls that those
+    make in turn.
+    """
+    set_origin_source(source)
+
+
+def flush_output(timeout: float = 5.0) -> None:
+    """Return when every line that ranks wrote before their answers came has reached the listeners.
+
+    Raises:
+        TimeoutError: the host agent did not answer in `timeout` seconds.
+    """
+    running = current_session()
+    if running is None or running.lost is not None:
+        return
+    # There is nothing that it could still tell.
+    with contextlib.suppress(AgentGoneError, RuntimeEnded):
+        running.runtime.agent.flush_output().get(timeout)
+
+
+def payload_counts() -> PayloadCounts:
+    """What has become of the large payloads that this process, a client or a rank, has sent."""
+    run = runtime_or_none()
+    return NO_COUNTS if run is None else run.payloads.counts()
+
+
+Change = MeshSpawned | ProcReady | RankFailed | RankRestarting | RankPaused | MeshStopped
+_CHANGES = (MeshSpawned, ProcReady, RankFailed, RankRestarting, RankPaused, MeshStopped)
+
+
+def on_change(listener: Callable[[Change], None]) -> Callable[[], None]:
+    """Call `listener` when a mesh is spawned or ends, a proc is up, a rank fails, is restarted, or
+    is paused at a breakpoint.
+
+    On the thread that notices, often the one that receives: be quick, do not block. Returns the
+    function that ends it.
+    """
+    ends = [bus.subscribe(kind, listener) for kind in _CHANGES]
+
+    def unsubscribe() -> None:
+        for end in ends:
+            end()
+
+    return unsubscribe
+
+
+def wait_ready(mesh: ProcMesh, timeout: float | None = None) -> float:
+    """Wait until every proc of a mesh is up; the seconds that it took."""
+    started = time.monotonic()
+    mesh.initialized.get(timeout)
+    return time.monotonic() - started

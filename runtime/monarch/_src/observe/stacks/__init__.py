@@ -1,0 +1,1 @@
+"""Stacks of ranks, taken from outside by py-spy."""

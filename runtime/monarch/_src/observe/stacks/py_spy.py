@@ -1,0 +1,354 @@
+"""Looks into running ranks with py-spy, from outside: they may hold the GIL, or be stopped.
+
+Runs in: the agent (`Looks`), and a child of it, one for each look (`main`), which runs py-spy on
+the processes it is given, as many at a time as there are processors, and answers with stacks that
+are grouped already. The agent only starts it and reads its answer.
+Owns: that child. It ends by itself at the deadline (SIGALRM), and with the agent; py-spy with it.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+import monarch
+from monarch._src.observe.stacks.state import grouping
+from monarch._src.observe.stacks.state.grouping import Look
+from monarch._src.system import process_table
+from monarch._src.system.process import die_with_parent
+from monarch._src.wire.messages import MeshStacks, StacksRead
+from monarch._src.wire.msgpack_text import UNREADABLE
+
+PY_SPY = "py-spy"
+INSTALL = "pip install 'monarch-jupyter[stacks]'"
+ONE_S = 10.0  # for one process; it takes some 30 ms
+SPARE_S = 1.0  # between what is to be the end and what ends it
+MOST_AT_ONCE = 16
+_CHUNK = 1 << 20
+
+
+class Subject(msgspec.Struct, array_like=True):
+    """A rank to be looked into, and what it says itself that it does.
+
+    `otherwise` is what to say of it where no thread is in code of the user; with `pid` 0 there is
+    no need to look, and it says all.
+    """
+
+    rank: int
+    pid: int
+    doing: str
+    otherwise: str
+
+
+class Job(msgspec.Struct, array_like=True):
+    """What the child is given, for one mesh."""
+
+    mesh: int
+    name: str
+    labels: list[str]
+    sizes: list[int]
+    subjects: list[Subject]
+
+
+class Order(msgspec.Struct, array_like=True):
+    """What the child is given."""
+
+    program: str
+    jobs: list[Job]
+    full: bool
+    timeout_s: float
+
+
+class Report(msgspec.Struct, array_like=True):
+    """What it answers. `problem`: nothing could be read, and this is why."""
+
+    meshes: list[MeshStacks]
+    problem: str = ""
+
+
+def find_py_spy() -> str | None:
+    """The program: beside this interpreter, or on the path; None if it is not installed."""
+    beside = Path(sys.executable).parent / PY_SPY
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which(PY_SPY)
+
+
+# --- in the agent ---------------------------------------------------------------------------------
+
+
+@dataclass
+class _Asked:
+    peer: str
+    request: int
+    jobs: list[Job]
+    full: bool
+    timeout_s: float
+
+
+class Looks:
+    """The looks that were asked for; one is taken at a time."""
+
+    def __init__(
+        self, selector: selectors.BaseSelector, answer: Callable[[str, StacksRead], None]
+    ) -> None:
+        self._selector = selector
+        self._answer = answer
+        self._waiting: deque[_Asked] = deque()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def ask(
+        self, peer: str, request: int, jobs: list[Job], *, full: bool, timeout_s: float
+    ) -> None:
+        """Look into these; `answer` is called with what was found, or why nothing was."""
+        self._waiting.append(_Asked(peer, request, jobs, full, timeout_s))
+        if self._child is None:
+            self._next()
+
+    def _next(self) -> None:
+        while self._child is None and self._waiting:
+            asked = self._waiting.popleft()
+            program = find_py_spy()
+            if program is None:
+                problem = (
+                    f"{PY_SPY} is not installed beside {sys.executable}, which the host agent "
+                    f"runs under; {INSTALL}"
+                )
+                self._answer(asked.peer, StacksRead(asked.request, [], problem))
+                continue
+            try:
+                self._begin(asked, program)
+            except OSError as error:
+                problem = f"the process that looks could not be started: {error}"
+                self._answer(asked.peer, StacksRead(asked.request, [], problem))
+
+    def _begin(self, asked: _Asked, program: str) -> None:
+        order = Order(program, asked.jobs, asked.full, asked.timeout_s)
+        with tempfile.TemporaryFile() as file:  # a pipe could be too small, and we may not wait
+            file.write(msgspec.msgpack.encode(order))
+            file.seek(0)
+            child = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, _ROOT],
+                stdin=file,
+                stdout=subprocess.PIPE,
+                cwd="/",
+                start_new_session=True,
+            )
+        assert child.stdout is not None
+        out = child.stdout
+        os.set_blocking(out.fileno(), False)
+        said = bytearray()
+        self._child = child
+        self._selector.register(
+            out, selectors.EVENT_READ, lambda: self._read(child, out, said, asked)
+        )
+
+    def _read(
+        self, child: subprocess.Popen[bytes], out: IO[bytes], said: bytearray, asked: _Asked
+    ) -> None:
+        try:
+            while data := os.read(out.fileno(), _CHUNK):
+                said += data
+        except BlockingIOError:
+            return
+        self._selector.unregister(out)
+        out.close()
+        status = child.wait()  # it has closed its end by ending
+        self._child = None
+        try:
+            report = msgspec.msgpack.decode(bytes(said), type=Report)
+        except UNREADABLE:
+            why = f"the process that looks ended with status {status}; see agent.log"
+            if status == -signal.SIGALRM:
+                why = f"nothing was read in {asked.timeout_s:g} s"
+            report = Report([], why)
+        self._answer(asked.peer, StacksRead(asked.request, report.meshes, report.problem))
+        self._next()
+
+
+_ROOT = str(Path(monarch.__file__).parent.parent)
+_PROGRAM = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; "
+    "root = sys.argv.pop(); root in sys.path or sys.path.append(root); "
+    "from monarch._src.observe.stacks.py_spy import main; main()"
+)
+
+
+# --- in the child ---------------------------------------------------------------------------------
+
+
+class _Looking:
+    """py-spy on one rank, running."""
+
+    def __init__(self, program: str, job: Job, subject: Subject) -> None:
+        self.job = job
+        self.subject = subject
+        entry = process_table.entry(subject.pid)
+        self.stopped = entry is not None and entry.state in ("T", "t")
+        self.until = time.monotonic() + ONE_S
+        self.out = bytearray()
+        me = os.getpid()
+        # One that a signal has stopped cannot be stopped again to be read, and need not be.
+        command = [program, "dump", "--json", "--pid", str(subject.pid)]
+        self.process = subprocess.Popen(
+            [*command, "--nonblocking"] if self.stopped else command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=lambda: die_with_parent(me),  # noqa: PLW1509 - there is one thread here
+        )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.pipe = self.process.stdout
+
+    def end(self) -> str:
+        """Wait for its end; what it said on stderr."""
+        _, complaint = self.process.communicate()
+        return complaint.decode(errors="replace")
+
+
+class Taker:
+    """Takes the looks of one order."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._until = time.monotonic() + order.timeout_s
+        self._looks: dict[int, list[Look]] = {job.mesh: [] for job in order.jobs}
+        self._refusals: list[str] = []
+        self._selector = selectors.DefaultSelector()
+
+    def run(self, at_once: int) -> Report:
+        """Look into all of them, `at_once` at a time."""
+        waiting: deque[tuple[Job, Subject]] = deque()
+        for job in self._order.jobs:
+            for subject in job.subjects:
+                if subject.pid:
+                    waiting.append((job, subject))
+                else:
+                    self._looks[job.mesh].append(Look(subject.rank, subject.otherwise))
+        asked = len(waiting)
+        running: set[_Looking] = set()
+        while waiting or running:
+            late = time.monotonic() >= self._until
+            while waiting and not late and len(running) < at_once:
+                running.add(self._start(*waiting.popleft()))
+            if late:
+                for job, subject in waiting:
+                    why = f"not looked into: the {self._order.timeout_s:g} s were over"
+                    self._looks[job.mesh].append(Look(subject.rank, why))
+                waiting.clear()
+            if running:
+                self._wait(running, late=late)
+        self._selector.close()
+        if asked and len(self._refusals) == asked:
+            return Report([], refusal(self._refusals[0]))
+        return Report([
+            grouping.group(job.mesh, job.name, dict(zip(job.labels, job.sizes, strict=True)),
+                         self._looks[job.mesh])
+            for job in self._order.jobs
+        ])  # fmt: skip
+
+    def _start(self, job: Job, subject: Subject) -> _Looking:
+        looking = _Looking(self._order.program, job, subject)
+        os.set_blocking(looking.pipe.fileno(), False)
+        self._selector.register(looking.pipe, selectors.EVENT_READ, looking)
+        return looking
+
+    def _wait(self, running: set[_Looking], *, late: bool) -> None:
+        now = time.monotonic()
+        for looking in running:
+            if late or now >= looking.until:
+                looking.process.kill()  # its pipe ends, and that is seen below
+        ends = [looking.until for looking in running] + [self._until]
+        for key, _ in self._selector.select(max(0.0, min(ends) - now) if not late else None):
+            looking: _Looking = key.data
+            if data := os.read(looking.pipe.fileno(), _CHUNK):
+                looking.out += data
+                continue
+            self._selector.unregister(looking.pipe)
+            running.discard(looking)
+            self._take(looking, looking.end())
+
+    def _take(self, looking: _Looking, complaint: str) -> None:
+        subject, status = looking.subject, looking.process.returncode
+        if status == 0:
+            try:
+                threads = grouping.parse(bytes(looking.out))
+            except ValueError as error:
+                what = f"could not be read: {PY_SPY} printed what is no dump: {error}"
+                found = Look(subject.rank, what)
+            else:
+                found = grouping.look(
+                    subject.rank,
+                    threads,
+                    subject.doing,
+                    subject.otherwise,
+                    full=self._order.full,
+                )
+                if looking.stopped:
+                    found = Look(found.rank, f"stopped by a signal, {found.what}", found.threads)
+        elif status == -signal.SIGKILL:
+            found = Look(subject.rank, "could not be read in time")
+        elif (
+            entry := process_table.entry(subject.pid)
+        ) is None or entry.state in process_table.DEAD_STATES:
+            found = Look(subject.rank, "ended while it was looked into")
+        else:
+            if is_refusal(complaint):
+                self._refusals.append(complaint)
+            found = Look(subject.rank, f"could not be read: {in_short(complaint)}")
+        self._looks[looking.job.mesh].append(found)
+
+
+def is_refusal(complaint: str) -> bool:
+    """Whether the system has refused to let py-spy look."""
+    lowered = complaint.lower()
+    return any(
+        said in lowered
+        for said in ("permission denied", "operation not permitted", "requires root", "eperm")
+    )
+
+
+def refusal(complaint: str) -> str:
+    """Why this system lets nobody look, and what to do about it."""
+    if sys.platform == "darwin":
+        remedy = "macOS lets only root look into other processes: start the program with sudo"
+    else:
+        remedy = (
+            "in a container, add the capability SYS_PTRACE (docker run --cap-add SYS_PTRACE); "
+            "elsewhere `sysctl kernel.yama.ptrace_scope=1`, or run as the user who started it"
+        )
+    return f"{PY_SPY} may not look into other processes here ({in_short(complaint)}); {remedy}"
+
+
+def in_short(complaint: str) -> str:
+    """What py-spy complains of, in a line: the last cause that it names."""
+    lines = [line.strip() for line in complaint.partition("Stack backtrace")[0].splitlines()]
+    lines = [line for line in lines if line and not line.startswith("Caused by")]
+    last = lines[-1] if lines else f"{PY_SPY} gave no reason"
+    head, _, rest = last.partition(": ")
+    return rest if head.isdigit() else last
+
+
+def main() -> None:
+    """`python -c ... ROOT`: read an order from stdin, write the report to stdout."""
+    die_with_parent(os.getppid())
+    with open(0, "rb", closefd=False) as orders:
+        order = msgspec.msgpack.decode(orders.read(), type=Order)
+    # py-spy is ended at the deadline; this is for what does not end even so.
+    signal.setitimer(signal.ITIMER_REAL, order.timeout_s + SPARE_S)
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    report = Taker(order).run(min(MOST_AT_ONCE, max(2, usable or 2)))
+    with open(1, "wb", closefd=False) as answer:
+        answer.write(msgspec.msgpack.encode(report))

@@ -1,0 +1,1 @@
+"""PURE: stacks are parsed and grouped."""

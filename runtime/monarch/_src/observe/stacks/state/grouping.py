@@ -1,0 +1,234 @@
+"""What ranks are in, from what py-spy saw of their threads: parsed, cut, grouped, worded. No I/O.
+
+A thread's stack has the user's program in its middle. Around it is what runs it (the interpreter's
+start, `threading`, the runtime) and, inside, the runtime again where it waits for an answer, or the
+standard library where it waits for a lock. Of this only the middle tells ranks apart, so only that
+is kept and compared; a thread without a middle is left out, and so is a rank's IO thread.
+
+Frames are outermost first, as in a traceback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from monarch._src.failures.report import at_text
+from monarch._src.shape import Extent
+from monarch._src.wire.messages import MeshStacks, StackFrame, StackGroup, ThreadStack
+
+MAIN = "MainThread"
+IO_THREADS = "monarch-"
+MOST_FRAMES = 100  # of a deep recursion, as many of each end as make this
+MOST_PLACES = 12
+
+
+class _Frame(msgspec.Struct):
+    name: str
+    filename: str
+    line: int
+
+
+class _Thread(msgspec.Struct):
+    frames: list[_Frame]
+    thread_name: str | None = None
+    os_thread_id: int | None = None
+
+
+_decoder = msgspec.json.Decoder(list[_Thread])
+
+
+# Whose code a file is, by where it lies, since ranks may run under other interpreters than ours.
+_RUNTIME = ("/monarch/_src/", "/monarch_jupyter/")
+_LIBRARY = re.compile(r"/lib(?:64)?/python3[.\d]*t?/")
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_START = ("<frozen ", "<string>")
+
+
+def is_runtime(frame: StackFrame) -> bool:
+    """Whether this is the runtime, or the notebook's machinery on a rank."""
+    return any(part in frame.filename for part in _RUNTIME)
+
+
+def is_library(frame: StackFrame) -> bool:
+    """Whether this is the standard library, or how Python itself begins."""
+    name = frame.filename
+    if name.startswith(_START):
+        return True
+    return _LIBRARY.search(name) is not None and not any(part in name for part in _PACKAGES)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one rank was found in."""
+
+    rank: int
+    what: str
+    threads: tuple[ThreadStack, ...] = ()
+
+
+def parse(dump: bytes) -> list[ThreadStack]:
+    """The threads in what `py-spy dump --json` prints, the main one first.
+
+    Raises:
+        ValueError: it is not that.
+    """
+    found: list[tuple[int, ThreadStack]] = []
+    for thread in _decoder.decode(dump):
+        frames = tuple(StackFrame(f.name, f.filename, f.line) for f in reversed(thread.frames))
+        name = thread.thread_name or f"thread {thread.os_thread_id or '?'}"
+        if name.startswith(IO_THREADS):  # its rest names the rank, and would tell all apart
+            name = name.partition("-")[0] + "-" + name.split("-")[1]
+        place = 0 if name == MAIN else thread.os_thread_id or 1
+        found.append((place, ThreadStack("" if name == MAIN else name, False, frames)))
+    return [thread for _, thread in sorted(found, key=lambda pair: pair[0])]
+
+
+def of_user(threads: Iterable[ThreadStack]) -> list[ThreadStack]:
+    """The user's part of each thread; threads that have none are left out."""
+    kept = (_of_user(thread) for thread in threads)
+    return [thread for thread in kept if thread is not None]
+
+
+def _of_user(thread: ThreadStack) -> ThreadStack | None:
+    if thread.name.startswith(IO_THREADS):
+        return None
+    around = [is_runtime(frame) or is_library(frame) for frame in thread.frames]
+    if all(around):
+        return None
+    first = around.index(False)
+    last = len(around) - around[::-1].index(False)
+    inner = thread.frames[last:]
+    entered = next((at for at, frame in enumerate(inner) if is_runtime(frame)), None)
+    end = len(thread.frames) if entered is None else last + entered
+    frames = tuple(f for f in thread.frames[first:end] if not is_runtime(f))
+    return ThreadStack(thread.name, entered is not None, frames)
+
+
+def bounded(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
+    """The same, of a deep recursion only both ends."""
+    half = MOST_FRAMES // 2
+    found: list[ThreadStack] = []
+    for thread in threads:
+        frames = thread.frames
+        if len(frames) > MOST_FRAMES:
+            gap = StackFrame(f"... {len(frames) - 2 * half} more frames ...", "", 0)
+            frames = (*frames[:half], gap, *frames[-half:])
+        found.append(ThreadStack(thread.name, thread.waits, frames))
+    return tuple(found)
+
+
+def look(
+    rank: int, threads: Sequence[ThreadStack], doing: str, otherwise: str, *, full: bool
+) -> Look:
+    """What a rank is in. `doing`: the endpoint that it says it runs, if any; `otherwise`: what to
+    say where no thread is in code of the user.
+    """
+    own = of_user(threads)
+    # The thread that runs what the rank says it runs, if it can be told; else the first.
+    inside = next((t for t in own if doing and _runs(t, doing)), own[0] if own else None)
+    if inside is not None:
+        what = f"in {_innermost(inside)}"
+        if inside.waits:
+            what += ", waiting for an answer"
+    else:
+        what = otherwise
+    return Look(rank, what, bounded(threads if full else own))
+
+
+def _runs(thread: ThreadStack, doing: str) -> bool:
+    endpoint = doing.rpartition(".")[2]
+    return any(frame.name.rpartition(".")[2] == endpoint for frame in thread.frames)
+
+
+def _innermost(thread: ThreadStack) -> str:
+    own = [frame for frame in thread.frames if not is_library(frame)]
+    name = own[-1].name
+    if name == "<module>":
+        return f"{own[-1].filename.rpartition('/')[2]}, line {own[-1].line}"
+    return name
+
+
+def group(mesh: int, name: str, sizes: Mapping[str, int], looks: Iterable[Look]) -> MeshStacks:
+    """Ranks of one mesh that are in the same, together; the most ranks first."""
+    groups: dict[tuple[str, tuple[ThreadStack, ...]], StackGroup] = {}
+    for one in sorted(looks, key=lambda one: one.rank):
+        key = (one.what, one.threads)
+        groups.setdefault(key, StackGroup(one.what, one.threads, [])).ranks.append(one.rank)
+    found = sorted(groups.values(), key=lambda g: -len(g.ranks))
+    return MeshStacks(mesh, name, list(sizes), list(sizes.values()), found)
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def headline(mesh: MeshStacks) -> str:
+    """`62 in all_reduce, 2 in DataLoader.__next__: gpus=3, gpus=17`: the odd ones are named."""
+    tally: dict[str, list[int]] = {}
+    for group_ in mesh.groups:
+        tally.setdefault(group_.what, []).extend(group_.ranks)
+    ranked = sorted(tally.items(), key=lambda item: -len(item[1]))
+    if not ranked:
+        return "no ranks"
+    said = [f"{len(ranked[0][1])} {ranked[0][0]}"]
+    odd = [f"{len(ranks)} {what}: {places(mesh, ranks)}" for what, ranks in ranked[1:]]
+    return ", ".join([*said, "; ".join(odd)] if odd else said)
+
+
+class _Sized(Protocol):
+    name: str
+    labels: list[str]
+    sizes: list[int]
+
+
+def places(mesh: _Sized, ranks: Sequence[int]) -> str:
+    """`gpus=3, gpus=17`, runs of neighbours as `gpus=4..6`; bounded."""
+    if not mesh.labels:
+        return mesh.name
+    extent = Extent(mesh.labels, mesh.sizes)
+    if len(mesh.labels) > 1:
+        shown = [at_text(dict(extent.point_of_rank(rank))) for rank in sorted(ranks)]
+    else:
+        runs: list[tuple[int, int]] = []
+        for at in sorted(ranks):
+            if runs and runs[-1][1] == at - 1:
+                runs[-1] = (runs[-1][0], at)
+            else:
+                runs.append((at, at))
+        dim = mesh.labels[0]
+        shown = [f"{dim}={a}" if a == b else f"{dim}={a}..{b}" for a, b in runs]
+    more = len(shown) - MOST_PLACES
+    return ", ".join(shown[:MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
+
+
+def text(mesh: MeshStacks) -> str:
+    """The headline, then each group with the stacks that its ranks share."""
+    count = sum(len(g.ranks) for g in mesh.groups)
+    lines = [f"{mesh.name}, {count} rank{'s' * (count != 1)}: {headline(mesh)}"]
+    for group_ in mesh.groups:
+        if not group_.threads:
+            continue
+        lines += ["", f"{len(group_.ranks)} {group_.what}: {places(mesh, group_.ranks)}"]
+        for thread in group_.threads:
+            lines += [f"  {line}" for line in thread_lines(thread)]
+    return "\n".join(lines)
+
+
+def thread_lines(thread: ThreadStack) -> list[str]:
+    """A thread as in a traceback; its name first, unless it is the main one."""
+    lines = [f"thread {thread.name}"] if thread.name else []
+    lines += [frame_line(frame) for frame in thread.frames]
+    if thread.waits:
+        lines.append("waits for an answer")
+    return lines
+
+
+def frame_line(frame: StackFrame) -> str:
+    """`File "train.py", line 7, in Trainer.step`."""
+    if not frame.filename:
+        return frame.name
+    return f'File "{frame.filename}", line {frame.line}, in {frame.name}'

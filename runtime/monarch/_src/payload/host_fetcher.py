@@ -1,0 +1,280 @@
+"""Fetches large payloads from other hosts, once for all of their receivers on this one.
+
+Runs in: the gateway of a host, on the thread that handles what its links bring: the client, the
+agent of a worker. Owns: segments in which what was fetched is lent to processes of this host, and
+in the client lies for itself.
+A payload is asked for in pieces, of whoever has sent it, over the link by which its message came:
+they are encrypted as that is, and pass where that does. What is asked for when, and what waits
+meanwhile, `payload.state.fetches` says. A piece is written to its place in the segment as it comes.
+Where no segment can be had the parts are put together in memory, and go by the socket.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import msgspec
+
+from monarch._src.net.hosts.gateway import Gateway
+from monarch._src.net.node import Node
+from monarch._src.payload.cleanup_thread import Tidying
+from monarch._src.payload.host_server import send_copied
+from monarch._src.payload.sender import HEADER, InOwnSegment, Lender, ReceiversOf
+from monarch._src.payload.state.fetches import Ask, Fetching, Lane
+from monarch._src.wire.frames import (
+    Buffer,
+    FrameError,
+    Payload,
+    decode,
+    encode,
+    lent_in,
+    with_parts,
+)
+from monarch._src.wire.ids import AGENT, agent_at
+from monarch._src.wire.messages import (
+    AskPart,
+    AskPayload,
+    Cast,
+    CastTree,
+    PayloadPart,
+    PayloadSent,
+    PayloadTaken,
+)
+from monarch._src.wire.segment_refs import InSegment
+
+log = logging.getLogger("monarch.data")
+# What is about payloads themselves waits for none.
+_AT_ONCE = (AskPart, AskPayload, PayloadPart, PayloadSent, PayloadTaken)
+
+
+class _InMemory:
+    """What stands for a segment where there is none."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.parts = [bytearray(size) for size in sizes]
+
+    def put(self, part: int, at: int, data: Buffer) -> None:
+        self.parts[part][at : at + len(data)] = data
+
+
+class _Coming(msgspec.Struct, eq=False):
+    """A message. `lent`: where its sender has the rest of it; `here`: where it is put."""
+
+    lane: Lane
+    frames: Sequence[Buffer]
+    lent: InSegment | None = None
+    here: InOwnSegment | _InMemory | None = None
+
+
+class Segments:
+    """Those of a gateway that sends no payloads of its own: an agent. Made when first needed.
+
+    A thread looks after them while there are any, as in every process that has some.
+    """
+
+    def __init__(self, receivers_of: ReceiversOf) -> None:
+        self._receivers_of = receivers_of
+        self._lender: Lender | None = None
+        self._tidying: Tidying | None = None
+
+    def to_lend(self) -> Lender:
+        """All of them, which are looked after from now on."""
+        if self._lender is None:
+            self._lender = Lender(self._receivers_of)
+            self._tidying = Tidying((self._lender.tidy,))
+        assert self._tidying is not None
+        self._tidying.want()
+        return self._lender
+
+    def gone(self, node: str) -> None:
+        """That node gives nothing back any more."""
+        if self._lender is not None:
+            self._lender.node_gone(node)
+
+    def taken(self, message: PayloadTaken) -> None:
+        """Another host has got what was sent there."""
+        if self._lender is not None:
+            self._lender.served.taken(message.key, message.word)
+
+    def close(self) -> None:
+        """Free them."""
+        if self._lender is not None and self._tidying is not None:
+            self._tidying.close()
+            self._lender.close()
+
+
+class Fetcher:
+    """See the module's text."""
+
+    def __init__(
+        self, node: Node, gateway: Gateway, to_lend: Callable[[], Lender],
+        watch: Callable[[str, str], None] = lambda _site, _sender: None,
+    ) -> None:  # fmt: skip
+        """Args:
+        to_lend: gives the segments of this process, and sees that they are looked after.
+        watch: called with a site and a node there, of whose end `ended` is to be told.
+        """
+        self._node = node
+        self._gateway = gateway
+        self._to_lend = to_lend
+        self._watch = watch
+        self._fetching: Fetching[_Coming] = Fetching()
+        self._coming: dict[int, _Coming] = {}  # what is being fetched
+        self._numbers: dict[tuple[str, int, int], int] = {}  # by sender, its key and its number
+        self._watched: set[tuple[str, str]] = set()
+        self._unable: set[str] = set()  # nodes of this host that can map no segment of ours
+        self.fetched_bytes = 0
+        gateway.passes = self._passes
+
+    # --- what links bring -------------------------------------------------------------------------
+
+    def _passes(self, sender: str, origin: str, to: str, frames: Sequence[Buffer]) -> bool:
+        """See `Gateway.passes`."""
+        lane = origin, sender, to
+        lent = lent_in(frames)
+        if lent is None:
+            if self._fetching.passes(lane) or self._is_at_once(to, frames):
+                return True
+            self._fetching.came(lane, _Coming(lane, frames))
+            return False
+        if not lent.is_sound(HEADER):
+            raise FrameError(f"{sender} of {origin} has lent what is no segment")
+        self._want(_Coming(lane, frames, lent), lent)
+        return False
+
+    def _is_at_once(self, to: str, frames: Sequence[Buffer]) -> bool:
+        # Of what is for other nodes none is asked of a gateway, nor comes from one.
+        return to == self._node.name and isinstance(decode(frames)[0], _AT_ONCE)
+
+    def _want(self, coming: _Coming, lent: InSegment) -> None:
+        lane = coming.lane
+        sizes = [size for _, size in lent.spans]
+        coming.here = self._to_lend().reserve(
+            sizes, body=lent.body, readonly=lent.readonly, sole=lent.sole
+        ) or _InMemory(sizes)
+        number, asks = self._fetching.wanted(lane, coming, sizes)
+        self._coming[number] = coming
+        self._numbers[_named(lane), lent.key, lent.word] = number
+        if lane[:2] not in self._watched:
+            self._watched.add(lane[:2])
+            self._watch(*lane[:2])
+        self._ask(asks)
+
+    def _ask(self, asks: Sequence[Ask]) -> None:
+        for ask in asks:
+            coming = self._coming.get(ask.fetch)
+            if coming is None or coming.lent is None:
+                continue  # the one before it could not be said: its sender is out of reach
+            lent = coming.lent
+            wanted = AskPart(lent.number, lent.key, lent.word, ask.part, ask.at, ask.size)
+            if not self._say(coming.lane, wanted):
+                self._drop([ask.fetch])
+
+    def _say(self, lane: Lane, message: AskPart | PayloadTaken) -> bool:
+        """Tell the sender of a payload something; False if it is out of reach."""
+        (site, sender, _), own = lane, self._node
+        return self._gateway.pass_on(own.name, own.site, sender, site, encode(message))
+
+    def on_part(self, peer: str, message: PayloadPart, payload: Payload) -> None:
+        """A piece of a payload came."""
+        number = self._numbers.get((peer, message.key, message.word))
+        if number is None:
+            return  # of one that is not wanted any more
+        coming = self._coming[number]
+        assert coming.here is not None
+        if not payload.buffers:
+            log.debug("a payload of %s is gone", peer)
+            self._drop([number])
+            return
+        (piece,) = cast("tuple[Buffer]", tuple(payload.buffers))
+        try:
+            asks, is_here = self._fetching.piece_came(number, message.part, message.at, len(piece))
+            coming.here.put(message.part, message.at, piece)
+        except (OSError, ValueError) as error:
+            log.warning("a payload of %s is lost on its way: %s", peer, error)
+            self._drop([number])
+            return
+        self.fetched_bytes += len(piece)
+        self._ask(asks)
+        if is_here:
+            self._finish(number)
+
+    # --- what is here -----------------------------------------------------------------------------
+
+    def _finish(self, number: int) -> None:
+        """All of a payload is here: tell its sender, and hand on what may be."""
+        lane = self._forget(number)
+        if lane is not None:
+            self._release(lane)
+
+    def _drop(self, numbers: Sequence[int]) -> None:
+        """These payloads cannot be had."""
+        for number in numbers:
+            asks = self._fetching.is_lost(number)
+            lane = self._forget(number)
+            if lane is not None:
+                log.warning("a message of %s to %s is lost: its payload is gone", *lane[1:])
+                self._release(lane)
+                self._ask(asks)
+
+    def _forget(self, number: int) -> Lane | None:
+        coming = self._coming.pop(number, None)
+        if coming is None or coming.lent is None:
+            return None
+        lent = coming.lent
+        del self._numbers[_named(coming.lane), lent.key, lent.word]
+        self._say(coming.lane, PayloadTaken(lent.number, lent.key, lent.word))
+        return coming.lane
+
+    def _release(self, lane: Lane) -> None:
+        for coming in self._fetching.released(lane):
+            try:
+                self._hand_in(coming)
+            except Exception:  # of one message; the next has its turn
+                log.exception("handing on what came from %s failed", lane[1])
+
+    def _hand_in(self, coming: _Coming) -> None:
+        site, sender, to = coming.lane
+        here, frames = coming.here, coming.frames
+        if isinstance(here, InOwnSegment):
+            if to == self._node.name:
+                message, payload = decode([bytes(frames[0])])
+                # It is passed on to those of its receivers who live.
+                if isinstance(message, (Cast, CastTree)):
+                    whole = Payload(payload.body, (here,))
+                    self._node.deliver_from_afar(sender, site, message, whole)
+                    return
+            lent = None if to in self._unable else here.lend_to(to)
+            frames = with_parts(frames, here.parts() if lent is None else lent)
+            self._to_lend()
+        elif here is not None:
+            frames = with_parts(frames, here.parts)
+        self._gateway.hand_in(sender, site, to, list(frames))
+
+    def on_ask(self, peer: str, message: AskPayload, _payload: Payload) -> None:
+        """A process of this host cannot map what it was lent."""
+        if message.lasting:
+            self._unable.add(peer)
+        send_copied(self._node, self._to_lend(), peer, message)
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def forgotten(self, node: str) -> None:
+        """That node of this host is gone."""
+        self._unable.discard(node)
+
+    def ended(self, site: str, sender: str | None = None) -> None:
+        """That node sends nothing any more, or none of that site does."""
+        self._watched = {
+            one for one in self._watched if one[0] != site or sender not in (None, one[1])
+        }
+        for number in self._fetching.sender_ended(site, sender):
+            self._drop([number])
+
+
+def _named(lane: Lane) -> str:
+    """What the sender is called on this host."""
+    site, sender, _ = lane
+    return agent_at(site) if sender == AGENT else sender

@@ -1,0 +1,34 @@
+"""Answers those who cannot map a segment of this process: neighbours, and gateways of other hosts.
+
+Runs in: any process that sends large payloads, on the thread that receives.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from monarch._src.net.node import Node
+from monarch._src.payload.outgoing import Served
+from monarch._src.payload.sender import Lender
+from monarch._src.wire.frames import NO_PAYLOAD, Payload
+from monarch._src.wire.messages import AskPart, AskPayload, PayloadPart, PayloadSent
+
+
+def send_copied(node: Node, lender: Lender | None, peer: str, asked: AskPayload) -> None:
+    """Send somebody who cannot map what he was lent a copy of it, or say that it is gone."""
+    lent = asked.lent
+
+    def work() -> None:
+        parts = None if lender is None else lender.copied_for(lent, asked.word)
+        sent = PayloadSent(lent.number, lent.key, asked.word)
+        node.send(peer, sent, NO_PAYLOAD if parts is None else parts)
+
+    # To copy it may take longer than a handler may.
+    threading.Thread(target=work, name="monarch-segments", daemon=True).start()
+
+
+def send_piece(node: Node, served: Served, peer: str, asked: AskPart) -> None:
+    """Send the gateway of another host a piece of a payload, without a copy."""
+    piece = served.piece(asked.key, asked.word, asked.part, asked.at, asked.size)
+    sent = PayloadPart(asked.number, asked.key, asked.word, asked.part, asked.at)
+    node.send(peer, sent, NO_PAYLOAD if piece is None else Payload(b"", [piece]))

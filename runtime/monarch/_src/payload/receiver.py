@@ -1,0 +1,163 @@
+"""The receiver's side of payloads in segments: maps them, and says when it needs them no more.
+
+Runs in: any process, from the first large payload that comes to it on; on the thread that receives
+and, as views end, on any. Owns: mappings of other processes' segments. One stays for a while after
+its last use, since the sender's next message will be in the same segment, and then costs nothing.
+What came is the receiver's own, to be written to. Where nobody else gets it, that is the segment
+itself; where others do, a mapping whose pages are copied as they are written to (MAP_PRIVATE).
+Invariants: a loan is given back once, when the last view of it is gone, by a store into the header
+of the segment; one that a fork of this process may see is never used again. Finalizers do no more
+than that store, and unmap.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+from monarch._src.payload import parallel_copy
+from monarch._src.payload.sender import FIRST_WORD, HEADER, Mapped, array_type, host_number
+from monarch._src.payload.state.leases import RETURNED, SPOILED, TAKEN
+from monarch._src.system import shared_memory
+from monarch._src.system.finalize import at_last
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.raw_memory import copy_with
+from monarch._src.wire.segment_refs import Borrowed, InSegment
+
+KEPT_S = 2.0  # for how long a mapping waits for the next message
+# Where stores of one processor are seen by others in their order, the store that gives back is seen
+# behind those to the segment. Elsewhere nobody writes to a segment but its owner.
+_IN_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")
+_forks = 0
+
+
+def _forking() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(before=_forking)
+copy_with(parallel_copy.copy)  # what is made of large payloads is large
+
+
+class Unreachable(OSError):
+    """A segment cannot be mapped here. `lasting`: and no other of that process can."""
+
+    def __init__(self, why: str, *, lasting: bool) -> None:
+        super().__init__(why)
+        self.lasting = lasting
+
+
+class _Window:
+    """All of somebody's segment, mapped."""
+
+    def __init__(self, lent: InSegment) -> None:
+        self.mapped = _mapped(lent, private=False)
+        self.words = self.mapped.over()[:HEADER].cast("I")
+        self.used = time.monotonic()
+
+
+def _mapped(lent: InSegment, *, private: bool) -> Mapped:
+    try:
+        fd = shared_memory.open_of(lent.pid, lent.fd, writable=True)
+    except OSError as error:
+        raise Unreachable(f"process {lent.pid}: {error.strerror}", lasting=True) from error
+    try:
+        if os.fstat(fd).st_ino != lent.file or not shared_memory.is_sealed(fd, lent.capacity):
+            raise Unreachable(f"descriptor {lent.fd} of process {lent.pid} is no segment of a "
+                              "payload", lasting=True)  # fmt: skip
+        if private:
+            address = shared_memory.map_private(fd, lent.capacity)
+        else:
+            address = shared_memory.map_shared(fd, lent.capacity, writable=True)
+        mapped = Mapped(address, lent.capacity)
+    except Unreachable:
+        raise
+    except OSError as error:
+        raise Unreachable(str(error), lasting=False) from error
+    finally:
+        os.close(fd)
+    if bytes(mapped.over()[:8]) != lent.key.to_bytes(8, "little"):
+        raise Unreachable(f"process {lent.pid} has another segment by now", lasting=True)
+    return mapped
+
+
+def _loan(window: _Window, word: int, mapped: Mapped) -> object:
+    """What goes with the last view of what came, and says so. Keeps the window, and `mapped`."""
+    words, index, forks, pid = window.words, FIRST_WORD + word, _forks, os.getpid()
+    words[index] = TAKEN
+
+    def give_back(_mapped: Mapped = mapped, getpid: Callable[[], int] = os.getpid) -> None:
+        if getpid() == pid:
+            words[index] = RETURNED if forks == _forks else SPOILED
+
+    return at_last(give_back)
+
+
+class FromSegment(Borrowed):
+    """See `Borrowed`."""
+
+    __slots__ = ("_lent", "_root")
+
+    def __init__(self, lent: InSegment, root: memoryview) -> None:
+        self._lent = lent
+        self._root = root
+
+    def __len__(self) -> int:
+        return len(self._lent)
+
+    def carried(self, payload: Payload) -> Payload:
+        """See `Borrowed`."""
+        lent, root = self._lent, self._root
+        parts = [root[at : at + length] for at, length in lent.spans]
+        return Payload(parts[0], parts[1:]) if lent.body else Payload(payload.body, parts)
+
+
+class Borrower:
+    """All segments that this process has been lent."""
+
+    def __init__(self) -> None:
+        self._windows: dict[tuple[int, int, int], _Window] = {}
+        self.count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._windows)
+
+    def borrow(self, lent: InSegment, position: int) -> FromSegment:
+        """Map what came with a message; `position`: the receiver's place among those of a cast.
+
+        Raises:
+            Unreachable: it cannot be mapped.
+        """
+        if lent.host != host_number():
+            raise Unreachable("the sender is on another host", lasting=True)
+        if not lent.is_sound(HEADER) or not 0 <= lent.word + position < HEADER // 4 - FIRST_WORD:
+            raise Unreachable(f"process {lent.pid} has lent what is no segment", lasting=True)
+        key = (lent.pid, lent.key, lent.capacity)
+        window = self._windows.get(key)
+        if window is None:
+            window = self._windows[key] = _Window(lent)
+        window.used = time.monotonic()
+        if lent.readonly or (lent.sole and _IN_ORDER):
+            mapped = window.mapped
+        else:
+            mapped = _mapped(lent, private=True)
+        root: Any = array_type(lent.capacity).from_address(mapped.address)
+        root.loan = _loan(window, lent.word + position, mapped)
+        self.count += 1
+        view = memoryview(root).cast("B")
+        return FromSegment(lent, view.toreadonly() if lent.readonly else view)
+
+    def tidy(self, now: float) -> bool:
+        """Unmap what was not used for a while; False if nothing is left. On any thread."""
+        for key, window in list(self._windows.items()):
+            if window.used + KEPT_S <= now:
+                self._windows.pop(key, None)
+        return bool(self._windows)
+
+    def close(self) -> None:
+        """Map nothing any more; what is referred to stays. Also in a fork of this process."""
+        self._windows.clear()

@@ -1,0 +1,1 @@
+"""PURE: segment leases and outstanding fetches."""

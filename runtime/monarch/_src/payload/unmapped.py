@@ -1,0 +1,76 @@
+"""Large parts of a payload for other hosts alone, served from where they are.
+
+Runs in: any process that sends large payloads, on the thread that sends; dropped on any. Owns:
+nothing but references to the parts.
+Invariants: nobody changes the parts, so no copy of them is made. No process of this host is lent
+them, since they lie in no segment; one that is sent the message all the same gets them with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from secrets import randbits
+
+from monarch._src.payload.outgoing import Served
+from monarch._src.payload.sender import HEADER, aligned, host_number, parts_of
+from monarch._src.wire.frames import Buffer, Payload
+from monarch._src.wire.messages import Message
+from monarch._src.wire.segment_refs import InSegment, Placed, Span
+
+
+def in_place(served: Served, payload: Payload, *, sole: bool) -> Payload:
+    """The same payload, ready to be sent to other hosts. `sole`: once, to one process."""
+    parts, body, readonly = parts_of(payload)
+    placed = InPlace(served, parts, body=body, readonly=readonly, sole=sole)
+    return Payload(b"" if body else payload.body, (placed,))
+
+
+class InPlace(Placed):
+    """See the module's text. What is said of a segment is made up: only sizes are looked at."""
+
+    __slots__ = ("_body", "_key", "_parts", "_readonly", "_served", "_sole", "_spans")
+
+    def __init__(
+        self, served: Served, parts: Sequence[Buffer], *, body: bool, readonly: bool, sole: bool
+    ) -> None:
+        self._served = served
+        self._parts = [memoryview(part).toreadonly() for part in parts]
+        self._body = body
+        self._readonly = readonly
+        self._sole = sole
+        self._key = randbits(62)
+        spans: list[Span] = []
+        at = HEADER
+        for part in self._parts:
+            spans.append((at, len(part)))
+            at += aligned(len(part))
+        self._spans = tuple(spans)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def lend(self, node: str, message: Message) -> InSegment | None:
+        """See `Placed`."""
+        return None
+
+    def unsent(self, lent: InSegment, node: str, message: Message) -> None:
+        """See `Placed`. Nothing was lent."""
+
+    def serve(self, node: str, site: str) -> InSegment:
+        """See `Placed`."""
+        number = self._served.add(node, site, self._key, self._parts)
+        at, size = self._spans[-1]
+        return InSegment(
+            host_number(), os.getpid(), 0, 0, self._key, 0, at + aligned(size), number,
+            self._sole, self._readonly, self._body, self._spans,
+        )  # fmt: skip
+
+    def unserve(self, lent: InSegment) -> None:
+        """See `Placed`."""
+        self._served.taken(lent.key, lent.word)
+
+    def carried(self, payload: Payload) -> Payload:
+        """See `Placed`."""
+        views = self._parts
+        return Payload(views[0], views[1:]) if self._body else Payload(payload.body, views)

@@ -1,0 +1,1 @@
+"""Main programs of processes. They assemble the other packages, and no package imports them."""

@@ -1,0 +1,113 @@
+"""One submitted batch on its way, and the error that its user gets.
+
+Runs in: the thread that wants it makes it; one of the pool, or the same, moves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from monarch._src.errors import (
+    RDMAError,
+    RDMAHandleError,
+    RDMAOwnerLostError,
+    RDMATimeoutError,
+    RDMAUnavailableError,
+)
+from monarch._src.rdma.cuda.driver import GpuError
+from monarch._src.rdma.cuda.stream_sync import QUEUED_FAILED, queued_by, wait_for
+from monarch._src.rdma.handle import Handle
+from monarch._src.rdma.memory import Queued
+from monarch._src.rdma.peer_transports import NoWay
+from monarch._src.rdma.transfer import Lane, Op, Way
+from monarch._src.rdma.transports.base import Gone, Stale, TooLate, Unable
+
+# Moves the ops of a lane until a deadline; the list gets the names of the transports tried.
+Move: TypeAlias = "Callable[[Lane, Handle, float, list[str]], None]"
+
+
+class Job:
+    """One batch on its way."""
+
+    def __init__(
+        self, move: Move, ops: Sequence[Op], deadline: float, timeout_s: float,
+        progress: Callable[[int], None] | None = None, keep: object = None,
+    ) -> None:  # fmt: skip
+        """`keep`: what is not to go while this is there.
+
+        In the thread that wants it: what that has queued on a GPU is done before."""
+        self._move = move
+        self._keep = keep
+        self._progress = progress
+        self._ops = ops
+        self._deadline = deadline
+        self._timeout_s = timeout_s
+        self._used: list[str] = []
+        self._queued: set[Queued] = set()
+        self._failed: GpuError | TooLate | None = None
+        try:
+            self._queued = queued_by(ops, deadline)
+        except (GpuError, TooLate) as error:
+            self._failed = error
+
+    def moved(self) -> BaseException | None:
+        """Move it; what went wrong, if anything."""
+        groups: dict[tuple[bytes, Way, bool, bool], list[Op]] = {}
+        for op in self._ops:
+            key = op.handle.owner.incarnation, op.way, op.handle.shared, op.handle.gpu
+            groups.setdefault(key, []).append(op)
+        lanes = [(Lane(key[1], ops, self._progress), ops) for key, ops in groups.items()]
+        try:
+            if self._failed is not None:
+                raise self._failed
+            wait_for(self._queued, self._deadline)
+        except TooLate as error:
+            op = self._ops[0]
+            return self._told(error, op.way, op.handle, 0)
+        except GpuError as error:
+            op = self._ops[0]
+            return self._told(Unable(f"{QUEUED_FAILED}: {error}"), op.way, op.handle, 0)
+        for lane, ops in lanes:
+            handle = ops[0].handle
+            try:
+                self._move(lane, handle, self._deadline, self._used)
+            except Exception as error:
+                done = sum(lane.done for lane, _ in lanes)
+                return self._told(error, lane.way, handle, done)
+        return None
+
+    def _told(self, error: Exception, way: Way, handle: Handle, done: int) -> Exception:
+        """The error for the user."""
+        kind: type[RDMAError]
+        match error:
+            case Stale():
+                handle = error.handle
+                kind, reason = RDMAHandleError, _STALE_TEXT
+            case Gone():
+                kind, reason = RDMAOwnerLostError, str(error)
+            case TooLate():
+                why = f": {error}" if str(error) else ""
+                kind, reason = RDMATimeoutError, f"not done within {self._timeout_s:g} s{why}"
+            case NoWay():
+                kind, reason = RDMAUnavailableError, f"no transport leads there: {error}"
+            case Unable():
+                kind, reason = RDMAUnavailableError, str(error)
+            case _:
+                return error  # a warning that the user's filter makes an error, or our mistake
+        total = sum(op.size for op in self._ops)
+        transport = self._used[-1] if self._used else None
+        many = f" ({len(self._ops)} in one batch)" if len(self._ops) > 1 else ""
+        over = f" over {transport}" if transport else ""
+        toward = "from" if way == "read" else "to"
+        message = (
+            f"a {way} of {total:,} bytes{many} {toward} {handle.text} failed{over}: {reason}; "
+            f"{done:,} bytes were done"
+        )
+        return kind(message, handle.text, handle.actor_id, total, done, transport)
+
+
+_STALE_TEXT = (
+    "it was dropped, or its memory was freed, or the handle is not one of that process. Keep the "
+    "tensor or array, or the RDMABuffer itself, where it was made, for as long as others use it"
+)

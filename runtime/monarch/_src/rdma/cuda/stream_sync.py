@@ -1,0 +1,56 @@
+"""What the program has queued on streams of its own is waited for before its memory is moved.
+
+The streams are those of the thread that wants a transfer, at that moment; the wait is in the thread
+that moves, so that an event loop is not held up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+
+from monarch._src.rdma.cuda.driver import PER_THREAD_STREAM
+from monarch._src.rdma.cuda.gpu import gpu
+from monarch._src.rdma.memory import Memory, Queued
+from monarch._src.rdma.transfer import Op
+from monarch._src.rdma.transports.base import TooLate
+
+QUEUED_FAILED = "what the program has queued on a GPU of this process has failed"
+_SHORTEST_S, _LONGEST_S = 2e-5, 1e-3  # between looks; the driver has no wait with a limit
+
+
+def queued_by(ops: Sequence[Op], deadline: float | None = None) -> set[Queued]:
+    """What is to be waited for, said in the thread that wants those transfers.
+
+    Raises what `wait_for` raises.
+    """
+    found = {op.local.queued() for op in ops if op.local.queued is not None}
+    waits = {queued for queued in found if queued is not None}
+    of_this_thread = {queued for queued in waits if queued.stream == PER_THREAD_STREAM}
+    wait_for(of_this_thread, deadline)  # its number means another one elsewhere
+    return waits - of_this_thread
+
+
+def wait_for(waits: Collection[Queued], deadline: float | None = None) -> None:
+    """Until it is done. Raises CudaError, and TooLate at the deadline."""
+    for queued in waits:
+        if deadline is not None:
+            _wait_until_idle(queued, deadline)
+        gpu().synchronize(queued.ordinal, queued.stream)
+
+
+def _wait_until_idle(queued: Queued, deadline: float) -> None:
+    began = time.monotonic()
+    while not gpu().is_idle(queued.ordinal, queued.stream):
+        now = time.monotonic()
+        if now >= deadline:
+            raise TooLate("what the program has queued on a GPU of this process was not done")
+        pause = min(max((now - began) / 8, _SHORTEST_S), _LONGEST_S)
+        time.sleep(min(pause, deadline - now))
+
+
+def settle(memory: Memory) -> None:
+    """All that this thread has queued for that memory is done. Raises CudaError."""
+    queued = None if memory.queued is None else memory.queued()
+    if queued is not None:
+        wait_for((queued,))

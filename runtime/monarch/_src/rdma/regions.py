@@ -1,0 +1,334 @@
+"""What this process has registered: who may reach which of its bytes, and until when.
+
+Runs in: any process that makes an RDMABuffer. The end of a tensor's storage may come on any thread,
+at any moment.
+Owns: the table of keys that peers read (`keys`), the block that they probe, a strong reference to
+memory whose end Python does not tell.
+Invariants: a slot is retired before its memory can be freed; after `drop` has returned nobody
+writes to the memory any more; nothing is copied.
+
+torch and numpy clear weak references to a storage or an array before they free its memory (a test
+holds them to it), so its end retires the slots in time; so do our segments. What else has memory (a
+bytearray, an mmap) tells nobody of its end: it is kept, by its export, until `drop`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from monarch._src.rdma.cuda.exports import Exports
+from monarch._src.rdma.cuda.gpu import gpu
+from monarch._src.rdma.handle import KEY_BYTES, Owner, same
+from monarch._src.rdma.key_table import (
+    GPU,
+    PROBING,
+    Entry,
+    Header,
+    KeyTable,
+    bytes_for,
+    range_of,
+)
+from monarch._src.rdma.memory import Device, Memory, fix_in_place, view_of
+from monarch._src.rdma.shared_segments import segment_of
+from monarch._src.system import shared_memory
+
+log = logging.getLogger("monarch.data")
+CAPACITY = 1 << 18
+PROBE_BYTES = 1 << 14  # in cells, so that several peers may probe at once
+PROBE_CELL = 64
+PROBE_ATTEMPTS = 4  # another peer may have chosen the same cell
+_had: set[tuple[int, bytes]] = set()  # incarnations of this process, one a session
+
+
+class Held(msgspec.Struct, eq=False):
+    """A registered region, as its own process uses it; `keep` holds the memory."""
+
+    address: int
+    size: int
+    readonly: bool
+    keep: Any
+    device: Device | None = None
+
+
+class _Region(msgspec.Struct, eq=False):
+    key: bytes
+    address: int
+    size: int
+    readonly: bool
+    pin: Any  # what holds the memory, or None if `root` tells of its end
+    root: Callable[[], Any] | None
+    device: Device | None
+    export: int  # the entry of its GPU's allocation
+    users: int = 0  # threads of this process that move its bytes
+    stops: list[Callable[[], None]] = msgspec.field(default_factory=list[Callable[[], None]])
+
+
+class _Storage(msgspec.Struct, eq=False):
+    ref: Any
+    slots: set[int] = msgspec.field(default_factory=set[int])
+
+
+class Regions:
+    """The registered memory of one process, for one session."""
+
+    def __init__(self, node: str, address: str) -> None:
+        self._pid = os.getpid()
+        self.lock = self._lock = threading.RLock()
+        # Called under the lock when a region is out of the table, before its memory is free.
+        self.on_retired: Callable[[int], None] | None = None
+        self._unused = threading.Condition(self._lock)
+        self._regions: dict[int, _Region] = {}
+        self._storages: dict[int, _Storage] = {}
+        self.registered = 0  # storages, ever: a second transfer of one adds none
+        self.closed = False
+        self._exports: Exports | None = None
+        self._retiring = 0  # threads that wait for writers elsewhere
+        incarnation = os.urandom(16)
+        _had.add((self._pid, incarnation))
+        size = bytes_for(CAPACITY)
+        if shared_memory.PRESENT:
+            self._files = (
+                shared_memory.sealed_file("keys", size),
+                shared_memory.sealed_file("probe", PROBE_BYTES),
+            )
+            self._maps = tuple(
+                (shared_memory.map_shared(fd, n, writable=True), n)
+                for fd, n in zip(self._files, (size, PROBE_BYTES), strict=True)
+            )
+            shared_memory.let_others_trace()
+            page, probe = self._files
+            where = self._maps[1][0]
+            header = Header(incarnation, CAPACITY, where, probe, os.fstat(probe).st_ino)
+            memory = view_of(*self._maps[0])
+            view_of(*self._maps[1])[:] = probe_pattern(incarnation)
+        else:
+            self._files, self._maps, page = (), (), -1
+            header = Header(incarnation, CAPACITY, 0, -1, 0)
+            memory = memoryview(bytearray(size))
+        self._table_header = header
+        self._table = KeyTable(memory, header)
+        self.owner = Owner(incarnation, shared_memory.this_host(), self._pid, page, node, address)
+
+    def __len__(self) -> int:
+        return len(self._regions)
+
+    @property
+    def exported(self) -> int:
+        """How many allocations of GPUs others may open."""
+        return 0 if self._exports is None else len(self._exports)
+
+    @property
+    def probe_address(self) -> int:
+        """Where peers may write to see whether they can. Linux only."""
+        return self._table_header.probe_address
+
+    def register(self, memory: Memory) -> tuple[int, bytes, bool]:
+        """Make memory reachable; its slot, its key, and whether it lies in a shared segment.
+
+        Raises:
+            RuntimeError: the table is full, or this session has ended.
+        """
+        found = None if memory.device else segment_of(memory.address, memory.size)
+        key = os.urandom(KEY_BYTES)
+        entry = Entry(key, memory.readonly, memory.address, memory.size)
+        if found is not None:
+            segment, offset = found
+            entry = msgspec.structs.replace(
+                entry, segment=segment.fd, file=segment.file, offset=offset
+            )
+        with self._lock:
+            if self.closed:
+                raise RuntimeError("the session that this process took part in has ended")
+            root = memory.root
+            slots = None
+            if root is not None:
+                fix_in_place(memory)
+            if found is not None and found[0].root is not None:
+                root = found[0].root()
+            if root is not None:
+                slots = self._storage(root).slots
+            export = -1
+            if memory.device is not None:
+                export, entry = self._exported(memory, memory.device, entry)
+            try:
+                slot = self._table.enter(entry)
+            except RuntimeError:
+                self._not_exported(export)
+                raise
+            region = _Region(
+                key, memory.address, memory.size, memory.readonly,
+                memory.keep if root is None else None,
+                None if root is None else self._storages[id(root)].ref,
+                memory.device, export,
+            )  # fmt: skip
+            self._regions[slot] = region
+            if slots is not None:
+                slots.add(slot)
+            else:
+                self.registered += 1
+        return slot, key, found is not None
+
+    def _exported(self, memory: Memory, device: Device, entry: Entry) -> tuple[int, Entry]:
+        """The entry of a GPU's allocation, and what the slot of a region in it says of that."""
+        if not self._files:  # nobody here can open anything
+            return -1, msgspec.structs.replace(entry, segment=GPU)
+        exports = self._exports
+        if exports is None:
+            exports = self._exports = Exports(gpu(), self.owner.incarnation, device)
+            self._table.tell_of_gpus(exports.file)
+        index, generation, offset = exports.enter(memory)
+        return index, msgspec.structs.replace(
+            entry, segment=GPU - index, file=generation, offset=offset
+        )
+
+    def _not_exported(self, export: int) -> None:
+        if export >= 0 and self._exports is not None:
+            self._exports.leave(export)
+
+    def _storage(self, root: Any) -> _Storage:
+        known = self._storages.get(id(root))
+        if known is not None and known.ref() is root:
+            return known
+        number = id(root)
+        storage = self._storages[number] = _Storage(
+            weakref.ref(root, lambda ref: self._freed(number, ref))
+        )
+        self.registered += 1
+        return storage
+
+    def _freed(self, number: int, ref: Any) -> None:
+        """A storage is about to be freed. In its last moment, on whichever thread that is."""
+        if os.getpid() != self._pid or self.closed:
+            return  # a fork's copy is none of ours
+        with self._lock:
+            storage = self._storages.get(number)
+            if storage is None or storage.ref is not ref:
+                return
+            del self._storages[number]
+            slots = list(storage.slots)
+        for slot in slots:
+            self._retire(slot)
+
+    def drop(self, slot: int, key: bytes) -> bool:
+        """Let nobody reach a region from here on, and wait for who writes to it now.
+
+        Returns whether it was there. Blocks while a peer is within one piece of a write.
+        """
+        with self._lock:
+            region = self._regions.get(slot)
+            if region is None or not same(region.key, key):
+                return False
+        return self._retire(slot)
+
+    def _retire(self, slot: int) -> bool:
+        with self._lock:
+            region = self._regions.pop(slot, None)
+            if region is None:
+                return False
+            self._table.retire(slot)
+            root = None if region.root is None else region.root()
+            storage = None if root is None else self._storages.get(id(root))
+            if storage is not None:
+                storage.slots.discard(slot)
+                if not storage.slots:
+                    del self._storages[id(root)]
+            while region.users:
+                for stop in region.stops:
+                    stop()
+                self._unused.wait()
+            if self.on_retired is not None:
+                self.on_retired(slot)
+            self._retiring += 1
+        try:
+            if self._files:
+                place = range_of(slot)
+                shared_memory.lock_alone(self._files[0], *place)
+                shared_memory.unlock(self._files[0], *place)
+            self._table.free(slot)
+            with self._lock:
+                self._not_exported(region.export)
+        finally:
+            with self._lock:
+                self._retiring -= 1
+                self._unused.notify_all()
+        return True
+
+    # --- use in this process: by a transport that this side serves, or by a neighbour -------------
+
+    def hold(self, slot: int, key: bytes, stop: Callable[[], None] | None = None) -> Held | None:
+        """A region whose memory stays until `release`; None if the key opens nothing.
+
+        `stop`: called if somebody wants to drop it meanwhile, so that the use may end early.
+        """
+        with self._lock:
+            region = self._regions.get(slot)
+            if region is None or not same(region.key, key):
+                return None
+            keep = region.pin if region.root is None else region.root()
+            if keep is None:
+                return None
+            region.users += 1
+            if stop is not None:
+                region.stops.append(stop)
+            return Held(region.address, region.size, region.readonly, (keep, region), region.device)
+
+    def release(self, held: Held, stop: Callable[[], None] | None = None) -> None:
+        """The use of a region has ended."""
+        region = held.keep[1]
+        with self._lock:
+            region.users -= 1
+            if stop is not None:
+                region.stops.remove(stop)
+            if not region.users:
+                self._unused.notify_all()
+
+    def close(self) -> None:
+        """No handle of this process leads anywhere any more."""
+        with self._lock:
+            if self.closed:
+                return
+            for slot in list(self._regions):
+                self._retire(slot)
+            self.closed = True
+            self._storages.clear()
+            while self._retiring:  # it uses the table, whose memory goes now
+                self._unused.wait()
+            exports, self._exports = self._exports, None
+        if exports is not None and self._files:
+            shared_memory.lock_alone(
+                self._files[0], *range_of(PROBING)
+            )  # nobody writes there any more
+            exports.close()
+        for place in self._maps:
+            shared_memory.unmap(*place)
+        for fd in self._files:
+            os.close(fd)
+
+    def validate(self) -> None:
+        """AssertionError if what is kept contradicts itself."""
+        with self._lock:
+            ours = {slot for storage in self._storages.values() for slot in storage.slots}
+            assert ours == {s for s, region in self._regions.items() if region.root is not None}
+            assert all((r.pin is None) != (r.root is None) for r in self._regions.values())
+
+
+def was_here(owner: Owner) -> bool:
+    """Whether it is this process, in this session or an earlier one."""
+    return (os.getpid(), owner.incarnation) in _had
+
+
+def probe_pattern(incarnation: bytes) -> bytes:
+    """What the probe block of a process holds before anybody has written to it."""
+    return (incarnation * (PROBE_BYTES // len(incarnation)))[:PROBE_BYTES]
+
+
+def probe_cell() -> int:
+    """Where in the probe block to write: seldom where somebody else does at the same time."""
+    return int.from_bytes(os.urandom(4), "big") % (PROBE_BYTES // PROBE_CELL) * PROBE_CELL

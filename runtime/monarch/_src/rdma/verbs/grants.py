@@ -1,0 +1,132 @@
+"""Which regions of this process peers may reach over its card, and under which key of the card.
+
+A region is registered with the card when the first peer asks for it, its whole storage at once, and
+the peer is told where it lies and the key. The card checks the key with every packet, so the owner
+need not run. When the region is dropped or its memory ends, the registration ends first; what else
+lies in that storage is registered anew, under another key, when somebody asks again. So a peer that
+finds its key refused asks: either the handle is stale, or there is a new key.
+
+Runs in: the owner; `retired` on any thread, at any moment.
+Invariants: all of it is done under the lock of the Regions, which is the one that the end of memory
+takes; a key that was told ends before the memory does, and is told for no other memory while a
+queue pair lives whose peer could remember it (`expired`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from monarch._src.rdma.memory import span_of_root
+from monarch._src.rdma.regions import Held, Regions
+from monarch._src.rdma.transports.base import Broken
+from monarch._src.rdma.verbs.card import Card
+from monarch._src.rdma.verbs.expired_keys import ExpiredKeys
+from monarch._src.rdma.verbs.protocol import Grant, Want
+
+
+class _Registration(msgspec.Struct, eq=False):
+    mr: Any
+    start: int
+    size: int
+    slots: set[int] = msgspec.field(default_factory=set[int])  # those that somebody was told of
+
+
+class Grants:
+    """See the module's text."""
+
+    def __init__(self, card: Card, regions: Regions, cut_all: Callable[[], None]) -> None:
+        """`cut_all`: destroys every queue pair that peers have to us."""
+        self._card = card
+        self._regions = regions
+        self._cut_all = cut_all
+        self._of_slot: dict[int, _Registration] = {}
+        self._of_storage: dict[tuple[int, int, bool], _Registration] = {}
+        self.expired = ExpiredKeys()
+        self.registered = 0
+        regions.on_retired = self.retired
+
+    def grant(self, want: Want) -> Grant:
+        """Where that region lies, and its key."""
+        with self._regions.lock:
+            held = self._regions.hold(want.slot, want.key)
+            if held is None:
+                return Grant(0, 0, stale=True)
+            try:
+                if held.size != want.size:
+                    return Grant(0, 0, stale=True)
+                if held.device is not None:  # who has its handle does not ask
+                    return Grant(0, 0, reason="it is memory of a GPU")
+                found = self._of_slot.get(want.slot)
+                if found is None:
+                    found = self._registered(held)
+                    found.slots.add(want.slot)
+                    self._of_slot[want.slot] = found
+                return Grant(held.address, found.mr.rkey, held.readonly)
+            except Broken as error:
+                return Grant(0, 0, reason=error.why.reason, remedy=error.why.remedy)
+            finally:
+                self._regions.release(held)
+
+    def _registered(self, held: Held) -> _Registration:
+        start, size = span_of_root(held.keep[0], held.address, held.size)
+        key = start, size, held.readonly
+        known = self._of_storage.get(key)
+        if known is None:
+            known = _Registration(self._fresh(start, size, writable=not held.readonly), start, size)
+            self._of_storage[key] = known
+            self.registered += 1
+        return known
+
+    def _fresh(self, start: int, size: int, *, writable: bool) -> Any:
+        """A registration whose key no peer could know from earlier memory."""
+        card, spare = self._card, list[Any]()
+        try:
+            while True:
+                mr = card.verbs.register(card.domain, start, size, writable=writable, remote=True)
+                if mr.rkey not in self.expired:
+                    return mr
+                spare.append(mr)  # kept until there is another, or that would be the same
+        finally:
+            for mr in spare:
+                card.verbs.close(mr)
+
+    def retired(self, slot: int) -> None:
+        """A region is out of the table, and its memory may be free in a moment."""
+        with self._regions.lock:
+            found = self._of_slot.pop(slot, None)
+            if found is None:
+                return
+            for other in found.slots:
+                self._of_slot.pop(other, None)
+            for key in [k for k, v in self._of_storage.items() if v is found]:
+                del self._of_storage[key]
+            key = found.mr.rkey
+            self._card.verbs.close(found.mr)
+            if self.expired.ended(key):
+                self._cut_all()
+                self.expired.forget()
+
+    def nobody_knows(self) -> None:
+        """The last peer's queue pairs are destroyed."""
+        with self._regions.lock:
+            self.expired.forget()
+
+    def close(self) -> None:
+        """End all registrations."""
+        with self._regions.lock:
+            self._regions.on_retired = None
+            for found in self._of_storage.values():
+                self._card.verbs.close(found.mr)
+            self._of_storage.clear()
+            self._of_slot.clear()
+
+    def validate(self) -> None:
+        """AssertionError if what is kept contradicts itself."""
+        with self._regions.lock:
+            for slot, found in self._of_slot.items():
+                assert slot in found.slots
+                assert found in self._of_storage.values()
+                assert found.mr.rkey not in self.expired

@@ -1,0 +1,1 @@
+"""Versions of model weights, published and pulled."""

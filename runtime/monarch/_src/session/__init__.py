@@ -1,0 +1,1 @@
+"""Sessions that outlive a client, and worker hosts."""

@@ -1,0 +1,482 @@
+"""The host agent's part in who holds the session: watches the client, gives the session away.
+
+Runs in: the host agent, on its one thread. What follows from what, `session.state.lease` decides.
+Owns: the watch on the client's process, the file `kept`, and what the next client needs to
+take up where the last one left: the actor meshes of kept meshes, with their classes as the client
+pickled them. An agent unpickles nothing, and it answers while every rank computes or is dead;
+asking a rank for its class would need one that is neither.
+Invariants: nobody but the client of the moment is obeyed in the client's matters; what failed is
+told as news until a client has said that it was heard, and never after that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from monarch._src.host.client_watch import ClientProcess
+from monarch._src.host.failures_seen import Happened
+from monarch._src.host.owner import Driver
+from monarch._src.host.state.death_notices import Notices
+from monarch._src.host.state.host import Host
+from monarch._src.net.node import Node
+from monarch._src.net.peers import VERSIONS
+from monarch._src.net.session_directory import address_of
+from monarch._src.session import records
+from monarch._src.session.client_announcement import Telling
+from monarch._src.session.records import AwayRecord, HolderRecord, KeptRecord, WorkerRecord
+from monarch._src.session.state.lease import (
+    Action,
+    End,
+    Holder,
+    Lease,
+    Leave,
+    Oust,
+    Refuse,
+    Welcome,
+    WriteRecord,
+)
+from monarch._src.system import process_table
+from monarch._src.wire.frames import NO_PAYLOAD, Payload
+from monarch._src.wire.ids import host_of_site
+from monarch._src.wire.messages import (
+    PROTOCOL,
+    ActorFailed,
+    Attach,
+    Attached,
+    ClientIs,
+    Detach,
+    ForgetActors,
+    Heard,
+    Keep,
+    Kept,
+    KeptActors,
+    KeptAway,
+    KeptMesh,
+    Message,
+    SpawnProcs,
+    TakenOver,
+)
+
+if TYPE_CHECKING:
+    from monarch._src.session.release import Releaser
+
+log = logging.getLogger("monarch.agent")
+FAREWELL_S = 1.0  # what was last said to a client is given this long to leave
+
+
+class Keeping:
+    """The driver of one `Lease`; a Tenure."""
+
+    def __init__(
+        self, directory: Path, client: str, client_pid: int, node: Node, host: Host, driver: Driver
+    ) -> None:
+        self._directory = directory
+        self._node = node
+        self._host = host
+        self._driver = driver
+        said = process_table.command_of(client_pid)[: records.LONGEST_PROGRAM]
+        self.lease = Lease(
+            Holder(
+                client, address_of(directory, client), client_pid, records.began_of(client_pid),
+                said, os.uname().nodename, time.time(),
+            )
+        )  # fmt: skip
+        self._client_process = ClientProcess(driver, self._client_gone)
+        self._record_fd: int | None = None
+        self._actors: dict[int, tuple[KeptActors, Payload]] = {}
+        self._happened = Happened()  # of the meshes above
+        self._telling = Telling(node, host)
+        # What of the session is on workers, as its client has told it, and since when.
+        self._away = KeptAway("", [], [], [])
+        self._away_since = time.monotonic()
+        self._releaser: Releaser | None = None
+        self._leaving: dict[str, int] = {}  # clients that let go, and wait: node, request
+        self._farewells: dict[str, float] = {}  # clients that are clients no more: dropped when
+        self._attaching: Attach | None = None
+        self._gone: Notices[str] = Notices()  # clients whose processes have ended
+        self._later: list[tuple[str, Attach]] = []  # who waits for that
+        self.handlers: dict[type, Callable[[str, Any, Any], None]] = {
+            Keep: self._on_keep,
+            KeptAway: self._on_away,
+            KeptActors: self._on_actors,
+            ForgetActors: self._on_forget,
+            Attach: self._on_attach,
+            Detach: self._on_detach,
+            Heard: self._on_heard,
+            ActorFailed: self._on_actor_failed,
+            **self._telling.handlers,
+        }
+        self._watch_client()
+
+    # --- what the agent tells -----------------------------------------------------------------
+
+    @property
+    def client(self) -> str:
+        """The node that holds the session, or the last that did: who owns what clients make."""
+        return self.lease.holder.node
+
+    @property
+    def client_now(self) -> str:
+        """The same; empty while nobody holds it."""
+        return self.lease.client
+
+    @property
+    def client_number(self) -> int:
+        """How many clients held the session before that one."""
+        return self.lease.number
+
+    def begin(self) -> None:
+        """Connect to the client that has started the session."""
+        self._node.link(self.client, self.lease.holder.address)
+        self._node.gateway, self._node.gateway_pipe = self.client, self.lease.holder.address
+
+    @property
+    def looks(self) -> bool:
+        """Whether somebody has to look now and then if the client lives: no descriptor tells."""
+        return not self._client_process.is_watched and bool(self.lease.client)
+
+    def look(self) -> None:
+        """Do so."""
+        if self.looks and not self._gone and not self._holder_lives():
+            self._client_gone()
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether a client has ended, of which something may still be on its way to us."""
+        return bool(self._gone)
+
+    @property
+    def is_pending(self) -> bool:
+        """Everything that comes to the agent of a client comes by its own socket."""
+        return False
+
+    def tell_of_ends(self) -> bool:
+        """Let go of a client that has ended and said all; True to look at the socket once more.
+
+        What it noted or heard just before its end is to count for the next one.
+        """
+        if not self._gone:
+            return False
+        for client in self._gone.due():
+            if client == self.lease.client:
+                self._do(self.lease.client_lost(time.time()))
+            self._drop(client)
+            later, self._later = self._later, []
+            for peer, message in later:
+                self._on_attach(peer, message, NO_PAYLOAD)
+        return self._gone.look(self._node.has_said_all)
+
+    @property
+    def serves_at(self) -> tuple[str, list[str]]:
+        """Nobody dials this host."""
+        return "", []
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a client that lets go waits for the end of what was tied to it."""
+        return bool(self._leaving)
+
+    def next_deadline(self) -> float | None:
+        """When `looked` has something to do, or None."""
+        known = self._telling.next_deadline()
+        return min([*self._farewells.values(), *([] if known is None else [known])], default=None)
+
+    def obeys(self, peer: str) -> bool:
+        """Whether messages of that node count: not those of one that is the client no more."""
+        return peer not in self._farewells
+
+    def spawned(self, spec: SpawnProcs) -> None:
+        """A mesh was asked for."""
+        if spec.keep and spec.owner == self.lease.client and self.lease.name:
+            now = time.time()
+            self._do(self.lease.keep_asked(spec.owner, self.lease.name, [spec.mesh], now))
+        self.proc_comes(*(proc.node for proc in self._host.meshes[spec.mesh].procs))
+
+    def proc_comes(self, *nodes: str) -> None:
+        """Procs begin, which may have been told of a client that has gone since, or just now."""
+        lease = self.lease
+        if not lease.client and not lease.ending:
+            self._node.forward(nodes, ClientIs("", "", lease.number, lease.left), NO_PAYLOAD)
+        elif lease.number:
+            holder = lease.holder
+            why = f"{holder.words} holds the session now"
+            message = ClientIs(holder.node, holder.address, lease.number, why)
+            self._node.forward(nodes, message, NO_PAYLOAD)
+
+    def proc_ended(self, mesh: int, rank: int) -> None:
+        """Nobody has heard of this end yet."""
+        self._happened.proc_ended(mesh, rank)
+
+    def mesh_freed(self, mesh: int) -> None:
+        """Nothing is left of that mesh."""
+        self._happened.forget_mesh(mesh)
+        for actor in [uid for uid, (kept, _) in self._actors.items() if kept.mesh == mesh]:
+            self._forget(actor)
+        self._do(self.lease.mesh_gone(mesh, time.time()))
+
+    def looked(self) -> None:
+        """Answer clients that let go, once nothing is left of what was tied to them.
+
+        And those that wait until procs know them.
+        """
+        self._telling.looked()
+        if self._farewells:
+            now = time.monotonic()
+            for node in [node for node, when in self._farewells.items() if when <= now]:
+                self._drop(node)
+        for node, request in list(self._leaving.items()):
+            tied = (m for m in self._host.meshes.values() if m.spec.owner == node)
+            if all(mesh.uid in self.lease.meshes for mesh in tied):
+                del self._leaving[node]
+                self._node.send(node, Kept(request))
+                self._part_with(node)
+
+    def told_to_end(self, why: str) -> None:
+        """By a signal, or by the client."""
+        self._do(self.lease.told_to_end(why, time.time()))
+
+    def note(self, what: str, peer: str, **facts: str) -> None:
+        """Who may enter the session's directory is the user: there is no audit."""
+
+    def close(self) -> None:
+        """Give back what this holds, and wait until workers have ended what was kept there."""
+        self._client_process.unwatch()
+        if self._releaser is not None:
+            self._releaser.wait()
+        if self._record_fd is not None:
+            os.close(self._record_fd)
+            self._record_fd = None
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def _on_keep(self, peer: str, message: Keep, _payload: Payload) -> None:
+        known = (self._host.meshes.get(uid) for uid in message.meshes)
+        mine = [m.uid for m in known if m is not None and m.spec.owner == peer and not m.stopping]
+        mine += [mesh.mesh for mesh in self._away.meshes if mesh.mesh in message.meshes]
+        actions = self.lease.keep_asked(peer, message.name, mine, time.time())
+        refusal = next((a.why for a in actions if isinstance(a, Refuse)), "")
+        if not refusal:
+            try:
+                self._write_record()
+            except OSError as error:
+                refusal = f"its record cannot be written: {error}"
+                self.lease.meshes.difference_update(mine)  # what nobody could find is not kept
+        self._node.send(peer, Kept(message.request, refusal))
+
+    def _on_actors(self, peer: str, message: KeptActors, payload: Payload) -> None:
+        away = any(message.mesh == mesh.mesh for mesh in self._away.meshes)
+        if peer == self.lease.client and (away or message.mesh in self._host.meshes):
+            self._actors[message.actor] = (message, payload.own())
+
+    def _on_away(self, peer: str, message: KeptAway, _payload: Payload) -> None:
+        """What of the session is on workers has changed."""
+        if peer != self.lease.client:
+            return
+        now, gone = time.time(), {mesh.mesh for mesh in self._away.meshes}
+        meshes = [mesh.mesh for mesh in message.meshes]
+        for mesh in gone.difference(meshes):
+            self.mesh_freed(mesh)
+        self._away, self._away_since = message, time.monotonic()
+        if self.lease.name:
+            self._do(self.lease.keep_asked(peer, self.lease.name, meshes, now))
+
+    def _on_forget(self, peer: str, message: ForgetActors, _payload: Payload) -> None:
+        if peer == self.lease.client:
+            self._forget(message.actor)
+
+    def _forget(self, actor: int) -> None:
+        self._actors.pop(actor, None)
+        self._happened.forget_actors(actor)
+
+    def _on_actor_failed(self, _peer: str, message: ActorFailed, _payload: Payload) -> None:
+        if message.actor in self._actors:
+            self._happened.actor_failed(self._actors[message.actor][0].mesh, message)
+        elif not message.actor and message.mesh in self.lease.meshes:
+            self._happened.passed_on(message)
+        else:
+            return
+        if self.lease.client and message.told != self.lease.client:
+            # That proc had not heard yet who the client is.
+            self._node.send(self.lease.client, message)
+
+    def _on_heard(self, peer: str, message: Heard, _payload: Payload) -> None:
+        if peer == self.lease.client and (
+            message.mesh in self._host.meshes or message.actor in self._actors
+        ):
+            self._happened.heard(message)
+
+    def _on_attach(self, peer: str, message: Attach, _payload: Payload) -> None:
+        now = time.time()
+        lives = self._holder_lives()
+        if self.lease.client and not lives:  # its end comes first
+            if not self._gone:
+                self._client_gone()
+            self._later.append((peer, message))
+            return
+        client = Holder(
+            peer, address_of(self._directory, peer), message.pid, message.began, message.program,
+            message.host, now,
+        )  # fmt: skip
+        self._attaching = message
+        self._do(self.lease.attach_asked(client, now, take=message.take, holder_lives=lives))
+
+    def _on_detach(self, peer: str, message: Detach, _payload: Payload) -> None:
+        if peer != self.lease.client:
+            self._node.send(peer, Kept(message.request))
+        else:
+            self._leaving[peer] = message.request
+            self._do(self.lease.let_go(peer, time.time()))
+
+    # --- the client ---------------------------------------------------------------------------
+
+    def _holder_lives(self) -> bool:
+        holder = self.lease.holder
+        # A parent that has ended is none any more, and this is cheap everywhere.
+        return os.getppid() == holder.pid or process_table.lives(
+            process_table.Entry(holder.pid, 0, 0, "", holder.began)
+        )
+
+    def _watch_client(self) -> None:
+        # If it is not, its number is another's by now.
+        self._client_process.watch(self.lease.holder.pid, self._holder_lives)
+
+    def _client_gone(self) -> None:
+        self._client_process.unwatch()
+        self._gone.add(self.client, self.client, time.monotonic())
+
+    def _part_with(self, client: str) -> None:
+        """It is no client (any more). What it was last told may still be on its way."""
+        self._driver.part(client)
+        self._farewells[client] = time.monotonic() + FAREWELL_S
+
+    def _drop(self, client: str) -> None:
+        """Nothing more is to come from that client, or to reach it."""
+        self._leaving.pop(client, None)
+        self._farewells.pop(client, None)
+        self._node.drop(client)
+        (self._directory / client).unlink(missing_ok=True)
+
+    # --- actions ------------------------------------------------------------------------------
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case End(why):
+                    self._client_process.unwatch()
+                    if self._write_away():
+                        from monarch._src.session.release import Releaser  # and with it subprocess
+
+                        self._releaser = Releaser(self._directory)
+                    (self._directory / records.KEPT).unlink(missing_ok=True)
+                    self._driver.end(why)
+                case Leave(node, why):
+                    self._leave(node, why)
+                    self._telling.tell(ClientIs("", "", self.lease.number, why))
+                case Oust(node, why):
+                    self._node.send(node, TakenOver(why))
+                    self._part_with(node)
+                    self._leave(node, why)
+                case Welcome(holder):
+                    self._welcome(holder)
+                case Refuse(node, why):
+                    assert self._attaching is not None
+                    self._node.send(node, Kept(self._attaching.request, why))
+                    self._part_with(node)
+                case WriteRecord():
+                    try:
+                        self._write_record()
+                    except OSError as error:  # the directory was removed, or the disk is full
+                        log.warning("the record of this session cannot be written: %s", error)
+
+    def _leave(self, node: str, why: str) -> None:
+        self._client_process.unwatch()
+        self._driver.part(node)
+        now = time.monotonic()
+        self._driver.do(self._host.node_lost(node, now, why, self.lease.meshes))
+        for far in self._node.far_nodes():  # that client was the way there
+            self._driver.do(self._host.node_lost(far, now, why))
+            self._node.drop(far)
+
+    def _welcome(self, holder: Holder) -> None:
+        assert self._attaching is not None
+        self._node.gateway, self._node.gateway_pipe = holder.node, holder.address
+        self._node.rooms.begun_anew()
+        self._watch_client()
+        now = time.monotonic()
+        news: list[Message] = []
+        waited = now - self._away_since
+        meshes = [
+            msgspec.structs.replace(mesh, age_s=mesh.age_s + waited) for mesh in self._away.meshes
+        ]
+        for uid in self.lease.meshes:
+            mesh = self._host.meshes.get(uid)
+            # Those elsewhere are in; one that its last owner has told to stop will be gone.
+            if mesh is None or mesh.stopping:
+                continue
+            spec = mesh.spec
+            meshes.append(
+                KeptMesh(
+                    uid, spec.name, spec.labels, spec.sizes, spec.cleanup_s, now - mesh.asked_at
+                )
+            )
+            ended = self._host.inherited(uid, holder.node, holder.address)
+            news += self._happened.ends(uid, ended)
+        for actor, (kept, payload) in self._actors.items():
+            failures = self._happened.failures(actor, kept.failures)
+            message = msgspec.structs.replace(kept, failures=failures)
+            self._node.send(holder.node, message, payload)
+        news += self._happened.news()
+        lease, away = self.lease, self._away
+        meshes.sort(key=lambda mesh: -mesh.age_s)
+        self._node.send(
+            holder.node,
+            Attached(
+                self._attaching.request, lease.name, lease.number, meshes, away.token,
+                away.workers, away.keys, away.gateway,
+            ),
+        )  # fmt: skip
+        for message in news:
+            self._node.send(holder.node, message)
+        number = self.lease.number
+        why = f"{holder.words} holds the session now"
+        self._telling.tell(ClientIs(holder.node, holder.address, number, why))
+
+    def _write_record(self) -> None:
+        lease = self.lease
+        if lease.ending:
+            return
+        holder = lease.holder
+        away = {mesh.mesh: mesh.name for mesh in self._away.meshes}
+        names = [
+            self._host.meshes[uid].spec.name if uid in self._host.meshes else away[uid]
+            for uid in sorted(lease.meshes)
+        ]
+        kept = KeptRecord(
+            lease.name, lease.kept_since, os.getuid(), records.user_name(os.getuid()),
+            os.uname().nodename, os.getpid(),
+            records.began_of(os.getpid()), {**VERSIONS, "protocol": str(PROTOCOL)}, names,
+            HolderRecord(
+                holder.node, holder.pid, holder.began, holder.program, holder.host, holder.since
+            ) if lease.client else None,
+            lease.left, [host_of_site(one.site) for one in self._away.workers],
+        )  # fmt: skip
+        self._write_away()
+        fd = records.write_kept(self._directory, kept)
+        if self._record_fd is not None:
+            os.close(self._record_fd)
+        self._record_fd = fd
+
+    def _write_away(self) -> bool:
+        """Note what is on workers, for who has to end it there; whether there is anything."""
+        away, lease = self._away, self.lease
+        workers = [WorkerRecord(one.site, one.address) for one in away.workers if lease.name]
+        said = AwayRecord(away.token, lease.number, away.keys, workers, away.gateway)
+        records.write_away(self._directory, said if workers else None)
+        return bool(workers)

@@ -1,0 +1,43 @@
+"""An actor mesh that another client has made.
+
+Runs in: a client that has taken up a session.
+"""
+
+from __future__ import annotations
+
+from monarch._src.actor.endpoint import ActorClass, actor_class
+from monarch._src.actor.errors.remote import unship
+from monarch._src.actor.refs import ProcsRef
+from monarch._src.mesh.actor_mesh import Actors
+from monarch._src.shape import Region
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.messages import KeptActors
+
+
+class InheritedActors(Actors):
+    """See the module's text. Its class is rebuilt when it is first needed."""
+
+    def __init__(self, kept: KeptActors, payload: Payload, procs: ProcsRef, region: Region) -> None:
+        self.uid, self.name, self.class_name = kept.actor, kept.name, kept.class_name
+        self.procs, self.region = procs, region
+        self.owned, self.noted = True, True
+        self.held_in = None
+        self.stopped = None
+        self.failures = {f.rank: f for f in kept.failures}
+        self._payload = payload.own()
+        self._cls: ActorClass | None = None
+
+    @property
+    def cls(self) -> ActorClass:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The actor class."""
+        if self._cls is None:
+            try:
+                self._cls = actor_class(unship(self._payload))
+            except Exception as error:
+                # The lookup of an endpoint ends here, so this is what it may raise.
+                raise AttributeError(
+                    f"{self.class_name}, the class of the actor mesh {self.name!r}, cannot be "
+                    f"rebuilt in this process ({type(error).__name__}: {error}); make it "
+                    "importable here as it was where the mesh was made, and try again"
+                ) from error
+        return self._cls

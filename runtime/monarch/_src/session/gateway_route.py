@@ -1,0 +1,149 @@
+"""The way of a client to its workers: directly, or through a gateway.
+
+Runs in: a client that has said `attach`; asking on the thread that attaches, what the process that
+holds the tunnel tells on the one that receives. Owns: that process, from the first worker on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from monarch._src.actor.runtime import Runtime
+from monarch._src.errors import HostUnreachableError
+from monarch._src.net.interfaces import first_that_answers
+from monarch._src.net.state.addresses import Address
+from monarch._src.net.tunnel.launcher import Through
+
+T = TypeVar("T")
+AGAIN_S = 0.1
+NOT_YET = ("ECONNREFUSED", "ENOENT")  # of tcp, of ipc
+
+
+@dataclass(frozen=True)
+class Via:
+    """A gateway: its address as it was said, and in numbers."""
+
+    said: Address
+    dialled: Address
+
+    def is_at(self, address: Address) -> bool:
+        """Whether that is the gateway itself, which is dialled as any worker."""
+        return address in (self.said, self.dialled)
+
+
+class Way:
+    """That which leads through a gateway; see the module's text."""
+
+    def __init__(self, run: Runtime, via: Via, key_paths: Sequence[str], liveness_s: float) -> None:
+        self.via = via
+        self._run = run
+        self._key_paths = key_paths
+        self._liveness_s = liveness_s
+        self._through: Through | None = None
+
+    def begin(self) -> None:
+        """Have the process that holds the tunnel.
+
+        Raises:
+            HostUnreachableError: it does not begin.
+        """
+        if self._through is not None and self._through.has_ended:
+            self.close()
+        if self._through is not None:
+            return
+        baton = self._run.node.baton
+        through = self._through = Through(
+            self._run.directory, self.via.dialled, self._key_paths, self._liveness_s
+        )
+
+        def heard() -> None:
+            if not through.hear():
+                baton.unwatch(through.fd)
+
+        baton.watch(through.fd, heard)
+
+    def try_link(self) -> None:
+        """Return when there is a link to the gateway.
+
+        Raises:
+            HostUnreachableError: there is none; says why.
+        """
+        assert self._through is not None
+        self._through.greet(3 * self._liveness_s)
+
+    def reach(
+        self,
+        said: Address,
+        until: float,
+        *,
+        wait: bool,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> tuple[Address, Address]:
+        """Where somebody accepts connections: in numbers, and what leads there on this host.
+
+        `wait`: for one that begins.
+
+        Raises:
+            HostUnreachableError: nobody does.
+        """
+        through = self._through
+        assert through is not None
+        return waited(
+            lambda: through.reach(said, 3 * self._liveness_s), until, wait=wait, given_up=given_up
+        )
+
+    @property
+    def words(self) -> str:
+        """What is to be said of the gateway where a host is lost that is reached through it."""
+        trouble = "" if self._through is None else self._through.trouble
+        state = f"to which there is no connection: {trouble}" if trouble else "which is there"
+        return f" (it is reached through the gateway {self.via.said}, {state})"
+
+    def shown(self, address: Address) -> str:
+        """That address, with the way there."""
+        return f"{address} through the gateway {self.via.said}"
+
+    def close(self) -> None:
+        """End the process. Idempotent."""
+        if self._through is not None:
+            self._run.node.baton.unwatch(self._through.fd)
+            self._through.close()
+            self._through = None
+
+
+def waited(
+    reach: Callable[[], T],
+    until: float,
+    *,
+    wait: bool,
+    given_up: Callable[[], bool] = lambda: False,
+) -> T:
+    """What it finds, asked again while nobody listens there yet, if `wait`, until given up."""
+    while True:
+        try:
+            return reach()
+        except HostUnreachableError as error:
+            said = str(error)
+            late = time.monotonic() >= until or given_up()
+            if not wait or late or not any(one in said for one in NOT_YET):
+                raise
+        time.sleep(AGAIN_S)  # nobody tells of a port at which somebody will listen
+
+
+def reached(
+    said: Address, until: float, *, wait: bool, given_up: Callable[[], bool] = lambda: False
+) -> Address:
+    """Where somebody accepts connections directly, in numbers; `wait`: for one that begins.
+
+    Raises:
+        HostUnreachableError: nobody does.
+    """
+
+    def dialled() -> Address:
+        left = max(1.0, until - time.monotonic())
+        return first_that_answers(f"the worker {said}", [said], left)
+
+    return waited(dialled, until, wait=wait, given_up=given_up)

@@ -1,0 +1,246 @@
+"""What of a kept session is on worker hosts, as its client sees it.
+
+Runs in: a client that keeps its session, or has taken one up; asking on the thread that keeps,
+attaches or lets go, what workers tell on the one that receives.
+Owns: the token by which workers know the session. The client's own host agent has the list of
+what is where, so that whoever takes the session up finds it there (`session.agent_part`); each
+worker has what happens to its own part meanwhile (`session.detached_part`).
+Invariants: the agent knows of a worker before that one keeps anything, so nothing is kept that
+nobody could find; a worker keeps a mesh before it is asked for.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from monarch._src.actor.future import Future
+from monarch._src.actor.refs import agent_of
+from monarch._src.config import settings
+from monarch._src.errors import SessionError
+from monarch._src.failures.report import RankFailure
+from monarch._src.mesh.client import Session
+from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
+from monarch._src.net.hosts import keys
+from monarch._src.net.state.access import TRUST_ALL, Role
+from monarch._src.net.state.addresses import parse_address
+from monarch._src.wire.frames import Payload
+from monarch._src.wire.ids import AGENT, host_of_site
+from monarch._src.wire.messages import (
+    Attached,
+    Detach,
+    Heard,
+    KeepSite,
+    KeptAway,
+    KeptMesh,
+    KeptWorker,
+    Message,
+    SiteLost,
+    SiteTaken,
+)
+
+
+class Asks(Protocol):
+    """Puts a question to a host agent: `session.keep`."""
+
+    def ask(self, question: Callable[[int], Message], agent: str = AGENT) -> Future[Any]:
+        """A future of the answer; it fails with SessionError if that is no."""
+        ...
+
+
+class Away:
+    """See the module's text."""
+
+    def __init__(self, session: Session, custody: Asks, attached: Attached | None = None) -> None:
+        """`attached`: what the agent has said of a session that is taken up."""
+        self._session = session
+        self._run = session.runtime
+        self._custody = custody
+        self.token = "" if attached is None else attached.token
+        self._keys = [] if attached is None else attached.keys
+        self._gateway = "" if attached is None else attached.gateway
+        # By site: those that have something of this session, as far as is known.
+        self._workers = {} if attached is None else {one.site: one for one in attached.workers}
+        self._taken: dict[str, Future[SiteTaken]] = {}
+        self._run.handle(SiteTaken, self._on_taken)
+        self._run.handle(SiteLost, self._on_lost)
+
+    def __repr__(self) -> str:
+        return f"<Away {list(self._workers)}>"  # no token
+
+    # --- keeping ----------------------------------------------------------------------------------
+
+    def keep(self, name: str, meshes: Sequence[ProcMesh]) -> list[Future[Any]]:
+        """Have workers keep these, of which the agent knows; done when each of them does."""
+        by_site: dict[str, list[int]] = {}
+        for mesh in meshes:
+            ref = mesh._procs.ref  # pyright: ignore[reportPrivateUsage]
+            for site in ref.sites:
+                by_site.setdefault(site, []).append(ref.uid)
+        limit_s, here = settings().detached_limit, self._run.site
+        return [
+            self._custody.ask(
+                lambda number, uids=uids: KeepSite(number, name, self.token, limit_s, uids),
+                agent_of(site, here),
+            )
+            for site, uids in by_site.items()
+        ]
+
+    def tell(self, also: Sequence[ProcMesh] = ()) -> None:
+        """Have the agent know what is where; `also`: meshes that are about to be kept."""
+        sites = self._session.sites
+        meshes = {mesh.uid: mesh for mesh in [*_kept(self._session), *also]}
+        for mesh in meshes.values():
+            for site in mesh._procs.ref.sites:  # pyright: ignore[reportPrivateUsage]
+                address = "" if sites is None else sites.address_of(site)
+                if address and site not in self._workers:
+                    self._workers[site] = KeptWorker(site, address)
+        for site in () if sites is None else sites.given_back:
+            self._workers.pop(site, None)
+        if sites is not None:
+            self._keys = sites.key_paths
+            self._gateway = "" if sites.via is None else str(sites.via.dialled)
+            sites.when_given_back = self.tell
+        self.token = self.token or secrets.token_hex(16)
+        message = KeptAway(
+            self.token, self._keys, list(self._workers.values()),
+            [told for mesh in meshes.values() if (told := self._described(mesh)) is not None],
+            self._gateway,
+        )  # fmt: skip
+        self._run.node.send(AGENT, message)
+
+    def _described(self, mesh: ProcMesh) -> KeptMesh | None:
+        procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
+        ref = procs.ref
+        if not self._workers.keys() & set(ref.sites):
+            return None  # here, or nowhere any more
+        return KeptMesh(
+            ref.uid, ref.name, list(ref.labels), list(ref.sizes), procs.cleanup_s,
+            time.monotonic() - procs.spawned_at, list(ref.sites),
+        )  # fmt: skip
+
+    def heard(self, mesh: int, actor: int, failures: Sequence[RankFailure]) -> None:
+        """The failures of procs, or of actors, have reached somebody."""
+        for owned in _kept(self._session):
+            procs = owned._procs  # pyright: ignore[reportPrivateUsage]
+            actors = procs.actors.get(actor)
+            if procs.ref.uid != mesh and actors is None:
+                continue
+            by_site: dict[str, list[int]] = {}
+            for failure in failures:
+                rank = failure.rank if actors is None else actors.region.global_rank(failure.rank)
+                by_site.setdefault(procs.ref.site(rank), []).append(failure.rank)
+            for site, ranks in by_site.items():
+                if site:
+                    self._run.routes.tell_agent_at(site, Heard(mesh, actor, ranks))
+
+    # --- taking up --------------------------------------------------------------------------------
+
+    def take_up(self) -> None:
+        """Have the workers of the session, as far as they can be had; the others are lost to it.
+
+        Raises:
+            HostUnreachableError: none of them can be reached, or one cannot work with this process.
+            FileNotFoundError, PermissionError, ValueError: its keys are not what they were.
+            SessionError: one of them has answered, and then no more.
+        """
+        wanted = [one for one in self._workers.values() if not one.lost]
+        if not wanted:
+            return
+        ca, private_key = [*self._keys, "", ""][:2]
+        try:
+            own = None if ca == TRUST_ALL else keys.load(ca, private_key or None, Role.OWNER)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"the keys of the hosts of this session are gone from {ca}. If their job was "
+                "killed, its hosts are gone too, and `monarch kill` ends what is left of the "
+                f"session; or put them back ({error})"
+            ) from None
+        session, run = self._session, self._run
+        from monarch._src.session.attached_hosts import Sites  # zmq's part of it loads asyncio
+        from monarch._src.session.gateway_route import Via
+
+        if self._gateway:
+            gateway = parse_address(self._gateway)
+            session.via = Via(gateway, gateway)
+        sites = session.sites = Sites(run, own, self._keys, session.via)
+        self._taken = {one.site: run.new_future() for one in wanted}
+        lost = sites.take_up(wanted, self.token)
+        patience = settings().liveness
+        for site in sites.held():
+            if not run.node.wait(self._taken[site], patience):
+                raise SessionError(
+                    f"{host_of_site(site)} did not say what it has of the session within "
+                    f"{patience:g} s"
+                )
+            for other in self._taken[site].result().lost:
+                lost.setdefault(
+                    other, f"the host {host_of_site(other)} was lost to an earlier client"
+                )
+        for one in self._workers.values():
+            if one.lost:
+                lost.setdefault(
+                    one.site, f"the host {host_of_site(one.site)} was lost to an earlier client"
+                )
+        sites.let_go([site for site in lost if sites.is_held(site)])
+        for site, why in lost.items():
+            known = self._workers.get(site)
+            if known is not None:
+                self._workers[site] = KeptWorker(known.site, known.address, lost=True)
+            run.node.send(run.name, SiteLost(site, why))  # where such things are handled
+        self.tell()
+
+    # --- on the thread that receives --------------------------------------------------------------
+
+    def _on_taken(self, peer: str, message: SiteTaken, _payload: Payload) -> None:
+        site = self._run.node.site_of(peer)
+        if peer != agent_of(site, self._run.site):
+            return
+        for mesh in _kept(self._session):
+            procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
+            if site in procs.ref.sites and procs.ref.uid not in message.kept:
+                why = "nothing of that mesh was kept there"
+                self._run.ends.gone_at(procs.ref.uid, site, why)
+            for actor, failures in message.failures:
+                actors = procs.actors.get(actor)
+                if actors is not None:
+                    region = actors.region
+                    actors.failures.update({region.global_rank(f.rank): f for f in failures})
+        future = self._taken.get(site)
+        if future is not None:
+            future.settle(lambda: message)
+
+    def _on_lost(self, peer: str, message: SiteLost, _payload: Payload) -> None:
+        if peer == self._run.name:
+            self._run.site_lost(message.site, message.why)
+
+    # --- letting go -------------------------------------------------------------------------------
+
+    def detach(self) -> list[Future[Any]]:
+        """Let go of workers, which go on; each future is done when what was tied there has ended.
+
+        Those that keep nothing are still this client's then.
+        """
+        sites, kept = self._session.sites, _kept(self._session)
+        used = {site for mesh in kept for site in mesh._procs.ref.sites}  # pyright: ignore[reportPrivateUsage]
+        if sites is None:
+            return []
+        found: list[Future[Any]] = []
+        for site in sites.held():
+            if site in used:
+                sites.leaves(site)
+                found.append(self._custody.ask(Detach, agent_of(site, self._run.site)))
+        return found
+
+
+def _kept(session: Session) -> list[ProcMesh]:
+    """The meshes of that session that outlive its client and are on workers."""
+    return [
+        mesh
+        for mesh in owned_meshes()
+        if mesh._procs.kept  # pyright: ignore[reportPrivateUsage]
+        and mesh._procs.ref.sites  # pyright: ignore[reportPrivateUsage]
+        and mesh._runtime is session.runtime  # pyright: ignore[reportPrivateUsage]
+    ]

@@ -1,0 +1,1 @@
+"""PURE: leases of sessions and of worker hosts."""

@@ -1,0 +1,322 @@
+"""Who has a worker host. No I/O.
+
+A worker serves one client at a time, its *tenant*. It begins without one, and when one has left,
+whichever way, it ends what that one had before it takes the next; but what is *kept* goes on, for
+the next client of the same session.
+
+    FREE --asked--> HELD --let go / lost, nothing kept--> CLEARING --cleared--> FREE
+                    |  ^  |                                  ^
+    taken over by   +--+  | left / lost, something kept      | given up, nothing left
+    the session's         v                                  |
+    next client        DETACHED -----------------------------+
+                          | claimed by the session's next client --> HELD
+
+    told to end, in any state --> ENDING
+
+A client that asks while another one holds it is refused, but while that other one cannot be
+reached it waits, and so it does while the host is cleared: who starts a program again after a
+crash gets the host as soon as the crash has been noticed.
+
+A session is known by its *token*, and its clients are numbered. Who shows the token and has a
+larger number than the tenant has the host at once, whether that one can be reached or not; who has
+a smaller one was replaced without knowing it, and is refused.
+
+Events are methods named in the past tense; each returns the actions that follow, in order. The
+driver is `monarch._src.session.worker_part`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+from monarch._src.session.state.lease import End, process_words
+
+
+class TenancyState(enum.Enum):
+    """Whose a worker host is."""
+
+    FREE = "free"
+    HELD = "held"
+    DETACHED = "detached"
+    CLEARING = "clearing"
+    ENDING = "ending"
+
+
+_S = TenancyState
+TRANSITIONS: dict[TenancyState, frozenset[TenancyState]] = {
+    _S.FREE: frozenset({_S.HELD, _S.ENDING}),
+    _S.HELD: frozenset({_S.HELD, _S.DETACHED, _S.CLEARING, _S.ENDING}),
+    _S.DETACHED: frozenset({_S.HELD, _S.CLEARING, _S.ENDING}),
+    _S.CLEARING: frozenset({_S.FREE, _S.ENDING}),
+    _S.ENDING: frozenset(),
+}
+
+
+class Tenant(msgspec.Struct, frozen=True):
+    """A client that asks for the host; `request` is the number of its question.
+
+    `number`: how many clients its session had before it. `token`: of a session of which this host
+    is to have something; empty for who wants the host as it is.
+    """
+
+    node: str
+    request: int
+    pid: int
+    program: str
+    host: str
+    liveness_s: float
+    number: int = 0
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Tenant {self.node} {self.request}, client {self.number}>"  # no token
+
+    @property
+    def words(self) -> str:
+        """`process 123 (python train.py) on host`."""
+        return process_words(self.pid, self.program, self.host)
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    """That client has the host."""
+
+    tenant: Tenant
+
+
+class TakeUp(msgspec.Struct, frozen=True):
+    """That client has the host, and owns what is kept there: give it to it, tell the procs."""
+
+    tenant: Tenant
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """That client has the host no more, and nobody has: end what is tied to it, keep the rest.
+
+    It waits to be told when that has ended, with that number, unless that is 0.
+    """
+
+    tenant: Tenant
+    why: str
+    request: int
+
+
+class Oust(msgspec.Struct, frozen=True):
+    """As Leave; that client may live, and another one comes next: say nothing to it any more."""
+
+    tenant: Tenant
+    why: str
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """That client can't have it."""
+
+    tenant: Tenant
+    why: str
+
+
+class Clear(msgspec.Struct, frozen=True):
+    """End everything that the tenant had; report `cleared` when nothing of it is left."""
+
+    tenant: Tenant
+    why: str
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Nothing of that tenant is left. It waits to be told, with that number, unless that is 0."""
+
+    tenant: Tenant
+    request: int
+
+
+Action: TypeAlias = Welcome | TakeUp | Leave | Oust | Refuse | Clear | Part | End
+
+
+class Tenancy:
+    """The tenancy of one worker host."""
+
+    def __init__(self) -> None:
+        self.state = _S.FREE
+        # Who has it, or had it last; None before the first.
+        self.tenant: Tenant | None = None
+        self._reachable = True  # whether the tenant can be, as far as is known
+        self._waiting: list[Tenant] = []  # in the order in which they asked
+        self._leaving = 0  # the number of the question with which the tenant let go
+        # Of the session that keeps something here; both are empty while nothing is kept.
+        self._token = ""
+        self.name = ""
+
+    # --- events -------------------------------------------------------------------------------
+
+    def asked(self, client: Tenant) -> list[Action]:
+        """A client wants the host."""
+        if self.state is _S.ENDING:
+            return [Refuse(client, "it is ending")]
+        if any(client.node == other.node for other in self._waiting):
+            return [Refuse(client, "this process has asked for it already")]
+        if client.token:
+            return self._claimed(client)
+        if self.state is _S.DETACHED:
+            return [self._refused(client)]
+        if self.state is _S.FREE:
+            return self._welcome(client)
+        if self.state is _S.HELD and self._holds(client.node):
+            return [Refuse(client, "this process has it already")]
+        if self.state is _S.HELD and self._reachable:
+            return [self._refused(client)]
+        self._waiting.append(client)
+        return []
+
+    def keep_asked(self, node: str, token: str, name: str) -> bool:
+        """The tenant wants something here to outlive it; whether it may."""
+        if self.state is not _S.HELD or not self._holds(node) or not token:
+            return False
+        self._token, self.name = token, name
+        return True
+
+    def left(self, node: str, request: int) -> list[Action]:
+        """The tenant goes, and leaves here what is kept."""
+        if self.state is not _S.HELD or not self._holds(node):
+            return []
+        assert self.tenant is not None
+        why = f"{self.tenant.words} has let go of its session"
+        return self._detach(why, request) if self._token else self.let_go(node, request)
+
+    def given_up(self, why: str) -> list[Action]:
+        """Nothing of what is kept is left, or nobody has come for it in time."""
+        return self._clear(why) if self.state is _S.DETACHED else []
+
+    def reached(self, node: str) -> list[Action]:
+        """There is a connection to that client (again)."""
+        if not self._holds(node) or self.state is not _S.HELD:
+            return []
+        self._reachable = True
+        waiting, self._waiting = self._waiting, []
+        return [self._refused(client) for client in waiting]
+
+    def out_of_reach(self, node: str) -> list[Action]:
+        """There is none for the time being."""
+        if self._holds(node):
+            self._reachable = False
+        return []
+
+    def lost(self, node: str, why: str) -> list[Action]:
+        """A client has gone, or counts as lost."""
+        self._waiting = [client for client in self._waiting if client.node != node]
+        if not self._holds(node):
+            return []
+        self._leaving = 0  # nobody is there to be told
+        if self.state is not _S.HELD:
+            return []
+        return self._detach(why, 0) if self._token else self._clear(why)
+
+    def let_go(self, node: str, request: int) -> list[Action]:
+        """A client wants the host no more."""
+        if self.state is not _S.HELD or not self._holds(node):
+            return []
+        self._leaving = request
+        assert self.tenant is not None
+        return self._clear(f"{self.tenant.words} has let go of this host")
+
+    def cleared(self) -> list[Action]:
+        """Nothing of the tenant is left."""
+        if self.state is not _S.CLEARING:
+            return []
+        assert self.tenant is not None
+        actions: list[Action] = [Part(self.tenant, self._leaving)]
+        self._move(_S.FREE)
+        self._leaving = 0
+        if self._waiting:
+            first, *others = self._waiting
+            self._waiting = []
+            actions += self._welcome(first)
+            actions += [self._refused(client) for client in others]
+        return actions
+
+    def told_to_end(self, why: str) -> list[Action]:
+        """By the tenant, by a signal, or by who has started it."""
+        if self.state is _S.ENDING:
+            return []
+        self._move(_S.ENDING)
+        waiting, self._waiting = self._waiting, []
+        return [*(Refuse(client, "it is ending") for client in waiting), End(why)]
+
+    # --- questions ----------------------------------------------------------------------------
+
+    @property
+    def holder(self) -> str:
+        """The node that has it now; empty if none does."""
+        held = self.state is _S.HELD
+        return self.tenant.node if held and self.tenant is not None else ""
+
+    def knows(self, token: str) -> bool:
+        """Whether something of that session is kept here."""
+        return bool(token) and token == self._token
+
+    def validate(self) -> None:
+        """Assert every invariant; tests call it after each event."""
+        assert bool(self._token) == bool(self.name)
+        assert self.state is not _S.DETACHED or self._token
+        assert not self._token or self.state in (_S.HELD, _S.DETACHED, _S.ENDING)
+        assert self.state in (_S.FREE, _S.ENDING) or self.tenant is not None
+        assert not self._waiting or self.state is _S.CLEARING or (
+            self.state is _S.HELD and not self._reachable
+        )  # fmt: skip
+        assert not self._leaving or self.state in (_S.CLEARING, _S.ENDING)
+        assert len({client.node for client in self._waiting}) == len(self._waiting)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _holds(self, node: str) -> bool:
+        held = self.state in (_S.HELD, _S.CLEARING)
+        return held and self.tenant is not None and self.tenant.node == node
+
+    def _claimed(self, client: Tenant) -> list[Action]:
+        """Somebody says that something of its session is here."""
+        if not self.knows(client.token):
+            return [Refuse(client, "nothing of that session is left there")]
+        assert self.tenant is not None
+        if client.number <= self.tenant.number:
+            return [Refuse(client, f"{self.tenant.words} has taken that session up since")]
+        actions: list[Action] = []
+        if self.state is _S.HELD:
+            actions.append(Oust(self.tenant, f"{client.words} has taken its session over"))
+        waiting, self._waiting = self._waiting, []
+        self.tenant, self._reachable = client, True
+        self._move(_S.HELD)
+        return [*actions, TakeUp(client), *(self._refused(other) for other in waiting)]
+
+    def _detach(self, why: str, request: int) -> list[Action]:
+        assert self.tenant is not None
+        self._move(_S.DETACHED)
+        waiting, self._waiting = self._waiting, []
+        leave = Leave(self.tenant, why, request)
+        return [leave, *(self._refused(client) for client in waiting)]
+
+    def _refused(self, client: Tenant) -> Action:
+        assert self.tenant is not None
+        if self.state is _S.DETACHED:
+            return Refuse(
+                client,
+                f"the session {self.name!r} keeps it, whose last client was {self.tenant.words}: "
+                f"there `monarch attach {self.name}` takes that up, `monarch kill {self.name}` "
+                "ends it",
+            )
+        return Refuse(client, f"{self.tenant.words} has it; it is free when that stops it, or ends")
+
+    def _welcome(self, client: Tenant) -> list[Action]:
+        self.tenant, self._reachable = client, True
+        self._move(_S.HELD)
+        return [Welcome(client)]
+
+    def _clear(self, why: str) -> list[Action]:
+        assert self.tenant is not None
+        self._token = self.name = ""
+        self._move(_S.CLEARING)
+        return [Clear(self.tenant, why)]
+
+    def _move(self, state: TenancyState) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
+        self.state = state

@@ -1,0 +1,502 @@
+"""The part of a worker's agent in who has the host: listens, takes clients, lets them go.
+
+Runs in: the host agent of a worker, on its one thread. What follows from what,
+`session.state.tenancy` decides.
+Owns: the gateway of this host, the descriptor by which who has started the worker tells its end,
+and a watch on the process of a client that is on this very host.
+Invariants: one client at a time is obeyed, and the hosts that it has; another one may ask for the
+host, and nothing else. What was a client's is gone before the next one has the host, but what is
+kept, which the next client of the same session has (`session.detached_part`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from monarch._src.host.client_watch import ClientProcess
+from monarch._src.host.owner import Driver
+from monarch._src.host.state.host import Host
+from monarch._src.net.hosts.audit import Audit
+from monarch._src.net.hosts.gateway import ENDS, Gateway
+from monarch._src.net.hosts.keys import Keys
+from monarch._src.net.hosts.link_terms import bounds_of
+from monarch._src.net.hosts.link_types import Notice
+from monarch._src.net.interfaces import interface_addresses, resolve
+from monarch._src.net.node import Node
+from monarch._src.net.state.access import Role
+from monarch._src.net.state.addresses import Address, Listening, candidates, parse_address
+from monarch._src.net.state.link_actions import LinkDown, LinkUp
+from monarch._src.net.tunnel.state.tunnel import TunnelMessage
+from monarch._src.payload.host_fetcher import Fetcher, Segments
+from monarch._src.payload.host_server import send_piece
+from monarch._src.session import records
+from monarch._src.session.detached_part import Sheltering
+from monarch._src.session.state.lease import End
+from monarch._src.session.state.tenancy import (
+    Action,
+    Clear,
+    Leave,
+    Oust,
+    Part,
+    Refuse,
+    TakeUp,
+    Tenancy,
+    TenancyState,
+    Tenant,
+    Welcome,
+)
+from monarch._src.session.worker_tunnels import FarTunnels
+from monarch._src.system import process_table
+from monarch._src.wire.frames import NO_PAYLOAD, Payload
+from monarch._src.wire.ids import (
+    AGENT,
+    agent_at,
+    host_of_site,
+    is_agent,
+    is_tunnel,
+    parse_proc_node,
+)
+from monarch._src.wire.messages import (
+    AnyMessage,
+    AskPart,
+    AskPayload,
+    Cast,
+    Detach,
+    HoldSite,
+    Kept,
+    LetSiteGo,
+    Message,
+    PayloadPart,
+    PayloadTaken,
+    SiteFree,
+    SiteIs,
+    SiteLost,
+    SitesAre,
+    SitesKnown,
+    Snapshot,
+    SpawnProcs,
+    Watch,
+)
+
+log = logging.getLogger("monarch.agent")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a worker listens. `lifeline`: a descriptor that ends with who has started it, or None."""
+
+    listening: Listening
+    keys: Keys | None
+    trusts_all: bool
+    audit: Audit
+    liveness_s: float
+    lifeline: int | None
+
+
+class Hosting:
+    """The driver of one `Tenancy`; a Tenure."""
+
+    def __init__(
+        self, serving: Serving, directory: Path, node: Node, host: Host, driver: Driver
+    ) -> None:
+        """Raises as `Links.listen`."""
+        self._serving = serving
+        self._directory = directory
+        self._node = node
+        self._host = host
+        self._driver = driver
+        self._tenancy = Tenancy()
+        shelter = self._shelter = Sheltering(node, host, self._tenancy)
+        self._lost_sites: set[str] = set()  # those that the session had, and its client has lost
+        self._sites: set[str] = set()  # the others that the tenant has
+        self._client_process = ClientProcess(driver, self._client_ended)
+        gateway = self._gateway = Gateway(
+            node, node.site, serving.keys, serving.audit, serving.liveness_s, self._told,
+            admits=self._admits, stranger=self._asked, unknown=self._expect,
+            tunnel=self._on_tunnel, observed=self._observed,
+        )  # fmt: skip
+        try:
+            bind = gateway.links.listen(serving.listening, trusts_all=serving.trusts_all)
+            self.listening = serving.listening.at(bind)  # with the port that it got
+            if self.listening != serving.listening:
+                records.write_listening(directory, str(self.listening))
+        except BaseException:
+            gateway.close("it cannot listen")
+            raise
+        segments = self._segments = Segments(self._receivers_of)
+        fetcher = self._fetcher = Fetcher(node, gateway, segments.to_lend, self._watch_sender)
+        node.on_forget = self._forgotten
+        driver.watch_quietly(gateway.links.fileno(), gateway.links.work)
+        self._tunnels = FarTunnels(gateway, driver, self.note)
+        if serving.lifeline is not None:
+            driver.watch(serving.lifeline, self._starter_gone)
+        self.handlers: dict[type, Callable[[str, Any, Any], None]] = {
+            LetSiteGo: self._on_let_go,
+            Detach: self._on_detach,
+            **shelter.handlers,
+            SitesAre: self._on_sites,
+            SiteLost: self._on_site_lost,
+            PayloadPart: fetcher.on_part,
+            AskPayload: fetcher.on_ask,
+            AskPart: self._on_ask_part,
+            PayloadTaken: lambda _peer, message, _payload: segments.taken(message),
+        }
+
+    def told_to_others(self) -> list[Address]:
+        """Where other hosts may dial this one; ValueError if nowhere, with the reason."""
+        bind = self.listening.bind
+        resolved = resolve(bind) if bind.transport == "tcp" else []
+        return candidates(self.listening, interface_addresses(), resolved=resolved)
+
+    def _told_addresses(self) -> list[str]:
+        try:
+            return [str(address) for address in self.told_to_others()]
+        except ValueError:
+            return [str(self.listening.bind)]  # its client has got here, and what else is here may
+
+    # --- what the agent asks ----------------------------------------------------------------------
+
+    @property
+    def client(self) -> str:
+        """The node that has this host, or the last that had."""
+        tenant = self._tenancy.tenant
+        return "" if tenant is None else tenant.node
+
+    @property
+    def client_now(self) -> str:
+        """The same; empty while nobody has it."""
+        return self._tenancy.holder
+
+    @property
+    def client_number(self) -> int:
+        """How many clients the session had before the last one that had this host."""
+        tenant = self._tenancy.tenant
+        return 0 if tenant is None else tenant.number
+
+    @property
+    def serves_at(self) -> tuple[str, list[str]]:
+        """Where this listens, at ports of their own."""
+        bind = self._serving.listening.bind
+        if bind.transport != "tcp":
+            return "", []
+        dialled = map(parse_address, self._told_addresses())
+        return bind.host, [address.host for address in dialled]
+
+    is_awaited = False
+    looks = False
+    is_restless = False
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether something has come by a link of which no descriptor tells."""
+        return self._gateway.is_pending
+
+    def begin(self) -> None:
+        """There is no client yet."""
+
+    def look(self) -> None:
+        """Links tell whether the client lives."""
+
+    def tell_of_ends(self) -> bool:
+        """The end of a link comes behind all that came by it."""
+        return False
+
+    def next_deadline(self) -> float | None:
+        """When links are to be looked at, or what is kept is, or tunnels are."""
+        others = (self._shelter.next_deadline(), self._tunnels.next_deadline())
+        links = self._gateway.links.next_deadline()
+        return min([links, *(found for found in others if found is not None)])
+
+    def obeys(self, peer: str) -> bool:
+        """Whether messages of that node count, whoever has passed them on."""
+        return peer not in self._gateway.former
+
+    def looked(self) -> None:
+        """Let the next client have the host once nothing is left of what the last one had."""
+        self._shelter.looked()
+        self._tunnels.looked()
+        for node, request in self._shelter.no_longer_awaited():
+            self._gateway.say(node, Kept(request))
+        if self._tenancy.state is TenancyState.DETACHED:
+            why = self._shelter.why_give_up(time.monotonic())
+            if why:
+                self._do(self._tenancy.given_up(why))
+        if self._tenancy.state is TenancyState.CLEARING and not self._host.meshes:
+            self._do(self._tenancy.cleared())
+
+    def spawned(self, spec: SpawnProcs) -> None:
+        """A mesh was asked for."""
+        self._shelter.spawned(spec)
+
+    def proc_comes(self, *nodes: str) -> None:
+        """Procs begin."""
+        self._shelter.proc_comes(*nodes)
+
+    def proc_ended(self, mesh: int, rank: int) -> None:
+        """A proc is gone; watchers are told by the host."""
+        self._shelter.proc_ended(mesh, rank)
+
+    def mesh_freed(self, mesh: int) -> None:
+        """Nothing is left of that mesh; `looked` comes after it."""
+        self._shelter.mesh_freed(mesh)
+
+    def told_to_end(self, why: str) -> None:
+        """By a signal, by the client, or by who has started the worker."""
+        self._do(self._tenancy.told_to_end(why))
+
+    def note(self, what: str, peer: str, **facts: str) -> None:
+        """An operator has done something."""
+        self._serving.audit.note(what, node=peer, **facts)
+
+    def close(self) -> None:
+        """Say goodbye to everybody."""
+        self._client_process.unwatch()
+        self._tunnels.close()
+        self._gateway.close("the worker has ended")
+        self._segments.close()
+        self._serving.audit.close()
+
+    # --- who may say what -------------------------------------------------------------------------
+
+    def _admits(self, link: str) -> bool:
+        """Whether what comes by that link is for the client of this host, or of its hosts."""
+        tenancy = self._tenancy
+        if link == self.client:
+            return tenancy.state in (TenancyState.HELD, TenancyState.CLEARING)
+        return link in self._sites
+
+    def _asked(self, link: str, message: AnyMessage) -> None:
+        """Somebody who is not the client says something to this agent."""
+        self._driver.stir()
+        if not isinstance(message, HoldSite):
+            self.note("refused", link, why=f"a {type(message).__name__} of who has not this host")
+            return
+        client = Tenant(
+            link, message.request, message.pid, message.program, message.host, message.liveness_s,
+            message.number, message.token,
+        )  # fmt: skip
+        role = self._gateway.role_of(link)
+        if role not in (None, Role.OWNER):
+            why = f"its key is that of {role.value}, and owners have hosts" if role else ""
+            self._do([Refuse(client, why)])
+            return
+        holder = self._tenancy.holder
+        if holder and not self._gateway.reaches(holder):
+            self._do(self._tenancy.out_of_reach(holder))
+        self._do(self._tenancy.asked(client))
+
+    def _observed(self, link: str, message: Snapshot) -> None:
+        self._gateway.say(link, self._driver.seen(message))
+
+    def _on_tunnel(self, link: str, message: TunnelMessage, payload: Payload) -> None:
+        self._driver.stir()
+        self._tunnels.heard(link, message, payload)
+
+    def _expect(self, node: str) -> None:
+        """A message is for a proc that is not here: it may be about to be asked for."""
+        place = parse_proc_node(node)
+        host = self._host
+        if place is not None and place[0] not in host.meshes and not host.was_freed(place[0]):
+            self._node.expect(node)
+
+    # --- large payloads ---------------------------------------------------------------------------
+
+    def _receivers_of(self, node: str, message: Message) -> Sequence[str]:
+        return self._driver.receivers(message) if isinstance(message, Cast) else (node,)
+
+    def _on_ask_part(self, peer: str, message: AskPart, _payload: Payload) -> None:
+        send_piece(self._node, self._segments.to_lend().served, peer, message)
+
+    def _watch_sender(self, site: str, sender: str) -> None:
+        if parse_proc_node(sender) is not None:  # the end of the others is that of their link
+            self._node.link_far(agent_at(site), site)
+            self._node.send(agent_at(site), Watch(sender))
+
+    def _forgotten(self, node: str) -> None:
+        self._segments.gone(node)
+        self._fetcher.forgotten(node)
+        self._gateway.forgotten(node)
+        site = self._node.site_of(node)
+        if site != self._node.site:
+            self._fetcher.ended(site, AGENT if node == agent_at(site) else node)
+
+    # --- what links tell --------------------------------------------------------------------------
+
+    def _told(self, peer: str, notice: Notice) -> None:
+        self._driver.stir()
+        if is_tunnel(peer):
+            self._tunnels.told(peer, notice)
+        elif isinstance(notice, ENDS):
+            if peer in self._sites:
+                host = host_of_site(peer)
+                self._site_lost(peer, f"the host {host} is lost for this one: {notice.why}")
+            self._do(self._tenancy.lost(peer, f"its client is lost: {notice.why}"))
+        elif isinstance(notice, LinkUp):
+            self._do(self._tenancy.reached(peer))
+        elif isinstance(notice, LinkDown):
+            self._do(self._tenancy.out_of_reach(peer))
+
+    def _site_lost(self, site: str, why: str) -> None:
+        """The processes here wait for nothing any more that is there."""
+        self._fetcher.ended(site)
+        procs = [proc.node for mesh in self._host.meshes.values() for proc in mesh.procs]
+        self._node.forward(procs, SiteLost(site, why), NO_PAYLOAD)
+        now = time.monotonic()
+        for node in self._node.far_nodes(site):
+            self._driver.do(self._host.node_lost(node, now, f"its host is lost: {why}"))
+            self._node.drop(node)
+        self._driver.site_lost(site)
+
+    def _starter_gone(self) -> None:
+        assert self._serving.lifeline is not None
+        self._driver.unwatch(self._serving.lifeline)
+        os.close(self._serving.lifeline)
+        self.told_to_end("the program that has started this worker has ended")
+
+    def _watch_client(self, tenant: Tenant) -> None:
+        def is_it() -> bool:  # in a container, that number may be of another process
+            said = process_table.command_of(tenant.pid)[: records.LONGEST_PROGRAM]
+            return bool(said) and said == tenant.program
+
+        if tenant.host == os.uname().nodename:
+            self._client_process.watch(tenant.pid, is_it)
+
+    def _client_ended(self) -> None:
+        tenant = self._tenancy.tenant
+        assert tenant is not None
+        why = f"{tenant.words} has ended"
+        self._gateway.links.work()
+        self._gateway.drain()  # what it has said before comes first, its farewell too
+        self._gateway.links.hang_up(tenant.node, why)
+        self._do(self._tenancy.lost(tenant.node, why))
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def _on_let_go(self, peer: str, message: LetSiteGo, _payload: Payload) -> None:
+        self._do(self._tenancy.let_go(peer, message.request))
+
+    def _on_detach(self, peer: str, message: Detach, _payload: Payload) -> None:
+        self._do(self._tenancy.left(peer, message.request))
+
+    def _on_sites(self, peer: str, message: SitesAre, _payload: Payload) -> None:
+        if peer != self._tenancy.holder:
+            return
+        for site, told in message.sites:
+            if site != self._node.site and site not in self._sites | self._lost_sites:
+                self._sites.add(site)
+                self._gateway.dialable[site] = [parse_address(text) for text in told]
+        self._node.send(peer, SitesKnown(message.request))
+
+    def _on_site_lost(self, peer: str, message: SiteLost, _payload: Payload) -> None:
+        """The client has lost one of its hosts."""
+        if peer == self._tenancy.holder and message.site in self._sites:
+            self._sites.discard(message.site)
+            self._lost_sites.add(message.site)
+            self._gateway.dialable.pop(message.site, None)
+            self._gateway.links.hang_up(message.site, "its client has lost it")
+            self._site_lost(message.site, message.why)
+
+    # --- actions ----------------------------------------------------------------------------------
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Welcome(tenant):
+                    self._welcome(tenant)
+                case Refuse(tenant, why):
+                    self.note("refused", tenant.node, why=why, host=tenant.host)
+                    self._gateway.say(
+                        tenant.node, SiteIs(tenant.request, self._node.site, "", "", [], why)
+                    )
+                case TakeUp(tenant):
+                    self._welcome(tenant)
+                    self._take_up(tenant)
+                case Leave(tenant, why, request):
+                    self._leave(tenant, why)
+                    if request:
+                        self._shelter.awaits(tenant.node, request)
+                case Oust(tenant, why):
+                    self._leave(tenant, why)
+                    self._gateway.links.hang_up(tenant.node, why)
+                case Clear(tenant, why):
+                    self.note("left", tenant.node, why=why)
+                    self._clear(tenant, why)
+                case Part(tenant, request):
+                    self._part_with(tenant, request)
+                case End(why):
+                    tenant = self._tenancy.tenant
+                    if tenant is not None:
+                        self._clear(tenant, why)
+                    self._driver.end(why)
+
+    def _welcome(self, tenant: Tenant) -> None:
+        gateway, site = self._gateway, self._node.site
+        gateway.client = tenant.node
+        self._shelter.came(tenant)
+        self._watch_client(tenant)
+        gateway.links.bound(tenant.node, bounds_of(tenant.liveness_s))
+        self.note("attach", tenant.node, host=tenant.host, program=tenant.program)
+        told = self._told_addresses()
+        gateway.say(
+            tenant.node,
+            SiteIs(tenant.request, site, host_of_site(site), str(self._directory), told),
+        )
+
+    def _take_up(self, tenant: Tenant) -> None:
+        """It has the host now, and what is kept here is its own."""
+        self._node.link_far(tenant.node, "")
+        for message in self._shelter.taken_up(tenant, sorted(self._lost_sites)):
+            self._node.send(tenant.node, message)
+        self._shelter.tell_procs()
+
+    def _leave(self, tenant: Tenant, why: str) -> None:
+        """End what is tied to it. What runs where it does is out of reach from here on: the next
+        client passes on what is said from then on, and nobody knows what was under way.
+        """
+        self.note("left", tenant.node, why=why, kept=self._tenancy.name)
+        self._client_process.unwatch()
+        self._driver.part(tenant.node)
+        now = time.monotonic()
+        gone = {tenant.node, *self._node.far_nodes("")}
+        for node in gone:
+            self._driver.do(self._host.node_lost(node, now, why, self._shelter.meshes))
+            self._node.drop(node)
+        self._fetcher.ended("")
+        self._driver.site_lost("")
+        self._gateway.part_with(node for node in gone if not is_agent(node))
+        self._shelter.left(why)
+
+    def _clear(self, tenant: Tenant, why: str) -> None:
+        self._driver.part(tenant.node)
+        now = time.monotonic()
+        owners = {mesh.spec.owner for mesh in self._host.meshes.values()}
+        for owner in {tenant.node, *owners}:
+            if self._host.proc(owner) is None:  # the others end with their own procs
+                self._driver.do(self._host.node_lost(owner, now, why))
+
+    def _part_with(self, tenant: Tenant, request: int) -> None:
+        self._client_process.unwatch()
+        if request:
+            self._gateway.say(tenant.node, SiteFree(request))
+        gateway = self._gateway
+        for site in self._sites:
+            gateway.links.hang_up(site, "its client has let go of this host")
+            self._fetcher.ended(site)
+        self._fetcher.ended("")
+        self._sites.clear()
+        self._lost_sites.clear()
+        self._shelter.cleared()
+        gateway.dialable.clear()
+        gateway.client = ""
+        gateway.former.clear()
+        for node in self._node.far_nodes():
+            self._node.drop(node)
+        for node in self._node.waiting():
+            self._node.drop(node)
+        self._host.cleared()

@@ -1,0 +1,1 @@
+"""Facilities of the operating system, each with its fallbacks."""

@@ -1,0 +1,176 @@
+"""What programs have measured of themselves, as rows, each added up over processes.
+
+Runs in: any process, any thread. See `telemetry.endpoint_rows`, which asks for the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import Literal, TypeAlias
+
+from monarch._src.actor.state.endpoint_metrics import mean_ns, merged, percentile_ns
+from monarch._src.actor.state.program_metrics import TELEMETRY, merged_measures, quantile
+from monarch._src.wire.metrics_codec import Counted, Figures, Key, MeasureFigures, MeasureKey
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process that counted. `rank` and `point` in its proc mesh; a client has no rank."""
+
+    mesh: str
+    rank: int | None
+    point: dict[str, int]
+
+
+Told: TypeAlias = tuple[Process, Figures]
+Measured: TypeAlias = tuple[Process, MeasureFigures]
+
+
+@dataclass(frozen=True)
+class SpanMetrics:
+    """What all processes asked have counted of one span, by what it is part of.
+
+    Attributes:
+        mesh, mesh_uid: the proc mesh that it was measured on; `client` for the client.
+        actor_class, actor: of which actors; both `client` in the client, empty on threads that are
+            no actor's.
+        endpoint: which endpoint of theirs ran; None outside of endpoints.
+        name: that of the span; `(others)` for all those that came after a process had too many.
+        parent: the span that encloses it, or else the endpoint; None if nothing does.
+        processes: how many have counted.
+        count: how often it began.
+        errors: how often it was left by an exception.
+        running: how often it has not ended.
+        total_s: seconds that all of those took that have ended, what is within them included.
+        mean_s, p50_s, p90_s, p99_s, max_s: seconds it took; None if none has ended. Percentiles
+            are less than a fifth off, the others are exact.
+        slowest: the process where it took longest on average, and how long (seconds).
+    """
+
+    mesh: str
+    mesh_uid: str
+    actor_class: str
+    actor: str
+    endpoint: str | None
+    name: str
+    parent: str | None
+    processes: int
+    count: int
+    errors: int
+    running: int
+    total_s: float
+    mean_s: float | None
+    p50_s: float | None
+    p90_s: float | None
+    p99_s: float | None
+    max_s: float | None
+    slowest: tuple[Process, float] | None
+
+
+@dataclass(frozen=True)
+class InstrumentMetrics:
+    """What all processes asked have given one instrument, by its attributes.
+
+    Attributes:
+        mesh, mesh_uid, actor_class, actor: in whose hands, as of `SpanMetrics`.
+        name, kind, unit, description: as it was made; `(others)` for all those of that kind that
+            came after a process had too many.
+        attributes: names and values, as texts.
+        count: how often it was given a number.
+        not_finite: how many of those were infinite or no number; they are in nothing that follows.
+        total: their sum.
+        mean, p50, p90, p99, min, max: of a histogram with values, or else None. Percentiles are
+            less than a fifth off, the others are exact.
+        by_process: the sum of each process.
+    """
+
+    mesh: str
+    mesh_uid: str
+    actor_class: str
+    actor: str
+    name: str
+    kind: Literal["counter", "up_down_counter", "histogram"]
+    unit: str
+    description: str
+    attributes: dict[str, str]
+    count: int
+    not_finite: int
+    total: float
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    min: float | None
+    max: float | None
+    by_process: tuple[tuple[Process, float], ...]
+
+
+def measured_here() -> Counted:
+    """What this process has measured before it had any mesh."""
+    return Counted(tuple(TELEMETRY.spans(monotonic_ns())), tuple(TELEMETRY.measures()))
+
+
+def span_row(key: Key, told: Sequence[Told]) -> SpanMetrics:
+    """One span, added up."""
+    total = merged([figures for _, figures in told])
+    return SpanMetrics(
+        mesh=key.mesh_name,
+        mesh_uid=f"{key.mesh:x}",
+        actor_class=key.actor_class,
+        actor=key.actor,
+        endpoint=key.endpoint or None,
+        name=key.span,
+        parent=key.parent or None,
+        processes=len(told),
+        count=total.calls,
+        errors=total.errors,
+        running=total.in_flight,
+        total_s=total.total_ns / 1e9,
+        mean_s=seconds(mean_ns(total)),
+        p50_s=seconds(percentile_ns(total, 0.5)),
+        p90_s=seconds(percentile_ns(total, 0.9)),
+        p99_s=seconds(percentile_ns(total, 0.99)),
+        max_s=total.max_ns / 1e9 if total.timed else None,
+        slowest=slowest_of(told),
+    )
+
+
+def instrument_row(key: MeasureKey, told: Sequence[Measured]) -> InstrumentMetrics:
+    """One instrument with one set of attributes, added up."""
+    total = merged_measures([figures for _, figures in told])
+    finite = total.count - total.not_finite
+    has_values = key.kind == "histogram" and finite > 0
+    return InstrumentMetrics(
+        mesh=key.mesh_name,
+        mesh_uid=f"{key.mesh:x}",
+        actor_class=key.actor_class,
+        actor=key.actor,
+        name=key.name,
+        kind=key.kind,
+        unit=key.unit,
+        description=key.description,
+        attributes=dict(key.attributes),
+        count=total.count,
+        not_finite=total.not_finite,
+        total=total.total,
+        mean=total.total / finite if has_values else None,
+        p50=quantile(total, 0.5),
+        p90=quantile(total, 0.9),
+        p99=quantile(total, 0.99),
+        min=total.low if has_values else None,
+        max=total.high if has_values else None,
+        by_process=tuple((process, figures.total) for process, figures in told),
+    )
+
+
+def slowest_of(told: Sequence[Told]) -> tuple[Process, float] | None:
+    """The process where calls or spans took longest on average, and how long (seconds)."""
+    means = [(process, mean / 1e9) for process, f in told if (mean := mean_ns(f)) is not None]
+    return max(means, key=lambda pair: pair[1], default=None)
+
+
+def seconds(nanoseconds: float | None) -> float | None:
+    """The same in seconds."""
+    return None if nanoseconds is None else nanoseconds / 1e9

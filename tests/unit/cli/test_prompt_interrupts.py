@@ -1,0 +1,62 @@
+"""Ctrl-C at a prompt is noticed also where it has cut no wait short."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from monarch._src.cli.prompt_interrupts import NUDGE, heeding_interrupts
+from tests.integration.programs import PATIENCE_S
+
+# What another thread is sent is noted for the main one as what came just before its wait is: that
+# reads from descriptor 0 already, and nothing cuts it short.
+ASKS = """
+import signal, sys, threading
+from pathlib import Path
+from monarch._src.cli.prompt_interrupts import heeding_interrupts
+
+main = Path(f"/proc/self/task/{threading.main_thread().native_id}/syscall")
+
+def press():
+    while main.read_text().split()[1:2] != ["0x0"]:
+        pass
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+with heeding_interrupts():
+    for _ in range(3):
+        thread = threading.Thread(target=press)
+        try:
+            thread.start()
+            input()
+        except KeyboardInterrupt:
+            print("noticed", flush=True)
+        thread.join()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_ctrl_c_that_has_cut_no_wait_short_is_noticed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ASKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as asks:
+        try:
+            assert asks.wait(PATIENCE_S) == 0
+        finally:
+            asks.kill()
+        assert asks.stdout is not None
+        assert asks.stdout.read() == "noticed\n" * 3
+
+
+def test_afterwards_all_is_as_before() -> None:
+    before = signal.getsignal(NUDGE), threading.active_count()
+    with heeding_interrupts():
+        signal.raise_signal(NUDGE)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert threading.active_count() == before[1] + 1
+    assert (signal.getsignal(NUDGE), threading.active_count()) == before
+    assert signal.set_wakeup_fd(-1) == -1

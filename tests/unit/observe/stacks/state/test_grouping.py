@@ -1,0 +1,202 @@
+"""Stacks: only the user's part of a thread is kept, equal ones are one, the odd ones are named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monarch._src.observe.stacks.state import grouping
+from monarch._src.observe.stacks.state.grouping import Look
+from monarch._src.wire.messages import StackFrame, ThreadStack
+
+LIBRARY = "/usr/lib/python3.11/threading.py"
+RUNTIME = "/venv/lib/python3.11/site-packages/monarch/_src/actor/worker.py"
+NOTEBOOK = "/venv/lib/python3.11/site-packages/monarch_jupyter/ranks/cell_runner.py"
+USER = "/home/me/train.py"
+TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+START = [("<module>", "<string>", 1), ("main", RUNTIME, 2), ("run", RUNTIME, 3)]
+STEP = ("Trainer.step", USER, 10)
+ALL_REDUCE = ("all_reduce", TORCH, 20)
+LOCK = ("Condition.wait", LIBRARY, 30)
+GET = ("Future.get", "/x/monarch/_src/actor/future.py", 40)
+
+
+def frames(*given: tuple[str, str, int]) -> tuple[StackFrame, ...]:
+    return tuple(StackFrame(*one) for one in given)
+
+
+def thread(*given: tuple[str, str, int], name: str = "", waits: bool = False) -> ThreadStack:
+    return ThreadStack(name, waits, frames(*given))
+
+
+def dump(*threads: tuple[str | None, int, list[tuple[str, str, int]]]) -> bytes:
+    """What py-spy prints of these: innermost frame first, with fields that nobody needs."""
+    return json.dumps(
+        [
+            {
+                "pid": 1, "thread_id": 7, "thread_name": name, "os_thread_id": number,
+                "active": True, "owns_gil": False, "process_info": None,
+                "frames": [
+                    {"name": n, "filename": f, "line": at, "module": None, "short_filename": f,
+                     "locals": None, "is_entry": True}
+                    for n, f, at in reversed(found)
+                ],
+            }
+            for name, number, found in threads
+        ]
+    ).encode()  # fmt: skip
+
+
+def test_a_dump_is_read_outermost_first_and_the_main_thread_comes_first() -> None:
+    found = grouping.parse(dump(("loader", 5, [LOCK]), ("MainThread", 9, [*START, STEP])))
+    assert found == [thread(*START, STEP), thread(LOCK, name="loader")]
+
+
+def test_a_thread_without_a_name_is_told_by_its_number() -> None:
+    assert [t.name for t in grouping.parse(dump((None, 77, [STEP])))] == ["thread 77"]
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'[{"frames": [{"name": 1}]}]'])
+def test_what_is_no_dump_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        grouping.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("whole", "own", "waits"),
+    [
+        ([*START, STEP], [STEP], False),
+        ([*START, STEP, ALL_REDUCE], [STEP, ALL_REDUCE], False),
+        ([*START, STEP, LOCK], [STEP, LOCK], False),
+        ([*START, STEP, GET, LOCK], [STEP], True),
+        ([*START, STEP, GET, STEP, LOCK], [STEP, STEP, LOCK], False),
+        ([*START, ("run", NOTEBOOK, 1), ("<module>", "<cell In[3] on w>", 2)],
+         [("<module>", "<cell In[3] on w>", 2)], False),
+        ([LOCK, STEP], [STEP], False),
+    ],
+)  # fmt: skip
+def test_the_users_part_of_a_thread_is_what_is_kept(
+    whole: list[tuple[str, str, int]], own: list[tuple[str, str, int]], waits: bool
+) -> None:
+    assert grouping.of_user([thread(*whole)]) == [thread(*own, waits=waits)]
+
+
+@pytest.mark.parametrize("whole", [START, [*START, LOCK], [LOCK], []])
+def test_a_thread_that_is_in_no_code_of_the_user_is_left_out(
+    whole: list[tuple[str, str, int]],
+) -> None:
+    assert grouping.of_user([thread(*whole)]) == []
+
+
+def test_the_io_thread_is_left_out_and_has_one_name_on_every_rank() -> None:
+    names = {
+        t.name
+        for number in range(3)
+        for t in grouping.parse(dump((f"monarch-io-3a.{number}", 5, [STEP])))
+    }
+    assert names == {"monarch-io"}
+    assert grouping.of_user([thread(STEP, name="monarch-io")]) == []
+
+
+@pytest.mark.parametrize(
+    ("threads", "doing", "what"),
+    [
+        ([thread(*START, STEP)], "Trainer.step", "in Trainer.step"),
+        ([thread(*START, STEP, ALL_REDUCE, LOCK)], "Trainer.step", "in all_reduce"),
+        ([thread(*START, STEP, GET)], "Trainer.step", "in Trainer.step, waiting for an answer"),
+        ([thread(*START)], "Trainer.step", "otherwise"),
+        ([thread(*START)], "", "otherwise"),
+        ([thread(*START), thread(LOCK, STEP, name="loader")], "", "in Trainer.step"),
+        ([thread(*START, ALL_REDUCE), thread(*START, STEP, name="a")], "Trainer.step",
+         "in Trainer.step"),
+        ([thread(*START, ("<module>", "/home/me/a.py", 4))], "bootstrap", "in a.py, line 4"),
+    ],
+)  # fmt: skip
+def test_a_rank_is_told_by_the_innermost_frame_of_the_thread_that_runs_its_endpoint(
+    threads: list[ThreadStack], doing: str, what: str
+) -> None:
+    assert grouping.look(3, threads, doing, "otherwise", full=False).what == what
+
+
+def test_full_keeps_every_thread_and_frame_and_says_the_same() -> None:
+    threads = [thread(*START, STEP, GET), thread(LOCK, name="monarch-io")]
+    seen = grouping.look(0, threads, "Trainer.step", "", full=True)
+    assert seen.threads == tuple(threads)
+    assert seen.what == "in Trainer.step, waiting for an answer"
+
+
+def test_a_deep_recursion_is_shown_by_its_ends() -> None:
+    (cut,) = grouping.bounded([thread(*[("f", USER, at) for at in range(1000)])])
+    assert len(cut.frames) == grouping.MOST_FRAMES + 1
+    assert (cut.frames[0].line, cut.frames[-1].line) == (0, 999)
+    assert grouping.thread_lines(cut)[50] == "... 900 more frames ..."
+
+
+def looks(*given: tuple[list[int], str]) -> list[Look]:
+    return [Look(rank, what, (thread(STEP),)) for ranks, what in given for rank in ranks]
+
+
+def test_the_odd_ones_are_named() -> None:
+    others = [rank for rank in range(64) if rank not in (3, 17)]
+    mesh = grouping.group(
+        1, "workers", {"gpus": 64}, looks((others, "in all_reduce"), ([17, 3], "in DataLoader"))
+    )
+    assert grouping.headline(mesh) == "62 in all_reduce, 2 in DataLoader: gpus=3, gpus=17"
+    assert [len(group.ranks) for group in mesh.groups] == [62, 2]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "given", "said"),
+    [
+        ({"gpus": 4}, [([0, 1, 2, 3], "idle")], "4 idle"),
+        ({"gpus": 6}, [([0, 1, 2], "idle"), ([3, 4], "in f"), ([5], "in g")],
+         "3 idle, 2 in f: gpus=3..4; 1 in g: gpus=5"),
+        ({"hosts": 2, "gpus": 2}, [([0, 1, 2], "idle"), ([3], "in f")],
+         "3 idle, 1 in f: [hosts=1, gpus=1]"),
+        ({}, [([0], "in f")], "1 in f"),
+        ({"gpus": 0}, [], "no ranks"),
+    ],
+)  # fmt: skip
+def test_headlines(sizes: dict[str, int], given: list[tuple[list[int], str]], said: str) -> None:
+    assert grouping.headline(grouping.group(1, "w", sizes, looks(*given))) == said
+
+
+def test_many_odd_ones_are_named_within_bounds() -> None:
+    odd = list(range(1, 1024, 4))
+    rest = [rank for rank in range(1024) if rank not in odd]
+    mesh = grouping.group(1, "w", {"gpus": 1024}, looks((rest, "in f"), (odd, "in g")))
+    said = grouping.headline(mesh)
+    assert said.endswith(f"and {len(odd) - grouping.MOST_PLACES} more")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([STEP, ALL_REDUCE])), max_size=40)
+)
+def test_every_rank_is_in_one_group_of_ranks_that_are_in_the_same(
+    given: list[tuple[str, tuple[str, str, int]]],
+) -> None:
+    seen = [Look(rank, what, (thread(at),)) for rank, (what, at) in enumerate(given)]
+    mesh = grouping.group(1, "w", {"gpus": len(seen)}, seen)
+    assert sorted(r for g in mesh.groups for r in g.ranks) == list(range(len(seen)))
+    for group in mesh.groups:
+        assert {(seen[r].what, seen[r].threads) for r in group.ranks} == {
+            (group.what, group.threads)
+        }
+    keys = [(group.what, group.threads) for group in mesh.groups]
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_text_shows_each_stack_once_as_a_traceback() -> None:
+    seen = [Look(0, "in Trainer.step", (thread(STEP, waits=True),)), Look(1, "idle")]
+    seen.append(Look(2, "in Trainer.step", (thread(STEP, waits=True),)))
+    assert grouping.text(grouping.group(1, "workers", {"gpus": 3}, seen)) == (
+        "workers, 3 ranks: 2 in Trainer.step, 1 idle: gpus=1\n"
+        "\n"
+        "2 in Trainer.step: gpus=0, gpus=2\n"
+        '  File "/home/me/train.py", line 10, in Trainer.step\n'
+        "  waits for an answer"
+    )
