@@ -23,7 +23,7 @@ from monarch.observe import Stacks
 from monarch_jupyter.cells.displays import Displays, redirect, share_displays
 from monarch_jupyter.cells.errors import CellErrors, cell_names_of
 from monarch_jupyter.cells.fault_notices import FaultNotices
-from monarch_jupyter.cells.interrupts import InterruptLadder
+from monarch_jupyter.cells.interrupts import InterruptHandler
 from monarch_jupyter.cells.output import MOST, OutputRouter
 from monarch_jupyter.cells.progress import Progress
 from monarch_jupyter.cells.registry import Cells
@@ -73,7 +73,7 @@ class Extension:
             router = self._start_output(cells, store, undo)
             notices = FaultNotices(router.say)
             self._set_fault_hook(notices, undo)
-            interrupts = InterruptLadder(self._shell, router.say)
+            interrupts = InterruptHandler(self._shell, router.say)
             interrupts.install()
             undo.callback(interrupts.restore)
             self._on("pre_run_cell", interrupts.cell_begins, undo)

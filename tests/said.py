@@ -51,7 +51,7 @@ def watched_agents(folder: Path) -> Generator[Callable[[], list[str]]]:
     """
     read: dict[Path, int] = {}
 
-    def began(started: client.Session) -> None:
+    def began(started: client.ClientSession) -> None:
         log = folder / f"log-of-{started.directory.name}"
         if log in read:  # it was attached to again
             return

@@ -20,7 +20,7 @@ PATIENCE = 2.0
 """Seconds within which a press of the button is one rung above the one before."""
 
 
-class Rung(Enum):
+class InterruptLevel(Enum):
     """How far up."""
 
     NONE = 0
@@ -31,36 +31,36 @@ class Rung(Enum):
 
 # What a press does, by the rung that the last one was on: in time, and with something left to end.
 TRANSITIONS = {
-    Rung.NONE: Rung.CANCEL,
-    Rung.CANCEL: Rung.SIGNAL,
-    Rung.SIGNAL: Rung.OFFER,
-    Rung.OFFER: Rung.OFFER,
+    InterruptLevel.NONE: InterruptLevel.CANCEL,
+    InterruptLevel.CANCEL: InterruptLevel.SIGNAL,
+    InterruptLevel.SIGNAL: InterruptLevel.OFFER,
+    InterruptLevel.OFFER: InterruptLevel.OFFER,
 }
 
 
-class Ladder:
+class InterruptPolicy:
     """Where the user stands on it. `pressed_at`: seconds of any steady clock."""
 
     def __init__(self) -> None:
-        self.rung = Rung.NONE
+        self.rung = InterruptLevel.NONE
         self.pressed_at = 0.0
 
-    def press(self, now: float, *, something_left: bool) -> Rung:
+    def press(self, now: float, *, something_left: bool) -> InterruptLevel:
         """The button was pressed; what that asks for.
 
         `something_left`: whether any of the calls that the last press was for still runs.
         """
-        early = self.rung is not Rung.NONE and now - self.pressed_at <= PATIENCE
-        self.rung = TRANSITIONS[self.rung] if early and something_left else Rung.CANCEL
+        early = self.rung is not InterruptLevel.NONE and now - self.pressed_at <= PATIENCE
+        self.rung = TRANSITIONS[self.rung] if early and something_left else InterruptLevel.CANCEL
         self.pressed_at = now
         self.validate()
         return self.rung
 
     def is_climbing(self, now: float) -> bool:
         """Whether a press now would be one rung above the last one, if something is left."""
-        return self.rung is not Rung.NONE and now - self.pressed_at <= PATIENCE
+        return self.rung is not InterruptLevel.NONE and now - self.pressed_at <= PATIENCE
 
     def validate(self) -> None:
         """What always holds."""
-        assert set(TRANSITIONS) == set(Rung)
-        assert self.rung is Rung.NONE or self.rung in TRANSITIONS.values()
+        assert set(TRANSITIONS) == set(InterruptLevel)
+        assert self.rung is InterruptLevel.NONE or self.rung in TRANSITIONS.values()

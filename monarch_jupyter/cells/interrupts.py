@@ -22,7 +22,7 @@ from typing import Any
 
 from monarch import observe
 from monarch.observe import OpenCall
-from monarch_jupyter.cells.interrupt_policy import Ladder, Rung
+from monarch_jupyter.cells.interrupt_policy import InterruptLevel, InterruptPolicy
 from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.rendering.units import count
 
@@ -39,13 +39,13 @@ class Press:
     calls: tuple[OpenCall, ...]
 
 
-class InterruptLadder:
+class InterruptHandler:
     """Takes calls back when the user presses stop; `say` writes a line into the cell."""
 
     def __init__(self, shell: Any, say: Callable[[str], None]) -> None:
         self._shell = shell
         self._say = say
-        self._ladder = Ladder()
+        self._ladder = InterruptPolicy()
         self._presses: queue.SimpleQueue[Press | threading.Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-interrupt", daemon=True)
         self._since = 0  # calls above this number are those of the cell
@@ -140,13 +140,13 @@ class InterruptLadder:
     def _pressed_at(self, press: Press) -> None:
         left = self._still_open(self._left)
         rung = self._ladder.press(press.at, something_left=bool(left))
-        if rung is Rung.CANCEL:
+        if rung is InterruptLevel.CANCEL:
             self._left = tuple(call.number for call in press.calls)
             if press.calls:
                 observe.cancel_calls(press.calls)
                 self._wait_for(self._left)
                 self._say(cancelled_text(press.calls, self._still_open(self._left)))
-        elif rung is Rung.SIGNAL:
+        elif rung is InterruptLevel.SIGNAL:
             signal_ranks(left)
             self._wait_for(self._left)
             self._say(signalled_text(left, self._still_open(self._left)))

@@ -54,7 +54,7 @@ def _run(invocation: Invocation) -> None:
 def bind(mesh: ProcMesh | ActorMesh, namespace: MutableMapping[str, object]) -> str:
     """Bind a mesh to its name; a line that says so. What else has that name is left alone."""
     if isinstance(mesh, ActorMesh):
-        who = observe.callees(mesh)
+        who = observe.call_target_of(mesh)
         name, what = who.name, f"{who.class_name} on {who.procs.name}"
         if name in (ACTOR_NAME, RELOADER_NAME):
             return ""  # ours: they run the cells of `%%monarch on`, and reload modules

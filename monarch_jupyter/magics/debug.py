@@ -78,7 +78,7 @@ def _selected(invocation: Invocation) -> Selection | None:
     found = invocation.namespace.get(selection.name)
     name = selection.name
     if isinstance(found, ActorMesh):
-        name = observe.callees(found).name
+        name = observe.call_target_of(found).name
     elif isinstance(found, ProcMesh):
         name = found.name
     return Selection(name, dict(selection.dims))

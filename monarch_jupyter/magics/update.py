@@ -38,7 +38,7 @@ def update(cls: type[Actor]) -> list[ActorMesh]:
             why = error.failures[0].message if error.failures else str(error)
             text = f"what they have does not fit the new class: {why}; spawn them again"
             raise CommandError(_refused(mesh, text, done)) from None
-        _used[observe.callees(mesh).uid] = used_by(cls)
+        _used[observe.call_target_of(mesh).uid] = used_by(cls)
         done.append(mesh)
     return done
 
@@ -49,9 +49,9 @@ def meshes_of(name: str) -> list[ActorMesh]:
 
 
 def _refused(mesh: ActorMesh, why: str, done: Sequence[ActorMesh]) -> str:
-    names = ", ".join(observe.callees(other).name for other in done)
+    names = ", ".join(observe.call_target_of(other).name for other in done)
     has = f"; {names} {'has' if len(done) == 1 else 'have'} it already" if done else ""
-    who = observe.callees(mesh)
+    who = observe.call_target_of(mesh)
     return one_line(f"{who.name} on {who.procs.name} keeps the old code: {why}{has}")
 
 
@@ -71,17 +71,17 @@ class StaleClasses:
         run again leaves them."""
         said: set[str] = set()
         meshes = observe.actor_meshes()
-        for uid in _used.keys() - {observe.callees(mesh).uid for mesh in meshes}:
+        for uid in _used.keys() - {observe.call_target_of(mesh).uid for mesh in meshes}:
             del _used[uid]
         # Spawned again under the same name, it runs the new code, whoever still has the old one.
         classes: list[type] = [observe.actor_class_of(mesh) for mesh in meshes]
         current = {
-            (observe.callees(mesh).name, cls.__name__)
+            (observe.call_target_of(mesh).name, cls.__name__)
             for mesh, cls in zip(meshes, classes, strict=True)
             if namespace.get(cls.__name__) is cls
         }
         for mesh in meshes:
-            old, who = observe.actor_class_of(mesh), observe.callees(mesh)
+            old, who = observe.actor_class_of(mesh), observe.call_target_of(mesh)
             new = namespace.get(old.__name__)
             if who.uid not in _used:
                 _used[who.uid] = used_by(old)
@@ -98,7 +98,7 @@ class StaleClasses:
     def _news_of_class(self, mesh: ActorMesh, old: type[Actor], new: object) -> str | None:
         if not isinstance(new, type) or not issubclass(new, Actor):
             return None
-        who, name = observe.callees(mesh), old.__name__
+        who, name = observe.call_target_of(mesh), old.__name__
         if (who.uid, new) in self._told:
             return None
         self._told.add((who.uid, new))
@@ -112,7 +112,7 @@ class StaleClasses:
     def _news_of_used(
         self, mesh: ActorMesh, before: Mapping[str, object], namespace: Mapping[str, object]
     ) -> str | None:
-        who = observe.callees(mesh)
+        who = observe.call_target_of(mesh)
         fresh = {
             name: value
             for name, value in changed(before, namespace).items()
@@ -145,7 +145,7 @@ def _run(invocation: Invocation) -> None:
         what = "is no actor class" if cls is not None else "is not defined"
         raise CommandError(f"{names[0]} {what}{did_you_mean(names[0], known)}")
     for mesh in update(cls):
-        who, ranks = observe.callees(mesh), count(len(mesh), "rank", "ranks")
+        who, ranks = observe.call_target_of(mesh), count(len(mesh), "rank", "ranks")
         sys.stdout.write(
             f"{who.name} on {who.procs.name}: {ranks} run the new {cls.__name__}, state kept\n"
         )

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 from comm import create_comm, get_comm_manager
 
 from monarch_jupyter.page.publisher import Publisher, Sink
-from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.protocol.messages import (
     COMM_TARGET,
     KernelMessage,
@@ -65,7 +65,7 @@ class PanelLink:
     a snapshot.
     """
 
-    def __init__(self, publisher: Publisher, desk: Desk) -> None:
+    def __init__(self, publisher: Publisher, desk: RequestHandler) -> None:
         self._publisher = publisher
         self._desk = desk
         self._sinks: dict[int, tuple[PageComm, Sink]] = {}

@@ -40,7 +40,7 @@ Reply = Callable[[str | None, object], None]
 """What takes the answer: one line that says why not, or None and the result."""
 
 
-class Desk:
+class RequestHandler:
     """Serves the pages of one kernel; `namespace` is where meshes are bound."""
 
     def __init__(self, namespace: MutableMapping[str, object]) -> None:

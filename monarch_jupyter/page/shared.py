@@ -8,12 +8,12 @@ from collections.abc import MutableMapping
 
 from monarch import observe
 from monarch_jupyter.page.publisher import Publisher
-from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.protocol.messages import Debugged
 
 _lock = threading.Lock()
 _publisher: Publisher | None = None
-_desk: Desk | None = None
+_desk: RequestHandler | None = None
 
 
 def shared_publisher() -> Publisher:
@@ -39,12 +39,12 @@ def close_publisher() -> None:
         publisher.close()
 
 
-def shared_desk(namespace: MutableMapping[str, object] | None = None) -> Desk:
+def shared_desk(namespace: MutableMapping[str, object] | None = None) -> RequestHandler:
     """The desk that does what pages ask; the first to ask says where it binds meshes."""
     global _desk
     with _lock:
         if _desk is None:
-            _desk = Desk({} if namespace is None else namespace)
+            _desk = RequestHandler({} if namespace is None else namespace)
         return _desk
 
 

@@ -177,7 +177,7 @@ adopted: dict[str, list[ActorMesh]] = {}
 
 def adopt(mesh: ActorMesh) -> bool:
     """Use what reloaded for another kernel, which knows what is loaded; whether it is that."""
-    who = observe.callees(mesh)
+    who = observe.call_target_of(mesh)
     if who.name != ACTOR_NAME or who.class_name != RankReloader.__name__:
         return False
     adopted.setdefault(f"{who.procs.uid:x}", []).append(mesh)

@@ -14,10 +14,10 @@ import traitlets
 from monarch.observe import RankPaused
 from monarch_jupyter.debugger.pause_notices import Groups, ranks_text, where_text
 from monarch_jupyter.meshes.rank_names import name_point
-from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.rendering import html
 from monarch_jupyter.widgets.bundle import joined, styles
-from monarch_jupyter.widgets.widget import TalkingWidget
+from monarch_jupyter.widgets.widget import RequestingWidget
 
 
 class GroupMessage(TypedDict):
@@ -30,14 +30,14 @@ class GroupMessage(TypedDict):
     where: str
 
 
-class Breakpoints(TalkingWidget):
+class Breakpoints(RequestingWidget):
     """Live, with a console a click away."""
 
     _esm = joined("breakpoints")
     _css = styles("explorer", "console")
     groups: Any = traitlets.List(traitlets.Dict(), help="what waits").tag(sync=True)
 
-    def __init__(self, desk: Desk, waits: Groups, said: str) -> None:
+    def __init__(self, desk: RequestHandler, waits: Groups, said: str) -> None:
         super().__init__(desk, groups=[_group_message(group) for group in waits])
         self._said = said
 

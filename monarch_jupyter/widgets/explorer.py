@@ -12,7 +12,7 @@ import traitlets
 
 from monarch import observe
 from monarch_jupyter.page.publisher import Publisher
-from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.protocol.messages import (
     LastSeen,
     MeshMessage,
@@ -35,7 +35,7 @@ class Explorer(StreamingWidget):
     _css = styles("explorer")
     only = traitlets.Unicode("", help="uid of the mesh to show; empty for all").tag(sync=True)
 
-    def __init__(self, publisher: Publisher, desk: Desk, only: str = "") -> None:
+    def __init__(self, publisher: Publisher, desk: RequestHandler, only: str = "") -> None:
         self._last_seen = LastSeen()  # before the traits, of which one is made of it
         super().__init__(publisher, desk, None, only=only)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import traitlets
 
 from monarch_jupyter.lines.log_store import LogStore
-from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.protocol.messages import AskMessage, MoreMessage
 from monarch_jupyter.widgets.bundle import joined, styles
-from monarch_jupyter.widgets.widget import TalkingWidget
+from monarch_jupyter.widgets.widget import RequestingWidget
 
 
-class LogView(TalkingWidget):
+class LogView(RequestingWidget):
     """Pages of lines; those of the newest page follow what ranks write."""
 
     _esm = joined("log_view")
@@ -22,7 +22,9 @@ class LogView(TalkingWidget):
     mesh = traitlets.Unicode("", help="the name of a mesh; empty for any").tag(sync=True)
     cell = traitlets.Int(0, help="the number of a cell; 0 for any").tag(sync=True)
 
-    def __init__(self, desk: Desk, store: LogStore, *, mesh: str = "", cell: int = 0) -> None:
+    def __init__(
+        self, desk: RequestHandler, store: LogStore, *, mesh: str = "", cell: int = 0
+    ) -> None:
         super().__init__(desk, mesh=mesh, cell=cell)
         self._told = False
         self._unwatch = store.watch(self._more)

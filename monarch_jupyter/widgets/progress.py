@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from monarch_jupyter.page.publisher import Publisher
-from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.protocol.bars import Bar, BarTable
 from monarch_jupyter.protocol.messages import BarsMessage
 from monarch_jupyter.widgets.bundle import joined, styles
@@ -22,7 +22,7 @@ class ProgressBars(StreamingWidget):
     _esm = joined("progress")
     _css = styles("explorer")
 
-    def __init__(self, publisher: Publisher, desk: Desk, bars: Sequence[Bar]) -> None:
+    def __init__(self, publisher: Publisher, desk: RequestHandler, bars: Sequence[Bar]) -> None:
         self._table = BarTable(bars)  # before the traits, of which one is made of it
         self.is_shown = False
         super().__init__(publisher, desk, self._table)

@@ -11,7 +11,7 @@ import traitlets
 
 from monarch.observe import MeshStacks, Stacks
 from monarch_jupyter.meshes.rank_names import name_point
-from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.rendering.source_lines import CellNames
 from monarch_jupyter.rendering.stacks import (
     group_head,
@@ -21,17 +21,17 @@ from monarch_jupyter.rendering.stacks import (
     stacks_text,
 )
 from monarch_jupyter.widgets.bundle import joined, styles
-from monarch_jupyter.widgets.widget import TalkingWidget
+from monarch_jupyter.widgets.widget import RequestingWidget
 
 
-class StacksView(TalkingWidget):
+class StacksView(RequestingWidget):
     """The stacks of `%monarch stacks`, by group of ranks."""
 
     _esm = joined("stacks_view")
     _css = styles("explorer", "console")
     meshes: Any = traitlets.List(traitlets.Dict(), help="groups by mesh").tag(sync=True)
 
-    def __init__(self, desk: Desk, stacks: Stacks, cell_names: CellNames) -> None:
+    def __init__(self, desk: RequestHandler, stacks: Stacks, cell_names: CellNames) -> None:
         super().__init__(desk, meshes=[_mesh(mesh, cell_names) for mesh in stacks.meshes])
         self._static = {
             "text/plain": stacks_text(stacks, cell_names),

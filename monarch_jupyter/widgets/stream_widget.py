@@ -11,9 +11,9 @@ from typing import Any
 import traitlets
 
 from monarch_jupyter.page.publisher import Publisher, Stream
-from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.protocol.messages import StreamMessage
-from monarch_jupyter.widgets.widget import TalkingWidget
+from monarch_jupyter.widgets.widget import RequestingWidget
 
 
 def _fresh(_: object, widget: Any) -> StreamMessage:
@@ -22,7 +22,7 @@ def _fresh(_: object, widget: Any) -> StreamMessage:
     return widget.now()
 
 
-class StreamingWidget(TalkingWidget):
+class StreamingWidget(RequestingWidget):
     """A widget whose views follow a stream of the publisher, until the last of them is gone."""
 
     first = traitlets.Any(None, help="what to show before the stream begins").tag(
@@ -30,7 +30,7 @@ class StreamingWidget(TalkingWidget):
     )
 
     def __init__(
-        self, publisher: Publisher, desk: Desk, stream: Stream | None, **traits: object
+        self, publisher: Publisher, desk: RequestHandler, stream: Stream | None, **traits: object
     ) -> None:
         """`stream`: None for that of all meshes."""
         super().__init__(desk, **traits)

@@ -13,7 +13,7 @@ import traitlets
 from monarch.actor import ValueMesh
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.page.publisher import Publisher
-from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.protocol.messages import ValuesMessage
 from monarch_jupyter.protocol.values import Picture, ValueTable, picture_of
 from monarch_jupyter.rendering.values import values_html, values_text
@@ -32,7 +32,7 @@ class ValueGrid(StreamingWidget):
     name = traitlets.Unicode("", help="what the values are called").tag(sync=True)
 
     def __init__(
-        self, publisher: Publisher, desk: Desk, values: ValueMesh[Any], name: str = ""
+        self, publisher: Publisher, desk: RequestHandler, values: ValueMesh[Any], name: str = ""
     ) -> None:
         self._values = values
         self._table = ValueTable(_picture(values))  # before the traits, of which one is made of it

@@ -11,7 +11,7 @@ from typing import Any, cast
 import anywidget
 
 from monarch_jupyter.page.comms import answer_while_busy
-from monarch_jupyter.page.request_handler import Desk
+from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.protocol.messages import (
     AskMessage,
     KernelMessage,
@@ -20,10 +20,10 @@ from monarch_jupyter.protocol.messages import (
 )
 
 
-class TalkingWidget(anywidget.AnyWidget):
+class RequestingWidget(anywidget.AnyWidget):
     """A widget whose views ask the desk."""
 
-    def __init__(self, desk: Desk, **traits: object) -> None:
+    def __init__(self, desk: RequestHandler, **traits: object) -> None:
         super().__init__(**traits)
         self._desk = desk
         self._views: set[str] = set()

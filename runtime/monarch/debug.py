@@ -21,7 +21,7 @@ from monarch._src.debug.api import (
     resume,
     waiting,
 )
-from monarch._src.debug.commands import Console, Desk, Replies, Reply, moved
+from monarch._src.debug.commands import Console, DebugCommands, Replies, Reply, moved
 from monarch._src.debug.controller import DebugController, DebugSessionInfo, debug_controller
 from monarch._src.debug.dap.client import Bridge
 from monarch._src.debug.listing import WaitingRank, WaitingRanks
@@ -37,10 +37,10 @@ __all__ = [
     "SOURCE",
     "Bridge",
     "Console",
+    "DebugCommands",
     "DebugController",
     "DebugError",
     "DebugSessionInfo",
-    "Desk",
     "Replies",
     "Reply",
     "Selection",

@@ -16,7 +16,7 @@ from monarch._src.failures.report import by_place as failures_by_place
 from monarch._src.failures.report import fold as fold_failures
 from monarch._src.failures.report import others_text as other_failures_text
 from monarch._src.logs.carriage_returns import shown as as_shown
-from monarch._src.mesh.actor_mesh import Callees, callees
+from monarch._src.mesh.actor_mesh import CallTarget, call_target_of
 from monarch._src.mesh.live_update import actor_class_of, actor_meshes, update_actors
 from monarch._src.mesh.proc_mesh import accompany_actors
 from monarch._src.mesh.selected_procs import as_viewed
@@ -60,7 +60,7 @@ from monarch._src.telemetry.endpoint_rows import EndpointMetrics, Metrics, Missi
 from monarch._src.telemetry.program_rows import InstrumentMetrics, Process, SpanMetrics
 
 __all__ = [
-    "Callees",
+    "CallTarget",
     "CodePlace",
     "EndpointMetrics",
     "Finding",
@@ -96,7 +96,7 @@ __all__ = [
     "as_shown",
     "as_viewed",
     "call_of",
-    "callees",
+    "call_target_of",
     "cancel_calls",
     "cancel_on",
     "doctor",

@@ -20,7 +20,7 @@ from monarch._src.actor.endpoint import actor_class
 from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.run import actor_thread
-from monarch._src.actor.run.cell import Worker
+from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.runtime import Runtime, set_runtime
 from monarch._src.host.status_board import Board, Slot
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors
@@ -149,7 +149,7 @@ def called(folder: str, ref: ProcsRef) -> dict[str, float]:
     NoRouter(run.node, receive)
     meet(run, "client-1")
     spec = SpawnActor(ACTOR, "counter", "Counter", MESH, ref.name, 0, ["gpus"], [RANKS], "client-1")
-    worker = run.workers[ACTOR] = Worker(run, spec, ship((Counter, (), {}), 2))
+    worker = run.workers[ACTOR] = ActorCell(run, spec, ship((Counter, (), {}), 2))
     try:
         actor_thread.run(worker)
     except Enough:

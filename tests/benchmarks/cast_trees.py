@@ -16,7 +16,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import Any
 
-from monarch._src.host.state.cast_tree import Boughs, Done, Forest, cut
+from monarch._src.host.state.cast_tree import Done, TreeRelays, TreeSender, cut
 
 ROOT = "root"
 KEY = (ROOT, 1, 1)
@@ -62,8 +62,8 @@ class Simulation:
 
     def run(self) -> float:
         """The time at which the sender has all answers."""
-        forest: Forest[None] = Forest(self.fanout)
-        boughs = [Boughs() for _ in range(self.hosts)]
+        forest: TreeSender[None] = TreeSender(self.fanout)
+        boughs = [TreeRelays() for _ in range(self.hosts)]
         for head in forest.cast(1, tuple(range(self.hosts)), None, 1):
             self.send(ROOT, str(head.site), (ROOT, head.stretch), 0.0)
         while True:

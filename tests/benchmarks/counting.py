@@ -17,8 +17,8 @@ from monarch._src.actor.call import call as calling
 from monarch._src.actor.call.call import Endpoint
 from monarch._src.actor.endpoint import EndpointMethod, actor_class
 from monarch._src.actor.errors.remote import ship
-from monarch._src.actor.run.endpoint_table import ServedEndpoints
-from monarch._src.actor.run.running_calls import InHand
+from monarch._src.actor.run.endpoint_table import EndpointTable
+from monarch._src.actor.run.running_calls import RunningCalls
 from monarch._src.actor.state.calls import CallTable, PendingCall
 from monarch._src.actor.state.endpoint_metrics import MetricsTable
 from monarch._src.failures.report import RankFailure
@@ -90,8 +90,8 @@ def running() -> Pair:
     )
     spec: Any = SimpleNamespace(mesh=1, mesh_name="workers", class_name="Echo", name="echo")
     worker: Any = SimpleNamespace(runtime=run, dead=None)
-    endpoints = ServedEndpoints(run, spec, actor_class(Echo))
-    in_hand = InHand(worker)
+    endpoints = EndpointTable(run, spec, actor_class(Echo))
+    in_hand = RunningCalls(worker)
 
     def one(name: str) -> Callable[[], object]:
         call = Call(1, 1, name, 0, [], [])

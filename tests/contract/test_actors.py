@@ -20,7 +20,7 @@ from monarch.actor import (
     concurrent_endpoint,
     endpoint,
 )
-from monarch.observe import callees, metrics
+from monarch.observe import call_target_of, metrics
 from tests.conftest import Faults
 from tests.integration.actors import append
 from tests.integration.gates import Gate, GateKeeper
@@ -163,7 +163,7 @@ def test_a_mesh_tells_who_its_actors_are_unless_an_endpoint_has_that_name(four: 
     titled = four.slice(gpus=0).spawn("titled", Titled)
     assert titled.name.call_one().get(timeout=60) == "what the endpoint says"
     as_mesh = cast("ActorMesh", titled)
-    assert (as_mesh.class_name, callees(as_mesh).name) == ("Titled", "titled")
+    assert (as_mesh.class_name, call_target_of(as_mesh).name) == ("Titled", "titled")
 
 
 def test_a_class_is_refused_before_anything_is_sent(run_python: Callable[..., str]) -> None:

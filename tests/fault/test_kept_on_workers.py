@@ -15,7 +15,7 @@ import pytest
 
 from monarch._src.actor.future import Future
 from monarch._src.net.hosts import keys
-from monarch._src.session.keep import Custody
+from monarch._src.session.keep import KeptSession
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import AskKnown, Message
 from monarch.actor import (
@@ -179,17 +179,17 @@ def test_every_host_is_asked_whether_its_procs_know_the_next_client_and_says_so(
     name: str, first: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: dict[str, Future[Any]] = {}
-    ask = Custody.ask
+    ask = KeptSession.ask
 
     def noted(
-        custody: Custody, question: Callable[[int], Message], agent: str = AGENT
+        custody: KeptSession, question: Callable[[int], Message], agent: str = AGENT
     ) -> Future[Any]:
         answer = ask(custody, question, agent)
         if isinstance(question(0), AskKnown):
             answers[agent] = answer
         return answer
 
-    monkeypatch.setattr(Custody, "ask", noted)
+    monkeypatch.setattr(KeptSession, "ask", noted)
     killed(first)
     attach(name)
     assert len(answers) == 3, "that of the client's own host too"

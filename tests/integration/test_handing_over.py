@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from monarch._src.cli.agent_connection import TerminalLine
+from monarch._src.cli.agent_connection import TerminalConnection
 from monarch._src.session.directories import find_sessions
 from monarch.actor import ActorError, ActorMesh, ProcMesh
 from monarch.debug import (
+    DebugCommands,
     DebugError,
-    Desk,
     WaitingRanks,
     attach,
     cast,
@@ -100,9 +100,9 @@ def test_a_rank_that_another_terminal_talks_to_is_not_taken_from_it(
     answer = steppers.step.call(5, (1,))
     (one,) = until(1)
     (session,) = find_sessions([str(own_base_directory)])
-    line = TerminalLine(session)
+    line = TerminalConnection(session)
     try:
-        with Desk(line).attach(one) as console:
+        with DebugCommands(line).attach(one) as console:
             with pytest.raises(DebugError, match=r"debugger-.* has attached to it; `detach` there"):
                 open_bridge(steppers.slice(gpus=1), lambda _: None)
             assert console.send("p doubled") == "10\n"

@@ -17,7 +17,7 @@ import numpy
 from monarch._src.actor.runtime import runtime
 from monarch._src.rdma import peer_transports, plane
 from monarch._src.rdma.plane import plane_of
-from monarch._src.rdma.transports.base import Broken, Link, Piece
+from monarch._src.rdma.transports.base import Piece, Transport, TransportFailed
 from monarch._src.rdma.transports.tcp_sockets import LOOPBACK
 from monarch._src.system import shared_memory
 from monarch.actor import Actor, endpoint
@@ -321,11 +321,11 @@ class Mover(Actor):
 
         def refuse(pieces: Sequence[Piece], calls: int) -> None:
             if when == "first" or calls > 1:
-                raise Broken("it was cut by the test", "don't cut it")
+                raise TransportFailed("it was cut by the test", "don't cut it")
 
-        def opener(deadline: float) -> Link:
+        def opener(deadline: float) -> Transport:
             if when == "open":
-                raise Broken("it was cut by the test", "don't cut it")
+                raise TransportFailed("it was cut by the test", "don't cut it")
             link = real(deadline)
             return _watched(link, refuse)
 
@@ -380,12 +380,12 @@ class Mover(Actor):
 
 
 def _watching(
-    opener: Callable[[float], Link], before: Callable[[Sequence[Piece], int], None]
-) -> Callable[[float], Link]:
+    opener: Callable[[float], Transport], before: Callable[[Sequence[Piece], int], None]
+) -> Callable[[float], Transport]:
     return lambda deadline: _watched(opener(deadline), before)
 
 
-def _watched(link: Any, before: Callable[[Sequence[Piece], int], None]) -> Link:
+def _watched(link: Any, before: Callable[[Sequence[Piece], int], None]) -> Transport:
     """The same link, one piece at a time, with something done before each call."""
     calls = 0
 

@@ -17,7 +17,7 @@ from monarch._src.rdma.handle import VERSION, Handle
 from monarch._src.rdma.memory import memory_of
 from monarch._src.rdma.regions import Regions
 from monarch._src.rdma.transports import tcp_client
-from monarch._src.rdma.transports.base import Broken, Piece, TooLate
+from monarch._src.rdma.transports.base import DeadlineExceeded, Piece, TransportFailed
 from monarch._src.rdma.transports.tcp_client import TcpLink
 from monarch._src.rdma.transports.tcp_connect import Dialling, Invitation
 from monarch._src.rdma.transports.tcp_sockets import LOOPBACK, Place
@@ -106,7 +106,7 @@ def test_where_neither_can_be_dialled_that_is_said_with_what_would_do(
     side: Callable[..., Side],
 ) -> None:
     owner, mover = side("laptop"), side("desktop")
-    with pytest.raises(Broken, match=r"laptop is not dialled.*nor is desktop") as told:
+    with pytest.raises(TransportFailed, match=r"laptop is not dialled.*nor is desktop") as told:
         mover.dialling.connector(owner.dialling.serve("worker"), ask_of(owner))
     assert "on a worker host" in told.value.why.remedy
 
@@ -121,7 +121,9 @@ def test_an_owner_that_cannot_connect_says_where_and_why(side: Callable[..., Sid
         return owner.dialling.come(msgspec.msgpack.encode(nobody))
 
     connector = mover.dialling.connector(owner.dialling.serve("worker"), ask_to_come)
-    with pytest.raises(Broken, match=f"laptop could not connect to {LOOPBACK}:{port}.*refused"):
+    with pytest.raises(
+        TransportFailed, match=f"laptop could not connect to {LOOPBACK}:{port}.*refused"
+    ):
         TcpLink(owner.regions.owner, connector, lambda: False, late())
 
 
@@ -131,10 +133,12 @@ def test_a_port_that_says_nothing_is_an_error_that_names_it_unless_the_deadline_
     owner = side("worker").regions.owner
     with socket.create_server((LOOPBACK, 0)) as silent:
         place = Place([LOOPBACK], silent.getsockname()[1], bytes(32))
-        with pytest.raises(TooLate):
+        with pytest.raises(DeadlineExceeded):
             TcpLink(owner, place, lambda: False, time.monotonic() + 0.01)
         monkeypatch.setattr(tcp_client, "HELLO_S", 0.01)
-        with pytest.raises(Broken, match=f"{LOOPBACK}:{place.port} did not answer") as told:
+        with pytest.raises(
+            TransportFailed, match=f"{LOOPBACK}:{place.port} did not answer"
+        ) as told:
             TcpLink(owner, place, lambda: False, late())
     assert "firewall" in told.value.why.remedy
 
@@ -167,7 +171,7 @@ def test_who_leaves_its_session_waits_for_no_connection(side: Callable[..., Side
     connector = mover.dialling.connector(owner.dialling.serve("worker"), leave_meanwhile)
     with pytest.raises(ConnectionError, match="did not arrive"):
         connector.connect(late())
-    with pytest.raises(Broken, match="has left its session"):
+    with pytest.raises(TransportFailed, match="has left its session"):
         mover.dialling.connector(owner.dialling.serve("worker"), ask_of(owner))
 
 

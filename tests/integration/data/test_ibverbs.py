@@ -14,7 +14,12 @@ from collections.abc import Iterator
 import numpy
 import pytest
 
-from monarch._src.rdma.transports.base import Broken, Gone, Stale, TooLate
+from monarch._src.rdma.transports.base import (
+    DeadlineExceeded,
+    HandleExpired,
+    OwnerGone,
+    TransportFailed,
+)
 from monarch._src.rdma.verbs import sysfs
 from monarch._src.rdma.verbs.channel import DEPTH, LANES
 from monarch._src.rdma.verbs.pyverbs import REMOTE_ACCESS
@@ -125,9 +130,9 @@ def test_freed_memory_is_out_of_reach_before_anything_else_lies_there(shared: Bo
     other = shared.another_link()  # so that there is always somebody who could remember the key
     del data
     gc.collect()
-    with pytest.raises(Stale):
+    with pytest.raises(HandleExpired):
         shared.read(handle, room)
-    with pytest.raises(Stale):
+    with pytest.raises(HandleExpired):
         shared.write(handle, room)
     assert grant.rkey in shared.owner.cards.server.grants.expired
     other.close()
@@ -142,7 +147,7 @@ def test_a_neighbour_that_is_dropped_costs_a_new_key_and_no_error(shared: Both) 
     before = shared.link.granted(other)
     assert shared.link.granted(one).rkey == before.rkey  # one registration for the storage
     shared.owner.regions.drop(one.slot, one.key)
-    with pytest.raises(Stale):
+    with pytest.raises(HandleExpired):
         shared.read(one, room)
     room[:] = 0
     shared.read(other, room)
@@ -155,7 +160,7 @@ def test_what_is_read_only_is_not_written_to_by_the_card_either(shared: Both) ->
     handle, room = shared.owner.share(data), numpy.zeros(4096, numpy.uint8)
     shared.read(handle, room)
     assert room.tobytes() == data
-    with pytest.raises(Stale):
+    with pytest.raises(HandleExpired):
         shared.write(handle, room)
     grant = shared.link.granted(handle)
     lkey, _ = shared.card.key_of(shared.piece(handle, room).local, 0, 0, writable=True)
@@ -193,9 +198,9 @@ def test_transfers_at_once_share_the_queue_pairs_and_survive_their_end(shared: B
 
 def test_a_deadline_that_passes_leaves_nothing_under_way(shared: Both) -> None:
     handle, room = shared.owner.make(8 * MIB, 5), numpy.zeros(8 * MIB, numpy.uint8)
-    with pytest.raises(TooLate):
+    with pytest.raises(DeadlineExceeded):
         shared.read(handle, room, deadline_s=-1.0)
-    with contextlib.suppress(TooLate):  # in the midst of it, unless the machine is fast
+    with contextlib.suppress(DeadlineExceeded):  # in the midst of it, unless the machine is fast
         shared.read(handle, room, deadline_s=0.03)
     room[:] = 0xEE
     other = numpy.zeros(8 * MIB, numpy.uint8)
@@ -227,7 +232,7 @@ def test_an_owner_that_has_ended_is_told_from_a_card_that_fails() -> None:
         both.read(handle, room)
         both.owner.cards.server.cut_all()
         both.gone = True
-        with pytest.raises(Gone):
+        with pytest.raises(OwnerGone):
             both.read(handle, room)
 
 
@@ -260,7 +265,7 @@ def test_where_cards_may_not_be_used_none_is_opened() -> None:
     before = events_open()
     with (
         configured(rdma_disable_ibverbs=True),
-        pytest.raises(Broken, match="rdma_disable_ibverbs is True"),
+        pytest.raises(TransportFailed, match="rdma_disable_ibverbs is True"),
         both_sides(),
     ):
         pass

@@ -11,7 +11,7 @@ import pytest
 from monarch._src.net.hosts.gateway import Gateway
 from monarch._src.net.node import Node
 from monarch._src.payload.host_fetcher import Fetcher, Segments
-from monarch._src.payload.receiver import Borrower
+from monarch._src.payload.receiver import PayloadReceiver
 from monarch._src.payload.sender import HEADER
 from monarch._src.payload.state.fetches import PIECE
 from monarch._src.wire.frames import FrameError, Payload, carried, decode, encode, lent_in
@@ -96,7 +96,7 @@ def message(number: int, apart: InSegment, body: bytes = b"") -> list[Any]:
     return list(encode(Reply(number, 0, OK), Payload(body, (apart,))))
 
 
-def read(payload: Payload, borrower: Borrower) -> list[bytes]:
+def read(payload: Payload, borrower: PayloadReceiver) -> list[bytes]:
     """Body and buffers of what was handed in, as its receiver has them."""
     if payload.buffers and isinstance(payload.buffers[0], InSegment):
         payload.buffers = (borrower.borrow(payload.buffers[0], 0),)
@@ -105,7 +105,7 @@ def read(payload: Payload, borrower: Borrower) -> list[bytes]:
 
 
 def test_a_message_is_handed_in_whole_with_its_body_apart_or_not(host: Host) -> None:
-    borrower = Borrower()
+    borrower = PayloadReceiver()
     for number, (apart, body, parts) in enumerate([
         (lent(len(BODY), len(BUFFER)), b"", [BODY, BUFFER]),
         (lent(len(BODY), len(BUFFER), body=False), b"pickle", [BODY, BUFFER]),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from monarch._src.payload.outgoing import Served
+from monarch._src.payload.outgoing import OutgoingPayloads
 
 
 def test_what_a_host_has_not_fetched_waits_and_what_was_taken_or_is_given_up_does_not() -> None:
-    served = Served()
+    served = OutgoingPayloads()
     told: list[str] = []
     served.on_less = told.append
     parts = [memoryview(bytes(10)), memoryview(bytes(5))]

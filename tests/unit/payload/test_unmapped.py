@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from monarch._src.payload.outgoing import Served
+from monarch._src.payload.outgoing import OutgoingPayloads
 from monarch._src.payload.sender import ALIGNED, HEADER
 from monarch._src.payload.unmapped import in_place
 from monarch._src.wire.frames import Payload, apart_of
@@ -33,7 +33,7 @@ def placed_of(payload: Payload) -> Placed:
 def test_each_host_may_ask_for_every_part_and_what_it_gets_is_no_copy(
     body: bytes, buffers: Sequence[bytes | memoryview], parts: list[bytes]
 ) -> None:
-    served = Served()
+    served = OutgoingPayloads()
     payload = in_place(served, Payload(body, buffers), sole=True)
     placed = placed_of(payload)
     assert len(placed) == sum(map(len, parts))
@@ -56,7 +56,7 @@ def test_each_host_may_ask_for_every_part_and_what_it_gets_is_no_copy(
 
 def test_who_is_on_this_host_gets_the_parts_with_the_message() -> None:
     for payload in (Payload(b"head", [LARGE]), Payload(LARGE, [LARGE])):
-        kept = in_place(Served(), payload, sole=False)
+        kept = in_place(OutgoingPayloads(), payload, sole=False)
         placed = placed_of(kept)
         assert placed.lend("rank", Call(0, 0, "", 0, [], [])) is None
         whole = placed.carried(kept)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from monarch._src.rdma.handle import VERSION, Handle, Owner, decode, encode
 from monarch._src.rdma.memory import Memory
 from monarch._src.rdma.transfer import MOST_IN_A_BATCH, Lane, Op, Piece, Ranges, batches_of
-from monarch._src.rdma.transports.base import Broken
+from monarch._src.rdma.transports.base import TransportFailed
 
 OWNER = Owner(bytes(16), "host/boot", 1, 3, "node", "address")
 MIB = 1 << 20
@@ -46,7 +46,7 @@ class Recording:
         with self._lock:
             self._left -= 1
             if self._left < 0:
-                raise Broken("it was told to")
+                raise TransportFailed("it was told to")
             self.moved += pieces
 
     write_from = read_into
@@ -104,7 +104,7 @@ def test_a_link_that_fails_loses_only_what_was_on_its_way(sizes: list[int], call
     first, second = Recording(8 * MIB, calls), Recording(8 * MIB)
     try:
         lane.run(first, 0, enlist)
-    except Broken:
+    except TransportFailed:
         assert not lane.finished
         lane.run(second, 0, enlist)
     assert lane.finished

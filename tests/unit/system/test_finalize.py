@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from monarch._src.system import shared_memory
-from monarch._src.system.finalize import at_last
+from monarch._src.system.finalize import on_last_reference_dropped
 
 
 class Holder:
@@ -27,7 +27,7 @@ class Holder:
 
 def test_it_is_done_once_when_the_last_reference_goes() -> None:
     done: list[int] = []
-    first = second = at_last(lambda: done.append(1))
+    first = second = on_last_reference_dropped(lambda: done.append(1))
     del first
     gc.collect()
     assert done == []
@@ -37,7 +37,9 @@ def test_it_is_done_once_when_the_last_reference_goes() -> None:
 
 def test_tokens_that_look_alike_are_not_confused() -> None:
     done: list[int] = []
-    tokens = [at_last(lambda number=number: done.append(number)) for number in range(5)]
+    tokens = [
+        on_last_reference_dropped(lambda number=number: done.append(number)) for number in range(5)
+    ]
     for at in (2, 0, 3):
         tokens[at] = None
     assert done == [2, 0, 3]
@@ -47,7 +49,7 @@ def test_tokens_that_look_alike_are_not_confused() -> None:
 
 def test_in_a_cycle_it_comes_after_every_finalizer() -> None:
     story: list[str] = []
-    token = at_last(lambda: story.append("last"))
+    token = on_last_reference_dropped(lambda: story.append("last"))
     pair = [Holder(token, lambda: story.append("finalizer")) for _ in range(2)]
     pair[0].other, pair[1].other = pair[1], pair[0]
     del token, pair

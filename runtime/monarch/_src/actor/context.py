@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from monarch._src.actor.checked_names import reason_text
-from monarch._src.actor.deadlock.state.waits import Waiting
+from monarch._src.actor.deadlock.state.waits import ActorWaits
 from monarch._src.failures.report import at_text
 from monarch._src.shape import Extent, Point
 from monarch._src.wire.ids import parse_proc_node
@@ -65,7 +65,7 @@ class ActorInstance(msgspec.Struct, eq=False):
     rank: Point
     class_name: str
     creator_node: str
-    waiting: Waiting
+    waiting: ActorWaits
     proc_ref: Any = None
     ender: Callable[[End, str | None], None] | None = None
     # What it runs now; the task that runs it, if calls of it do not overlap.

@@ -18,8 +18,8 @@ from monarch._src.actor.deadlock.state.waits import FIRST_S, Wait
 from monarch._src.actor.state.deadline_pauses import Pauses
 from monarch._src.errors import CallCancelled, DeadlockError
 from monarch._src.failures.report import at_text, points_text
-from monarch._src.net.local.leader import Baton
-from monarch._src.net.local.waitable import Aside, RuntimeEnded, Waitable
+from monarch._src.net.local.leader import ReceiveLeader
+from monarch._src.net.local.waitable import RuntimeEnded, UnmanagedWait, Waitable
 
 if TYPE_CHECKING:
     import asyncio
@@ -67,7 +67,7 @@ class Future(Waitable, Generic[R]):
         "source",
     )
 
-    def __init__(self, baton: Baton, prober: Prober | None = None) -> None:
+    def __init__(self, baton: ReceiveLeader, prober: Prober | None = None) -> None:
         """`prober` is asked whether a long wait of an actor can ever end."""
         # What `super().__init__()` would: one is made for every call.
         self.done = False
@@ -100,14 +100,14 @@ class Future(Waitable, Generic[R]):
     @staticmethod
     def of(value: R) -> Future[R]:
         """One that is done, where there is nothing to wait for and maybe no runtime."""
-        future: Future[R] = Future(cast(Baton, None))  # only those who wait ask for it
+        future: Future[R] = Future(cast(ReceiveLeader, None))  # only those who wait ask for it
         future.settle(lambda: value)
         return future
 
     @staticmethod
     def aside() -> Future[Any]:
         """One that another thread of this process settles, where there may be no runtime."""
-        return Future(cast(Baton, Aside()))
+        return Future(cast(ReceiveLeader, UnmanagedWait()))
 
     def settle(self, decode: Callable[[], R]) -> None:
         """Done, with a value that `decode` makes when it is first looked at. First one wins."""

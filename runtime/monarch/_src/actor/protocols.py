@@ -9,19 +9,19 @@ from __future__ import annotations
 from typing import Protocol
 
 from monarch._src.actor.context import ActorInstance
-from monarch._src.actor.supervise.ownership import Keeper
+from monarch._src.actor.supervise.ownership import Supervisor
 from monarch._src.failures.report import RankFailure
 from monarch._src.wire.actor_snapshot_codec import SeenActor
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, StopActor, Undelivered
 
 
-class Worker(Protocol):
+class LocalActor(Protocol):
     """What runs one actor; see `monarch._src.actor.run.cell`. `dead` says why it has ended."""
 
     dead: RankFailure | None
     instance: ActorInstance
-    keeper: Keeper
+    keeper: Supervisor
 
     @property
     def point(self) -> dict[str, int]:

@@ -23,29 +23,29 @@ import msgspec
 from monarch._src.actor import forked
 from monarch._src.actor.context import ActorId, ActorInstance, Context
 from monarch._src.actor.deadlines import Deadlines
-from monarch._src.actor.deadlock.detector import Cycles
-from monarch._src.actor.deadlock.state.waits import Waiting
+from monarch._src.actor.deadlock.detector import DeadlockDetector
+from monarch._src.actor.deadlock.state.waits import ActorWaits
 from monarch._src.actor.deliver.output_barrier import OutputBarrier
 from monarch._src.actor.deliver.payloads import Payloads
 from monarch._src.actor.deliver.routes import Routes
-from monarch._src.actor.deliver.undeliverable import Returns
+from monarch._src.actor.deliver.undeliverable import UndeliverableMessages
 from monarch._src.actor.future import PAUSES, Future, Prober
-from monarch._src.actor.inspect.agent_client import Questions
-from monarch._src.actor.inspect.handlers import Enquiries
-from monarch._src.actor.protocols import Receiver, Worker
+from monarch._src.actor.inspect.agent_client import AgentClient
+from monarch._src.actor.inspect.handlers import InspectHandlers
+from monarch._src.actor.protocols import LocalActor, Receiver
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, client_ref
 from monarch._src.actor.run.tombstones import Tombstones
 from monarch._src.actor.state.calls import CallTable, PendingCall
 from monarch._src.actor.state.endpoint_metrics import MetricsTable
-from monarch._src.actor.supervise.ownership import Ownership
-from monarch._src.actor.supervise.terminations import Ends
+from monarch._src.actor.supervise.ownership import OwnedMeshes
+from monarch._src.actor.supervise.terminations import Terminations
 from monarch._src.config import spin_s
 from monarch._src.events import ProcReady, bus
 from monarch._src.failures.report import RankFailure
 from monarch._src.host.state.cast_relay import unpacked
 from monarch._src.host.status_board import Slot
 from monarch._src.logs.output_counters import WRITTEN
-from monarch._src.net.local.leader import Baton
+from monarch._src.net.local.leader import ReceiveLeader
 from monarch._src.net.node import Node
 from monarch._src.net.session_directory import address_of
 from monarch._src.shape import Extent
@@ -121,7 +121,7 @@ class Runtime:
         self.answering = threading.RLock()
         self.slot = Slot(None, 0)
         self.origin = 0  # of what began here last
-        self.workers: dict[int, Worker] = {}
+        self.workers: dict[int, LocalActor] = {}
         self._client_ref: ProcsRef | None = None
         self._proc_ref: ProcsRef | None = None
         self._ports: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
@@ -155,19 +155,19 @@ class Runtime:
         self._aside = payloads.aside
         routes = self.routes = Routes(node, known, payloads)
         payloads.reach = routes.reach_node
-        self.agent = Questions(node, known, self.new_future)
+        self.agent = AgentClient(node, known, self.new_future)
         self.barrier = OutputBarrier(self.agent.flush_output_of)
         self.closers.append(self.barrier.close)
         self.tombstones = Tombstones(self)
-        self.ownership = Ownership(self.workers, self.tombstones.keeper_of)
-        self.ends = Ends(
+        self.ownership = OwnedMeshes(self.workers, self.tombstones.keeper_of)
+        self.ends = Terminations(
             node, known, routes, self.calls, self.answering, self.new_future, self.ownership
         )
-        self.returns = Returns(
+        self.returns = UndeliverableMessages(
             node, known, routes, self.workers, self.tombstones, self.ownership, self.host
         )
-        self.cycles = Cycles(node, routes, self.workers)
-        self.enquiries = Enquiries(self)
+        self.cycles = DeadlockDetector(node, routes, self.workers)
+        self.enquiries = InspectHandlers(self)
         self.ends.on_mesh_gone = self.metrics.drop
         self._baton, self._prober = node.baton, self.cycles
         node.after_drain = self.ends.after_drain
@@ -233,7 +233,7 @@ class Runtime:
         self.routes.begin(rank, directory)
         client = ActorInstance(
             ActorId(name, 0, "client"), Extent((), ()).point_of_rank(0), "client", "",
-            Waiting(name, 0),
+            ActorWaits(name, 0),
         )  # fmt: skip
         self.root = Context(client, 0, [], [])
 
@@ -299,7 +299,7 @@ class Runtime:
         """A future that threads of this process can wait for."""
         return Future(self._baton, self._prober)
 
-    def waits(self) -> tuple[Baton, Prober]:
+    def waits(self) -> tuple[ReceiveLeader, Prober]:
         """What a Future of a kind of its own is made with."""
         return self._baton, self._prober
 

@@ -46,14 +46,14 @@ def chosen(live: Sequence[Session], which: str) -> Session:
 class _Asked:
     """One question of the terminal."""
 
-    def __init__(self, line: TerminalLine, number: int, owed: int) -> None:
+    def __init__(self, line: TerminalConnection, number: int, owed: int) -> None:
         self.answers: list[Any] = []
         self._line = line
         self._number = number
         self._owed = owed
 
     def wait(self, timeout_s: float | None) -> bool:
-        """See `debug.agent_connection.Asked`."""
+        """See `debug.agent_connection.PendingRequest`."""
         until = None if timeout_s is None else monotonic() + timeout_s
         while len(self.answers) < self._owed:
             left = None if until is None else until - monotonic()
@@ -68,7 +68,7 @@ class _Asked:
         """What comes later is not for this number."""
 
 
-class TerminalLine:
+class TerminalConnection:
     """A line to the host agent from outside of the session."""
 
     def __init__(self, session: Session) -> None:
@@ -84,7 +84,7 @@ class TerminalLine:
     def ask(
         self, question: Ask, answers: int, on_answer: Callable[[Any], None] | None = None
     ) -> _Asked:
-        """See `debug.agent_connection.Line`. Who does not wait hears of one in `receive`."""
+        """See `AgentConnection`. With `on_answer`, `receive` calls that instead of waiting."""
         number = next(self._numbers)
         if on_answer is not None:
             self._told[number] = on_answer
@@ -92,11 +92,11 @@ class TerminalLine:
         return _Asked(self, number, answers)
 
     def tell(self, message: BridgeBytes) -> None:
-        """See `debug.agent_connection.Line`."""
+        """See `debug.agent_connection.AgentConnection`."""
         self._link.send(message)
 
     def listen(self, place: Place, heard: Heard | None) -> None:
-        """See `debug.agent_connection.Line`; it is called by `receive`."""
+        """See `debug.agent_connection.AgentConnection`; it is called by `receive`."""
         if heard is None:
             self._listeners.pop(place, None)
         else:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 
-from monarch._src.cli.agent_connection import TerminalLine, chosen
+from monarch._src.cli.agent_connection import TerminalConnection, chosen
 from monarch._src.debug.dap.client import Bridge, BridgedRank
 from monarch._src.debug.rank_selection import Selection, parse_named
 from monarch._src.errors import DebugError
@@ -36,7 +36,7 @@ def run(bases: Sequence[str] | None, which: str, name: str, port: int | None) ->
         live = [one for one in find_sessions(bases) if one.state in AGENT_LIVES]
         session = chosen(live, which)
         ranks = _ranks(session, parse_named(name))
-        line = TerminalLine(session)
+        line = TerminalConnection(session)
     except DebugError as error:
         print(f"monarch debug: {error}", file=sys.stderr)
         return 1
@@ -94,7 +94,11 @@ def _stream(port: int | None, session: Session) -> Generator[tuple[int, int]]:
 
 
 def _serve(
-    line: TerminalLine, ranks: Sequence[BridgedRank], reads: int, writes: int, session: Session
+    line: TerminalConnection,
+    ranks: Sequence[BridgedRank],
+    reads: int,
+    writes: int,
+    session: Session,
 ) -> None:
     left = False
 
@@ -113,7 +117,7 @@ def _serve(
 
 
 def _pass_on(
-    line: TerminalLine, bridge: Bridge, reads: int, session: Session, left: Callable[[], bool]
+    line: TerminalConnection, bridge: Bridge, reads: int, session: Session, left: Callable[[], bool]
 ) -> None:
     """What the editor says and what ranks say, until one of them has done.
 

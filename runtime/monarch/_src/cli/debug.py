@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from monarch._src.cli.agent_connection import TerminalLine, chosen
+from monarch._src.cli.agent_connection import TerminalConnection, chosen
 from monarch._src.cli.prompt_interrupts import heeding_interrupts
-from monarch._src.debug.commands import Console, Desk, Replies
+from monarch._src.debug.commands import Console, DebugCommands, Replies
 from monarch._src.debug.listing import WaitingRank
 from monarch._src.debug.rank_selection import HOW, Selection, parse_ranks
 from monarch._src.errors import DebugError
@@ -35,12 +35,12 @@ def run(bases: Sequence[str] | None, which: str, lines: Sequence[str] | None) ->
     live = [one for one in find_sessions(bases) if one.state in AGENT_LIVES]
     try:
         session = chosen(live, which)
-        line = TerminalLine(session)
+        line = TerminalConnection(session)
     except DebugError as error:
         print(f"monarch debug: {error}", file=sys.stderr)
         return 1
     try:
-        prompt = _Prompt(Desk(line))
+        prompt = _Prompt(DebugCommands(line))
         with heeding_interrupts():
             if lines is not None:
                 done = [prompt.do(text) for text in lines]
@@ -53,7 +53,7 @@ def run(bases: Sequence[str] | None, which: str, lines: Sequence[str] | None) ->
 class _Prompt:
     """Does one command after another."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: DebugCommands) -> None:
         self._desk = desk
         self._commands: dict[str, Callable[[str], None]] = {
             "list": self._list, "l": self._list, "attach": self._attach, "cast": self._cast,

@@ -12,7 +12,7 @@ import msgspec
 from monarch._src.cli.columns import columns, duration, memory
 from monarch._src.failures.report import at_text
 from monarch._src.session import directories
-from monarch._src.session.session_snapshots import Seen, look
+from monarch._src.session.session_snapshots import SeenSession, look
 from monarch._src.shape import Extent
 from monarch._src.wire.messages import MeshState, RankState, Snapshotted
 
@@ -72,7 +72,7 @@ def run_at(
 # --- for people -----------------------------------------------------------------------------------
 
 
-def as_text(seen: Seen) -> str:
+def as_text(seen: SeenSession) -> str:
     """One session: a line, what is wrong with it, and a table of its processes."""
     session, record = seen.session, seen.session.record
     kept, client = session.kept, session.client
@@ -130,7 +130,7 @@ def _state(rank: RankState) -> str:
 # --- for programs ---------------------------------------------------------------------------------
 
 
-def as_data(seen: Seen) -> dict[str, Any]:
+def as_data(seen: SeenSession) -> dict[str, Any]:
     """One session as JSON: seconds, bytes, and null for what is not known."""
     session, record = seen.session, seen.session.record
     known = record is not None

@@ -34,7 +34,7 @@ Heard: TypeAlias = "Callable[[BridgeBytes | BridgeClosed], None]"
 Ask: TypeAlias = "Callable[[int], Question]"  # a question that has that number
 
 
-class Asked(Protocol):
+class PendingRequest(Protocol):
     """A question on its way."""
 
     answers: list[Any]
@@ -48,12 +48,12 @@ class Asked(Protocol):
         ...
 
 
-class Line(Protocol):
+class AgentConnection(Protocol):
     """A way to the host agent of one session."""
 
     def ask(
         self, question: Ask, answers: int, on_answer: Callable[[Any], None] | None = None
-    ) -> Asked:
+    ) -> PendingRequest:
         """Put a question to which so many answers come, or one an agent.
 
         `on_answer` is called with each, on any thread, and is quick.
@@ -76,7 +76,11 @@ class _Asked:
     """One question of the client."""
 
     def __init__(
-        self, line: ClientLine, number: int, owed: int, on_answer: Callable[[Any], None] | None
+        self,
+        line: ClientConnection,
+        number: int,
+        owed: int,
+        on_answer: Callable[[Any], None] | None,
     ) -> None:
         self.answers: list[Any] = []
         self.all_in = Waitable()
@@ -95,15 +99,15 @@ class _Asked:
             self._on_answer(answer)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """See `Asked`."""
+        """See `PendingRequest`."""
         return self._line.runtime.node.wait(self.all_in, timeout_s)
 
     def forget(self) -> None:
-        """See `Asked`."""
+        """See `PendingRequest`."""
         self._line.open.pop(self._number, None)
 
 
-class ClientLine:
+class ClientConnection:
     """The line of the client, which is a node of the session."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -119,8 +123,8 @@ class ClientLine:
 
     def ask(
         self, question: Ask, answers: int, on_answer: Callable[[Any], None] | None = None
-    ) -> Asked:
-        """See `Line`."""
+    ) -> PendingRequest:
+        """See `AgentConnection`."""
         number = next(self._numbers)
         parts = self._by_agent(question(number))
         owed = max(answers, len(parts))
@@ -154,11 +158,11 @@ class ClientLine:
         return AGENT if ref is None else ref.agent(rank, run.node.site)
 
     def tell(self, message: BridgeBytes) -> None:
-        """See `Line`."""
+        """See `AgentConnection`."""
         self.runtime.node.send(self._agent_of(message.mesh, message.rank), message)
 
     def listen(self, place: Place, heard: Heard | None) -> None:
-        """See `Line`."""
+        """See `AgentConnection`."""
         if heard is None:
             self._listeners.pop(place, None)
         else:
@@ -177,14 +181,14 @@ class ClientLine:
             asked.answered(message)
 
 
-_line: ClientLine | None = None
+_line: ClientConnection | None = None
 _making = threading.Lock()
 
 
-def line_of(runtime: Runtime) -> ClientLine:
+def line_of(runtime: Runtime) -> ClientConnection:
     """The line of that client."""
     global _line
     with _making:
         if _line is None or _line.runtime is not runtime:
-            _line = ClientLine(runtime)
+            _line = ClientConnection(runtime)
         return _line

@@ -16,7 +16,7 @@ import msgspec
 
 from monarch._src.debug.dap.state import bridges
 from monarch._src.debug.dap.state.bridges import BridgeTable
-from monarch._src.debug.state.sessions import Action, Answer, DebugTable, Order, Place, Tell
+from monarch._src.debug.state.sessions import Action, Answer, Command, DebugTable, Notify, Place
 from monarch._src.host.state.host import Host
 from monarch._src.host.state.procs import Mesh, Proc, ProcState
 from monarch._src.net.node import Node
@@ -58,7 +58,7 @@ ACTIONS = {
 }  # fmt: skip
 
 
-class Debugging:
+class DebugService:
     """The driver of one `DebugTable`. `client` says who holds the session now."""
 
     def __init__(
@@ -247,7 +247,7 @@ class Debugging:
 
     def _pass(self, actions: Sequence[bridges.Action]) -> None:
         for action in actions:
-            if isinstance(action, bridges.Tell):
+            if isinstance(action, bridges.Notify):
                 self._node.send(action.console, action.message)
                 continue
             proc = self._proc_at(action.place)
@@ -300,11 +300,11 @@ class Debugging:
                 case Answer(console, message):
                     if console:
                         self._node.send(console, message)
-                case Order(place, message):
+                case Command(place, message):
                     proc = self._proc_at(place)
                     if proc is not None:
                         self._node.send(proc.node, message)
-                case Tell(place, message):
+                case Notify(place, message):
                     self._tell(place, message)
 
     def _tell(self, place: Place, message: RankPaused) -> None:

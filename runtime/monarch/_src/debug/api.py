@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, TypeAlias
 
 from monarch._src.debug.agent_connection import line_of
-from monarch._src.debug.commands import Console, Desk, Replies
+from monarch._src.debug.commands import Console, DebugCommands, Replies
 from monarch._src.debug.dap.client import Bridge, BridgedRank, Say
 from monarch._src.debug.listing import NOTHING, WaitingRank, WaitingRanks
 from monarch._src.debug.rank_selection import Selection, parse_named
@@ -177,14 +177,14 @@ def _not_one(which: object, found: list[WaitingRank]) -> str:
     return f"{len(found)} wait{asked}: {first}{more}; name one, or use cast"
 
 
-def _desk_or_none() -> Desk | None:
+def _desk_or_none() -> DebugCommands | None:
     running = current_session()
     if running is None or running.lost is not None:
         return None
-    return Desk(line_of(running.runtime))
+    return DebugCommands(line_of(running.runtime))
 
 
-def _desk() -> Desk:
+def _desk() -> DebugCommands:
     desk = _desk_or_none()
     if desk is None:
         raise DebugError("there is no session here: nothing was spawned, or its host is gone")

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace as replaced
 
-from monarch._src.debug.agent_connection import Line
+from monarch._src.debug.agent_connection import AgentConnection
 from monarch._src.debug.listing import WaitingRank, WaitingRanks
 from monarch._src.debug.rank.frames import Source
 from monarch._src.errors import DebugError
@@ -76,10 +76,10 @@ class Replies(tuple[Reply, ...]):
     __repr__ = __str__
 
 
-class Desk:
+class DebugCommands:
     """Everything about the paused ranks of one session."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: AgentConnection) -> None:
         self._line = line
 
     def waiting(self, meshes: Sequence[tuple[int, list[int]]] = ()) -> WaitingRanks:
@@ -200,7 +200,7 @@ class Console:
     Commands are those of pdb. To let go leaves the rank paused: `continue` makes it go on.
     """
 
-    def __init__(self, desk: Desk, rank: WaitingRank, attached: DebuggerAnswered) -> None:
+    def __init__(self, desk: DebugCommands, rank: WaitingRank, attached: DebuggerAnswered) -> None:
         self.rank = rank
         self._desk = desk
         self._closed = False

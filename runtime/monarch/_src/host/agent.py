@@ -22,12 +22,12 @@ from types import FrameType
 from typing import Any
 
 from monarch._src.host import report
-from monarch._src.host.agent_requests import Asked
-from monarch._src.host.cast_relay import Casting
-from monarch._src.host.output_pipes import Outputs
-from monarch._src.host.owner import Driver, Tenure
+from monarch._src.host.agent_requests import AgentRequests
+from monarch._src.host.cast_relay import CastRelay
+from monarch._src.host.output_pipes import OutputPipes
+from monarch._src.host.owner import AgentOwner, AgentServices
 from monarch._src.host.spawn_spec import ENTRY, Ended, MeshSpec, NotStarted, Started
-from monarch._src.host.start import Starts, is_forked, kill_group, no_board, unlink
+from monarch._src.host.start import ProcStarter, is_forked, kill_group, no_board, unlink
 from monarch._src.host.state.death_notices import Notices
 from monarch._src.host.state.host import (
     Action,
@@ -85,7 +85,7 @@ class Agent:
         self,
         directory: Path,
         zygote: socket.socket,
-        tenure: Callable[[Node, Host, Driver], Tenure],
+        tenure: Callable[[Node, Host, AgentServices], AgentOwner],
         site: str = "",
         cwd: str = "",
     ) -> None:
@@ -103,25 +103,26 @@ class Agent:
         self._node = Node(
             AGENT, "agent", sessions.address_of(directory, AGENT), self._handle, site=site
         )
-        self._casting = Casting(self._node, self._host)
+        self._casting = CastRelay(self._node, self._host)
         # Ends that wait for the last answers of who has ended.
         self._endings: Notices[Ended] = Notices()
         self._selector = selectors.DefaultSelector()
         self._quiet: set[int] = set()
         self._stirred = True  # since all parts of this have looked
-        self._outputs = Outputs(self._selector, self._said, self._tally)
-        self._starts = Starts(zygote, self._host, self._outputs, self._ties, self._not_started)
+        self._outputs = OutputPipes(self._selector, self._said, self._tally)
+        self._starts = ProcStarter(zygote, self._host, self._outputs, self._ties, self._not_started)
         self._register_quietly(self._node.router.fd, self._node.router.look)
         self._register(zygote.fileno(), self._from_zygote)
         self._terminated_r, self._terminated_w = os.pipe()
         self._register(self._terminated_r, self._told_to_end)
         self._tenure = tenure(
             self._node, self._host,
-            Driver(self._register, self._register_quietly, self._selector.unregister, self._do,
+            AgentServices(self._register, self._register_quietly, self._selector.unregister,
+            self._do,
                    self._end, self._casting.receivers, self._part, self._casting.site_lost,
                    self._seen, self._stir),
         )  # fmt: skip
-        self._asked = Asked(
+        self._asked = AgentRequests(
             self._node, self._host, self._tenure, self._boards, self._selector,
             lambda: self._ending,
         )  # fmt: skip

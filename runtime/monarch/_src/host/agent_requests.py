@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from monarch._src.host import report
-from monarch._src.host.owner import Tenure
+from monarch._src.host.owner import AgentOwner
 from monarch._src.host.state.host import Host
 from monarch._src.host.state.procs import ProcState
 from monarch._src.host.status_board import Board
@@ -39,18 +39,18 @@ from monarch._src.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from monarch._src.debug.agent_part import Debugging
+    from monarch._src.debug.agent_part import DebugService
     from monarch._src.observe.stacks.py_spy import Looks
 
 
-class Asked:
+class AgentRequests:
     """The questions to one agent."""
 
     def __init__(
         self,
         node: Node,
         host: Host,
-        tenure: Tenure,
+        tenure: AgentOwner,
         boards: Mapping[int, Board],
         selector: selectors.BaseSelector,
         is_ending: Callable[[], bool],
@@ -63,7 +63,7 @@ class Asked:
         self._selector = selector
         self._is_ending = is_ending
         self._looks: Looks | None = None
-        self._debugging: Debugging | None = None
+        self._debugging: DebugService | None = None
         self.handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Snapshot: self._on_snapshot,
             ReadStacks: self._on_read_stacks,
@@ -157,10 +157,12 @@ class Asked:
 
     def _on_debugging(self, peer: str, message: AnyMessage, payload: Payload) -> None:
         if self._debugging is None:
-            from monarch._src.debug.agent_part import Debugging  # nor does one without breakpoints
+            from monarch._src.debug.agent_part import (
+                DebugService,  # nor does one without breakpoints
+            )
 
             tenure = self._tenure
-            self._debugging = Debugging(
+            self._debugging = DebugService(
                 self._node, self._host, lambda: tenure.client_now, tenure.note
             )
         self._debugging.handlers[type(message)](peer, message, payload)

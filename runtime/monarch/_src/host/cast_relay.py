@@ -15,12 +15,12 @@ import msgspec
 
 from monarch._src.host.state.cast_relay import Answered, CastTable, SendAnswers, packed, unpacked
 from monarch._src.host.state.cast_tree import (
-    Arrivals,
-    Boughs,
+    CastOrder,
     Done,
+    HostRange,
     Key,
-    Stretch,
     Stuck,
+    TreeRelays,
     cut,
     part_of,
     sites_of,
@@ -59,7 +59,7 @@ class _Come(msgspec.Struct, frozen=True):
     payload: Payload
 
 
-class Casting:
+class CastRelay:
     """All casts over this host."""
 
     def __init__(self, node: Node, host: Host) -> None:
@@ -68,8 +68,8 @@ class Casting:
         self._table = CastTable()
         self._watching: dict[int, set[str]] = {}  # by mesh: who casts to it, and is told of ends
         self._early: dict[int, list[_Early]] = {}  # by mesh that is to come
-        self._arrivals: dict[tuple[str, int], Arrivals[_Come]] = {}  # by sender and mesh
-        self._boughs = Boughs()
+        self._arrivals: dict[tuple[str, int], CastOrder[_Come]] = {}  # by sender and mesh
+        self._boughs = TreeRelays()
         self._grown: dict[tuple[str, int], Key] = {}  # by sender and call: it came over the tree
 
     def cast(self, peer: str, message: Cast, payload: Payload) -> list[Action]:
@@ -128,14 +128,14 @@ class Casting:
             if self._host.is_to_come(cast.mesh, cast.owner):
                 self._wait(cast, lambda: self.tree(peer, message, payload))
             else:  # nothing is left of it here; elsewhere there may be
-                parts = cut(Stretch(message.first, message.count).rest, message.fanout)
+                parts = cut(HostRange(message.first, message.count).rest, message.fanout)
                 missing = tuple(part.first for part in parts)
                 self._do([Done(peer, _key(cast), message.first, 0, [], missing)])
             return actions
         lane = (cast.sender, cast.mesh)
         arrivals = self._arrivals.get(lane)
         if arrivals is None:
-            arrivals = self._arrivals[lane] = Arrivals()
+            arrivals = self._arrivals[lane] = CastOrder()
         again = peer == cast.sender and message.count == 1
         ready = arrivals.came(
             cast.number, message.before[0][1], _Come(peer, message, payload), again=again
@@ -152,7 +152,7 @@ class Casting:
         sites = mesh.spec.sites
         block = math.prod(mesh.spec.sizes) // len(sites)
         places = sites_of(cast.region, block, message.without)
-        parts = cut(Stretch(message.first, message.count).rest, message.fanout)
+        parts = cut(HostRange(message.first, message.count).rest, message.fanout)
         children = {part.first: sites[places[part.first]] for part in parts}
         if message.standing is not None:
             self._boughs.standing(cast.sender, cast.mesh, message.standing, cast.number)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from monarch._src.host.owner import Driver
+from monarch._src.host.owner import AgentServices
 from monarch._src.system.process import pidfd
 
 
 class ClientProcess:
     """See the module's text. `ended`: called when it has; it is not watched any more then."""
 
-    def __init__(self, driver: Driver, ended: Callable[[], None]) -> None:
+    def __init__(self, driver: AgentServices, ended: Callable[[], None]) -> None:
         self._driver = driver
         self._tell = ended
         self._fd: int | None = None

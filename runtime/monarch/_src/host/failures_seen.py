@@ -16,7 +16,7 @@ from monarch._src.failures.report import RankFailure
 from monarch._src.wire.messages import ActorFailed, Heard, Message, ProcEnded
 
 
-class Happened:
+class FailureLog:
     """See the module's text."""
 
     def __init__(self) -> None:

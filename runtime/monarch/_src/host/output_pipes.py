@@ -21,7 +21,7 @@ UNFINISHED_S = 0.1
 _COUNT = struct.Struct("i")
 
 
-class Outputs:
+class OutputPipes:
     """Captures by node. `said(node, lines)` is called with what is read."""
 
     def __init__(

@@ -15,7 +15,7 @@ from monarch._src.host.state import host as core_host
 from monarch._src.wire.messages import Cast, Snapshot, Snapshotted, SpawnProcs
 
 
-class Driver(msgspec.Struct, frozen=True):
+class AgentServices(msgspec.Struct, frozen=True):
     """What the agent does for this."""
 
     watch: Callable[[int, Callable[[], None]], None]  # call that when the descriptor is readable
@@ -30,7 +30,7 @@ class Driver(msgspec.Struct, frozen=True):
     stir: Callable[[], None]  # something has happened here that others may have to look at
 
 
-class Tenure(Protocol):
+class AgentOwner(Protocol):
     """See the module's text."""
 
     handlers: dict[type, Callable[[str, Any, Any], None]]

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from monarch._src.host.output_pipes import Outputs
+from monarch._src.host.output_pipes import OutputPipes
 from monarch._src.host.spawn_spec import (
     CannotBegin,
     DropMesh,
@@ -47,7 +47,7 @@ FDS_A_PROC = 3
 SPARE_FDS = 16
 
 
-class Starts:
+class ProcStarter:
     """The procs that are to start: what the zygote is told, and what it reports.
 
     Owns: the socket to the zygote. `ties`: the client to which procs are tied, and its number;
@@ -58,7 +58,7 @@ class Starts:
         self,
         zygote: socket.socket,
         host: Host,
-        outputs: Outputs,
+        outputs: OutputPipes,
         ties: Callable[[], tuple[str, int]],
         failed: Callable[[str, str], None],
     ) -> None:

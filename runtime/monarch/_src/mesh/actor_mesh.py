@@ -67,7 +67,7 @@ class Actors:
         run.node.send(AGENT, message, ship(self.cls.cls))
 
 
-class Callees:
+class CallTarget:
     """The actors that calls to a mesh of actors, or to a slice of one, go to: who they are.
 
     Apart from the mesh, all of whose names its endpoints may have but those of every mesh.
@@ -131,7 +131,7 @@ class Callees:
 
 
 TOLD = ("class_name", "name", "procs", "region", "uid")
-"""What of its `Callees` a mesh tells too, where it has no endpoint or method of that name."""
+"""What of its `CallTarget` a mesh tells too, where it has no endpoint or method of that name."""
 
 
 class ActorMesh(MeshTrait):
@@ -150,7 +150,7 @@ class ActorMesh(MeshTrait):
         self._runtime = runtime
         self._actors = actors
         self._region = region
-        self._callees = Callees(runtime, actors, region)
+        self._callees = CallTarget(runtime, actors, region)
 
     # --- mesh -------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class ActorMesh(MeshTrait):
         return f"<ActorMesh {who.name!r}: {who.class_name}{at} on {who.procs.name!r}{stopped}>"
 
 
-def callees(mesh: ActorMesh) -> Callees:
+def call_target_of(mesh: ActorMesh) -> CallTarget:
     """Who the actors of a mesh, or slice, are, whatever its endpoints are called."""
     return mesh._callees  # pyright: ignore[reportPrivateUsage]
 
@@ -281,7 +281,7 @@ class OwnedActors:
 
     def __init__(self, mesh: ActorMesh) -> None:
         self.mesh = mesh
-        self._callees = callees(mesh)
+        self._callees = call_target_of(mesh)
         self.name = self._callees.name
 
     def note(self, failures: Sequence[RankFailure]) -> None:
@@ -333,7 +333,7 @@ class _AllDone(PendingCall):
 
     __slots__ = ("future",)
 
-    def __init__(self, whom: Callees, future: Future[None]) -> None:
+    def __init__(self, whom: CallTarget, future: Future[None]) -> None:
         super().__init__(whom.procs.uid, whom, whom.region)
         self.future = future
 
@@ -360,9 +360,9 @@ class _Ready(_AllDone):
     __slots__ = ()
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
-        whom = cast(Callees, self.actor_mesh)
+        whom = cast(CallTarget, self.actor_mesh)
         OneCall(whom, self.region, self.future).raised(position, status, payload)
 
     def lost(self, position: int, failure: RankFailure) -> None:
-        whom = cast(Callees, self.actor_mesh)
+        whom = cast(CallTarget, self.actor_mesh)
         OneCall(whom, self.region, self.future).lost(position, failure)

@@ -47,9 +47,9 @@ from monarch._src.wire.messages import Heard, Shutdown
 
 if TYPE_CHECKING:
     from monarch._src.mesh.proc_mesh import ProcMesh
-    from monarch._src.session.attached_hosts import Sites
-    from monarch._src.session.gateway_route import Via
-    from monarch._src.session.remote_keep import Away
+    from monarch._src.session.attached_hosts import AttachedHosts
+    from monarch._src.session.gateway_route import GatewayAddress
+    from monarch._src.session.remote_keep import RemoteKeep
 
 # What `sessions.make` loads is loaded by now: a client that starts a session waits for that.
 importlib.import_module("tempfile")
@@ -65,7 +65,7 @@ _PROGRAM = (
 NOTICE_S = 5.0
 
 
-class Session:
+class ClientSession:
     """One host agent and this process's runtime that talks to it."""
 
     def __init__(
@@ -87,12 +87,12 @@ class Session:
         self.kept_as = ""  # the name under which it is kept
         self.keeps_new = False  # whether meshes that are spawned from now on are kept too
         self.custody: object = None  # of `session.keep`, once it is kept
-        self.away: Away | None = None  # what of it is on workers and kept
+        self.away: RemoteKeep | None = None  # what of it is on workers and kept
         # Once it is kept: a mesh on workers, that is to be kept, comes next; None: one is gone.
         self.note_away: Callable[[ProcMesh | None], None] = lambda _: None
         self.when_agent_ends: list[Callable[[], None]] = []
-        self.sites: Sites | None = None  # the worker hosts that this process has
-        self.via: Via | None = None  # the gateway through which they are reached
+        self.sites: AttachedHosts | None = None  # the worker hosts that this process has
+        self.via: GatewayAddress | None = None  # the gateway through which they are reached
         self._let_go = False  # the agent and what it owns are somebody else's, or nobody's
         self._closed = False
         self._noticed = Waitable()  # done when `lost` is known
@@ -108,7 +108,7 @@ class Session:
             node.baton.watch(self._agent_fd, self._agent_gone)
 
     @staticmethod
-    def started() -> Session:
+    def started() -> ClientSession:
         """A new one, with an agent of its own."""
         directory = sessions.make()
         name = new_client_name()
@@ -119,7 +119,7 @@ class Session:
         except BaseException:
             sessions.remove(directory)
             raise
-        return Session(directory, agent, runtime, environment)
+        return ClientSession(directory, agent, runtime, environment)
 
     def _heard(self, mesh: int, actor: int, failures: list[RankFailure]) -> None:
         # Before it is judged, since what becomes of it may end this process: it is no news then.
@@ -319,18 +319,18 @@ def _launch(directory: Path, client: str, environment: dict[str, str]) -> AgentP
     return AgentProcess(child.pid, began_of(child.pid), child)
 
 
-_session: Session | None = None
+_session: ClientSession | None = None
 _session_pid = 0
 lock = threading.RLock()  # held while a session starts, is taken up, or ends
-_on_start: list[Callable[[Session], None]] = []
+_on_start: list[Callable[[ClientSession], None]] = []
 
 
-def on_start(hook: Callable[[Session], None]) -> None:
+def on_start(hook: Callable[[ClientSession], None]) -> None:
     """Call `hook` with every session that starts from now on."""
     _on_start.append(hook)
 
 
-def session() -> Session:
+def session() -> ClientSession:
     """This process's session, started on first use and again after its agent was lost."""
     with lock:
         if _session is not None and _session_pid == os.getpid():
@@ -338,12 +338,12 @@ def session() -> Session:
             if _session.lost is None:
                 return _session
             _session.close("its agent was lost")
-        started = Session.started()
+        started = ClientSession.started()
         adopt(started)
         return started
 
 
-def adopt(started: Session) -> None:
+def adopt(started: ClientSession) -> None:
     """Make that the session of this process, which has none."""
     global _session, _session_pid
     with lock:
@@ -353,7 +353,7 @@ def adopt(started: Session) -> None:
             hook(started)
 
 
-def give_up() -> Session | None:
+def give_up() -> ClientSession | None:
     """This process has no session from now on; the one that it had, for the caller to end."""
     global _session
     with lock:
@@ -396,7 +396,7 @@ def note_away(mesh: ProcMesh | None) -> None:
         found.note_away(mesh)
 
 
-def current_session() -> Session | None:
+def current_session() -> ClientSession | None:
     """The session if one is running; starts none."""
     return _session if _session_pid == os.getpid() else None
 
@@ -440,7 +440,7 @@ def _checked_s(host_timeout: float) -> float:
 
 
 # Lets go of the session where something of it is kept; set by `session.keep`.
-leave_kept: Callable[[Session], bool] = lambda _: False  # noqa: E731
+leave_kept: Callable[[ClientSession], bool] = lambda _: False  # noqa: E731
 
 
 def leave(reason: str = "the client ended") -> None:

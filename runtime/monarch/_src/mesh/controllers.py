@@ -17,7 +17,7 @@ from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
 from monarch._src.actor.run.endpoint_table import CLASS
 from monarch._src.actor.runtime import runtime
-from monarch._src.mesh.actor_mesh import ActorMesh, Actors, Callees
+from monarch._src.mesh.actor_mesh import ActorMesh, Actors, CallTarget
 from monarch._src.mesh.client import session_for_client
 from monarch._src.mesh.proc_mesh import constructor_payload
 from monarch._src.shape import Extent, Region
@@ -50,7 +50,7 @@ def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any
     spec = SpawnActor(uid, name, cls.name, ref.uid, ref.name, 0, [], [], "", if_absent=True)
     region = Region.of_extent(Extent((), ()))
     run.routes.post(ref, region, spec, payload)
-    whom = Callees(run, Actors(uid, name, cls, ref, region, owned=False), region)
+    whom = CallTarget(run, Actors(uid, name, cls, ref, region, owned=False), region)
     found: Future[A] = run.new_future()
     # Answered when its constructor has run.
     other: Future[type[Actor] | None] = run.new_future()

@@ -12,7 +12,7 @@ from monarch._src.actor.call.responses import AllCall
 from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.run.endpoint_table import UPDATE
-from monarch._src.mesh.actor_mesh import ActorMesh, Actors, callees
+from monarch._src.mesh.actor_mesh import ActorMesh, Actors, call_target_of
 from monarch._src.mesh.proc_mesh import owned_meshes
 
 
@@ -46,7 +46,7 @@ def update_actors(mesh: ActorMesh, cls: type[Actor], timeout: float | None = Non
         ActorError: a rank could not do it, because what its actor has does not fit.
         TimeoutError: an actor is still busy; it will do it when it is not.
     """
-    actors, whom = _actors(mesh), callees(mesh)
+    actors, whom = _actors(mesh), call_target_of(mesh)
     old, new = actors.cls, actor_class(cls)
     if len(whom.region) != len(actors.region):
         raise ValueError(f"update the whole mesh {whom.name!r}, not a slice of it")

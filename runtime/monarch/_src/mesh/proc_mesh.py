@@ -19,7 +19,7 @@ from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.run.creators import made_by
-from monarch._src.actor.run.spawn_context import that_came
+from monarch._src.actor.run.spawn_context import received_extras
 from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.errors import MeshStoppedError, SupervisionError, death_error
 from monarch._src.events import MeshSpawned, bus
@@ -362,7 +362,7 @@ def accompany_actors(source: Callable[[ProcMesh], object] | None) -> None:
 def along_with(mesh: ProcMesh) -> list[bytes]:
     """What is sent along, pickled by itself: actors and bootstrap functions begin without it."""
     if _accompany is None:
-        return list(that_came())
+        return list(received_extras())
     found = _accompany(mesh)
     return [] if found is None else [bytes(ship(found).body)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from monarch._src.mesh.actor_mesh import ActorMesh, callees
+from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.proc_mesh import ProcMesh
 from monarch._src.shape import ValueMesh
 
@@ -22,7 +22,7 @@ def as_viewed(whole: M, procs: ProcMesh) -> M:
 def procs_of(mesh: ProcMesh | ActorMesh) -> tuple[int, list[int]]:
     """The uid of the proc mesh, and the ranks in it; TypeError for what is neither mesh."""
     if isinstance(mesh, ActorMesh):
-        whom = callees(mesh)
+        whom = call_target_of(mesh)
         return whom.procs.uid, list(whom.region.ranks())
     if isinstance(mesh, ProcMesh):  # pyright: ignore[reportUnnecessaryIsInstance]
         region = mesh._region  # pyright: ignore[reportPrivateUsage]

@@ -23,12 +23,12 @@ from functools import partial
 from typing import Any, cast
 
 from monarch._src.net.local.interrupt import GuardedLock
-from monarch._src.net.local.leader import Baton
+from monarch._src.net.local.leader import ReceiveLeader
 from monarch._src.net.local.router import Router
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.peers import VERSIONS, Peer, mismatch_with
-from monarch._src.net.remote_links import FAR, Outside, frames_within
-from monarch._src.net.send_limits import Rooms
+from monarch._src.net.remote_links import REMOTE, RemoteLinks, frames_within
+from monarch._src.net.send_limits import SendLimits
 from monarch._src.net.session_directory import at_site, site_and_pipe
 from monarch._src.rate_limited_log import EACH, Tally
 from monarch._src.wire.frames import (
@@ -73,7 +73,7 @@ class Node:
         """
         # The node that takes what goes to other sites, and where it listens; or we do ourselves.
         self.gateway, self.gateway_pipe = "", ""
-        self.outside: Outside | None = None
+        self.outside: RemoteLinks | None = None
         self._handle = handle
         # Told of a node that is gone for good, and of one that is known by another name now.
         self.on_forget: Callable[[str], None] | None = None
@@ -93,10 +93,10 @@ class Node:
         self.on_fork: Callable[[], None] | None = None
         self._refusals: Tally[str] = Tally()
         self.router = Router()
-        self.baton = Baton(self.router, self.drain)
+        self.baton = ReceiveLeader(self.router, self.drain)
         self.router.on_full = self.baton.receive_now
         self.router.on_broken = self._broken
-        self.rooms = Rooms(self.baton.wait)
+        self.rooms = SendLimits(self.baton.wait)
         if address:
             self.begin(name, address, mesh=mesh, rank=rank, site=site)
 
@@ -165,8 +165,8 @@ class Node:
             if peer.route is not None or peer.gone:
                 return
             self._send_far_from_now_on(peer, site)
-            peer.transmit(FAR, encode(self._hello))
-            self._empty_outbox(peer, FAR)
+            peer.transmit(REMOTE, encode(self._hello))
+            self._empty_outbox(peer, REMOTE)
 
     def _send_far_from_now_on(self, peer: Peer, site: str) -> None:
         peer.site = site
@@ -176,7 +176,7 @@ class Node:
         peer.transmit = cast(Any, partial(self._send_far, to, site))
 
     def _empty_outbox(self, peer: Peer, route: bytes) -> None:
-        if route == FAR:
+        if route == REMOTE:
             for frames in peer.outbox:
                 peer.transmit(route, frames)
         elif peer.outbox:
@@ -249,7 +249,7 @@ class Node:
         peer = self._peers.get(name)
         route = None if peer is None else peer.route
         waited = time.monotonic() - died_at
-        if route is None or route == FAR or waited > FAREWELL_LIMIT_S:
+        if route is None or route == REMOTE or waited > FAREWELL_LIMIT_S:
             return True  # what tells of ends on another site comes behind what was said there
         return not self.router.reachable(route)
 
@@ -350,9 +350,9 @@ class Node:
                         else:
                             peer.outbox.append(frames)
                         continue
-            if route != FAR:
+            if route != REMOTE:
                 near[route] = name
-            elif not peer.transmit(FAR, frames):
+            elif not peer.transmit(REMOTE, frames):
                 missed.append(name)
         if not near:
             return missed
@@ -443,7 +443,7 @@ class Node:
             with peer.lock:
                 if peer.route is None and not peer.gone:
                     self._send_far_from_now_on(peer, origin)
-                    self._empty_outbox(peer, FAR)
+                    self._empty_outbox(peer, REMOTE)
         self._deliver(name, message, payload)
 
     def far_nodes(self, site: str | None = None) -> list[str]:
@@ -453,7 +453,7 @@ class Node:
         return [
             name
             for name, peer in peers
-            if peer.route == FAR and (site is None or peer.site == site)
+            if peer.route == REMOTE and (site is None or peer.site == site)
         ]
 
     def waiting(self) -> list[str]:

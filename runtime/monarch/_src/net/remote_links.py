@@ -10,10 +10,10 @@ from typing import Protocol, cast
 
 from monarch._src.wire.frames import Buffer, FrameError, Payload, apart_of
 
-FAR = b"@"  # the route to what is on another site
+REMOTE = b"@"  # the route to what is on another site
 
 
-class Outside(Protocol):
+class RemoteLinks(Protocol):
     """What a gateway has beside its node: the links to other sites. See `net.hosts.gateway`."""
 
     def pass_on(self, sender: str, origin: str, to: str, site: str, frames: list[Buffer]) -> bool:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from monarch._src.errors import BlockedLoopError
 from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.net.local.waitable import Waitable
-from monarch._src.net.state.flow_control import QUEUE, Spending
+from monarch._src.net.state.flow_control import QUEUE, SenderCredit
 
 
-class Rooms:
+class SendLimits:
     """See the module's text.
 
     has_room: whether the way to that host takes more now. waits: how many bytes of large payloads
@@ -25,7 +25,7 @@ class Rooms:
     """
 
     def __init__(self, wait: Callable[[Waitable], bool]) -> None:
-        self._spending = Spending()
+        self._spending = SenderCredit()
         self.has_room: Callable[[str], bool] = self._spending.has_room
         self.waits: Callable[[str], int] = lambda _: 0
         self._wait = wait

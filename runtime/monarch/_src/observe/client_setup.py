@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from monarch._src.config import settings
 from monarch._src.mesh import fault_hook
-from monarch._src.mesh.client import Session, on_start
+from monarch._src.mesh.client import ClientSession, on_start
 from monarch._src.observe.meshes import anybody_listens
 
 
@@ -20,6 +20,6 @@ def prepare(find_hook: Callable[[], fault_hook.Hook]) -> None:
     on_start(_started)
 
 
-def _started(session: Session) -> None:
+def _started(session: ClientSession) -> None:
     fault_hook.attach(session.runtime)
     session.runtime.agent.want_output(True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from monarch._src.actor.inspect.ask_procs import Asked, ask_procs
+from monarch._src.actor.inspect.ask_procs import ProcQuery, ask_procs
 from monarch._src.mesh.proc_mesh import ProcMesh
 from monarch._src.wire.actor_snapshot_codec import SeenActor, unpacked
 from monarch._src.wire.messages import ReadActors
@@ -54,7 +54,7 @@ def live_actors(rank: ProcMesh, timeout: float = 1.0) -> list[LiveActor]:
     if len(rank) != 1:
         raise ValueError(f"{rank.name} is of {len(rank)} ranks here; slice one of them")
     procs, region = rank._procs, rank._region  # pyright: ignore[reportPrivateUsage]
-    asked = Asked(ReadActors, procs.ref, region, procs.ready if procs.owned else None)
+    asked = ProcQuery(ReadActors, procs.ref, region, procs.ready if procs.owned else None)
     ask_procs(rank._runtime, [asked], timeout)  # pyright: ignore[reportPrivateUsage]
     for why in asked.failures.values():
         raise LookupError(f"its process is gone: {why}")

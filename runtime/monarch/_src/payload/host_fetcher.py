@@ -21,7 +21,7 @@ from monarch._src.net.hosts.gateway import Gateway
 from monarch._src.net.node import Node
 from monarch._src.payload.cleanup_thread import Tidying
 from monarch._src.payload.host_server import send_copied
-from monarch._src.payload.sender import HEADER, InOwnSegment, Lender, ReceiversOf
+from monarch._src.payload.sender import HEADER, InOwnSegment, PayloadSender, ReceiversOf
 from monarch._src.payload.state.fetches import Ask, Fetching, Lane
 from monarch._src.wire.frames import (
     Buffer,
@@ -76,13 +76,13 @@ class Segments:
 
     def __init__(self, receivers_of: ReceiversOf) -> None:
         self._receivers_of = receivers_of
-        self._lender: Lender | None = None
+        self._lender: PayloadSender | None = None
         self._tidying: Tidying | None = None
 
-    def to_lend(self) -> Lender:
+    def to_lend(self) -> PayloadSender:
         """All of them, which are looked after from now on."""
         if self._lender is None:
-            self._lender = Lender(self._receivers_of)
+            self._lender = PayloadSender(self._receivers_of)
             self._tidying = Tidying((self._lender.tidy,))
         assert self._tidying is not None
         self._tidying.want()
@@ -109,7 +109,7 @@ class Fetcher:
     """See the module's text."""
 
     def __init__(
-        self, node: Node, gateway: Gateway, to_lend: Callable[[], Lender],
+        self, node: Node, gateway: Gateway, to_lend: Callable[[], PayloadSender],
         watch: Callable[[str, str], None] = lambda _site, _sender: None,
     ) -> None:  # fmt: skip
         """Args:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 
 from monarch._src.net.node import Node
-from monarch._src.payload.outgoing import Served
-from monarch._src.payload.sender import Lender
+from monarch._src.payload.outgoing import OutgoingPayloads
+from monarch._src.payload.sender import PayloadSender
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import AskPart, AskPayload, PayloadPart, PayloadSent
 
 
-def send_copied(node: Node, lender: Lender | None, peer: str, asked: AskPayload) -> None:
+def send_copied(node: Node, lender: PayloadSender | None, peer: str, asked: AskPayload) -> None:
     """Send somebody who cannot map what he was lent a copy of it, or say that it is gone."""
     lent = asked.lent
 
@@ -27,7 +27,7 @@ def send_copied(node: Node, lender: Lender | None, peer: str, asked: AskPayload)
     threading.Thread(target=work, name="monarch-segments", daemon=True).start()
 
 
-def send_piece(node: Node, served: Served, peer: str, asked: AskPart) -> None:
+def send_piece(node: Node, served: OutgoingPayloads, peer: str, asked: AskPart) -> None:
     """Send the gateway of another host a piece of a payload, without a copy."""
     piece = served.piece(asked.key, asked.word, asked.part, asked.at, asked.size)
     sent = PayloadPart(asked.number, asked.key, asked.word, asked.part, asked.at)

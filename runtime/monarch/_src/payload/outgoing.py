@@ -21,7 +21,7 @@ class _Kept(msgspec.Struct, eq=False):
     parts: Sequence[memoryview]
 
 
-class Served:
+class OutgoingPayloads:
     """By the number that stands for a receiver's payload: what it is to get."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from monarch._src.payload import parallel_copy
 from monarch._src.payload.sender import FIRST_WORD, HEADER, Mapped, array_type, host_number
 from monarch._src.payload.state.leases import RETURNED, SPOILED, TAKEN
 from monarch._src.system import shared_memory
-from monarch._src.system.finalize import at_last
+from monarch._src.system.finalize import on_last_reference_dropped
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.raw_memory import copy_with
 from monarch._src.wire.segment_refs import Borrowed, InSegment
@@ -94,10 +94,10 @@ def _loan(window: _Window, word: int, mapped: Mapped) -> object:
         if getpid() == pid:
             words[index] = RETURNED if forks == _forks else SPOILED
 
-    return at_last(give_back)
+    return on_last_reference_dropped(give_back)
 
 
-class FromSegment(Borrowed):
+class SegmentView(Borrowed):
     """See `Borrowed`."""
 
     __slots__ = ("_lent", "_root")
@@ -116,7 +116,7 @@ class FromSegment(Borrowed):
         return Payload(parts[0], parts[1:]) if lent.body else Payload(payload.body, parts)
 
 
-class Borrower:
+class PayloadReceiver:
     """All segments that this process has been lent."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class Borrower:
     def __bool__(self) -> bool:
         return bool(self._windows)
 
-    def borrow(self, lent: InSegment, position: int) -> FromSegment:
+    def borrow(self, lent: InSegment, position: int) -> SegmentView:
         """Map what came with a message; `position`: the receiver's place among those of a cast.
 
         Raises:
@@ -149,7 +149,7 @@ class Borrower:
         root.loan = _loan(window, lent.word + position, mapped)
         self.count += 1
         view = memoryview(root).cast("B")
-        return FromSegment(lent, view.toreadonly() if lent.readonly else view)
+        return SegmentView(lent, view.toreadonly() if lent.readonly else view)
 
     def tidy(self, now: float) -> bool:
         """Unmap what was not used for a while; False if nothing is left. On any thread."""

@@ -23,10 +23,10 @@ from hashlib import blake2b
 from secrets import randbits
 from typing import Any, cast
 
-from monarch._src.payload.outgoing import Served
+from monarch._src.payload.outgoing import OutgoingPayloads
 from monarch._src.payload.state.leases import LENT, MOST_LOANS, Free, Lending, Use
 from monarch._src.system import shared_memory
-from monarch._src.system.finalize import at_last
+from monarch._src.system.finalize import on_last_reference_dropped
 from monarch._src.wire.frames import Buffer, Payload
 from monarch._src.wire.memory_copies import copied
 from monarch._src.wire.messages import Message
@@ -63,7 +63,7 @@ class Mapped:
             if not pid or getpid() == pid:
                 shared_memory.unmap(address, size)
 
-        self._token = at_last(unmap)
+        self._token = on_last_reference_dropped(unmap)
 
     def over(self, *, readonly: bool = False) -> memoryview:
         """All of it; keeps the mapping."""
@@ -173,7 +173,14 @@ class InOwnSegment(Placed):
     __slots__ = ("_file", "_lender", "body", "number", "readonly", "sole", "spans")
 
     def __init__(
-        self, lender: Lender, number: int, file: _File, *, body: bool, readonly: bool, sole: bool
+        self,
+        lender: PayloadSender,
+        number: int,
+        file: _File,
+        *,
+        body: bool,
+        readonly: bool,
+        sole: bool,
     ) -> None:
         self._lender = lender
         self._file = file
@@ -239,7 +246,7 @@ class InOwnSegment(Placed):
         self._lender.dropped.append(self.number)
 
 
-class Lender:
+class PayloadSender:
     """All segments of this process."""
 
     def __init__(self, receivers_of: ReceiversOf) -> None:
@@ -249,7 +256,7 @@ class Lender:
         self._lock = threading.Lock()
         self._closed = False
         self._freed: deque[tuple[_File, bool]] = deque()  # which are to be closed
-        self.served = Served()
+        self.served = OutgoingPayloads()
         self.dropped: deque[int] = deque()  # segments whose message is sent to nobody any more
         self.placed = self.placed_bytes = self.made = self.reused = 0
         self.carried: Counter[str] = Counter()  # what went over a socket instead, by the reason

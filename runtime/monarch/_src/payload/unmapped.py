@@ -12,14 +12,14 @@ import os
 from collections.abc import Sequence
 from secrets import randbits
 
-from monarch._src.payload.outgoing import Served
+from monarch._src.payload.outgoing import OutgoingPayloads
 from monarch._src.payload.sender import HEADER, aligned, host_number, parts_of
 from monarch._src.wire.frames import Buffer, Payload
 from monarch._src.wire.messages import Message
 from monarch._src.wire.segment_refs import InSegment, Placed, Span
 
 
-def in_place(served: Served, payload: Payload, *, sole: bool) -> Payload:
+def in_place(served: OutgoingPayloads, payload: Payload, *, sole: bool) -> Payload:
     """The same payload, ready to be sent to other hosts. `sole`: once, to one process."""
     parts, body, readonly = parts_of(payload)
     placed = InPlace(served, parts, body=body, readonly=readonly, sole=sole)
@@ -32,7 +32,13 @@ class InPlace(Placed):
     __slots__ = ("_body", "_key", "_parts", "_readonly", "_served", "_sole", "_spans")
 
     def __init__(
-        self, served: Served, parts: Sequence[Buffer], *, body: bool, readonly: bool, sole: bool
+        self,
+        served: OutgoingPayloads,
+        parts: Sequence[Buffer],
+        *,
+        body: bool,
+        readonly: bool,
+        sole: bool,
     ) -> None:
         self._served = served
         self._parts = [memoryview(part).toreadonly() for part in parts]

@@ -26,10 +26,10 @@ from monarch._src.system.process import die_with_parent, raise_fd_limit
 
 if TYPE_CHECKING:
     from monarch._src.host.agent import Agent
-    from monarch._src.host.owner import Driver
+    from monarch._src.host.owner import AgentServices
     from monarch._src.host.state.host import Host
     from monarch._src.net.node import Node
-    from monarch._src.session.agent_part import Keeping
+    from monarch._src.session.agent_part import SessionHolder
 
 # What the agent and its procs need: loaded once, and not by each. What only one of them needs it
 # loads behind the fork, beside the other.
@@ -53,10 +53,10 @@ def main() -> None:
 
     def agent(zygote: socket.socket) -> Agent:
         from monarch._src.host.agent import Agent
-        from monarch._src.session.agent_part import Keeping
+        from monarch._src.session.agent_part import SessionHolder
 
-        def keeping(node: Node, host: Host, driver: Driver) -> Keeping:
-            return Keeping(directory, client, client_pid, node, host, driver)
+        def keeping(node: Node, host: Host, driver: AgentServices) -> SessionHolder:
+            return SessionHolder(directory, client, client_pid, node, host, driver)
 
         return Agent(directory, zygote, keeping)
 

@@ -22,12 +22,12 @@ from monarch._src.actor.inspect.handlers import DEBUGGER
 from monarch._src.actor.refs import ProcsRef, client_ref
 from monarch._src.actor.run import actor_thread
 from monarch._src.actor.run.bootstrap import BootstrapRun
-from monarch._src.actor.run.cell import Worker
+from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.finalize import run_destructors, run_exit_functions
 from monarch._src.actor.run.local_actors import LocalActors
 from monarch._src.actor.runtime import Runtime, set_runtime
 from monarch._src.actor.state.program_metrics import TELEMETRY
-from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Process, passed_on
+from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Process, escalate
 from monarch._src.config import settings
 from monarch._src.failures.report import MeshFailure, RankFailure
 from monarch._src.host.exec_proc import NO_LIFELINE
@@ -62,7 +62,7 @@ class Program:
         runtime.ownership.at_top = self._pass_on
         self._life = 0
         self._actors = LocalActors(runtime, self._take_main)
-        self._for_main: deque[Worker | BootstrapRun] = deque()
+        self._for_main: deque[ActorCell | BootstrapRun] = deque()
         self._main_busy = False
         self._turn = Waitable()  # done: the main thread has something to do
         self._ending = False
@@ -124,7 +124,7 @@ class Program:
             self._turn.done = False
             while self._for_main:
                 item = self._for_main.popleft()
-                if isinstance(item, Worker):
+                if isinstance(item, ActorCell):
                     actor_thread.run(item)
                 else:
                     item.run()
@@ -151,7 +151,7 @@ class Program:
 
     # --- from the thread that receives ----------------------------------------------------------
 
-    def _take_main(self, worker: Worker) -> bool:
+    def _take_main(self, worker: ActorCell) -> bool:
         if self._main_busy:
             return False
         self._main_busy = True
@@ -205,7 +205,7 @@ class Program:
         process = Process(
             ref.name, runtime.rank, dict(ref.extent.point_of_rank(runtime.rank)), runtime.host
         )
-        failure = passed_on(process, fault, "no actor of that process owns it")
+        failure = escalate(process, fault, "no actor of that process owns it")
         runtime.tell_creator(ref.owner, ActorFailed(0, runtime.rank, failure, ref.uid))
 
     # --- from any thread ------------------------------------------------------------------------

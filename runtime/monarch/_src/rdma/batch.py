@@ -21,13 +21,18 @@ from monarch._src.rdma.handle import Handle
 from monarch._src.rdma.memory import Queued
 from monarch._src.rdma.peer_transports import NoWay
 from monarch._src.rdma.transfer import Lane, Op, Way
-from monarch._src.rdma.transports.base import Gone, Stale, TooLate, Unable
+from monarch._src.rdma.transports.base import (
+    DeadlineExceeded,
+    HandleExpired,
+    OwnerGone,
+    Unavailable,
+)
 
 # Moves the ops of a lane until a deadline; the list gets the names of the transports tried.
 Move: TypeAlias = "Callable[[Lane, Handle, float, list[str]], None]"
 
 
-class Job:
+class Batch:
     """One batch on its way."""
 
     def __init__(
@@ -45,10 +50,10 @@ class Job:
         self._timeout_s = timeout_s
         self._used: list[str] = []
         self._queued: set[Queued] = set()
-        self._failed: GpuError | TooLate | None = None
+        self._failed: GpuError | DeadlineExceeded | None = None
         try:
             self._queued = queued_by(ops, deadline)
-        except (GpuError, TooLate) as error:
+        except (GpuError, DeadlineExceeded) as error:
             self._failed = error
 
     def moved(self) -> BaseException | None:
@@ -62,12 +67,12 @@ class Job:
             if self._failed is not None:
                 raise self._failed
             wait_for(self._queued, self._deadline)
-        except TooLate as error:
+        except DeadlineExceeded as error:
             op = self._ops[0]
             return self._told(error, op.way, op.handle, 0)
         except GpuError as error:
             op = self._ops[0]
-            return self._told(Unable(f"{QUEUED_FAILED}: {error}"), op.way, op.handle, 0)
+            return self._told(Unavailable(f"{QUEUED_FAILED}: {error}"), op.way, op.handle, 0)
         for lane, ops in lanes:
             handle = ops[0].handle
             try:
@@ -81,17 +86,17 @@ class Job:
         """The error for the user."""
         kind: type[RDMAError]
         match error:
-            case Stale():
+            case HandleExpired():
                 handle = error.handle
                 kind, reason = RDMAHandleError, _STALE_TEXT
-            case Gone():
+            case OwnerGone():
                 kind, reason = RDMAOwnerLostError, str(error)
-            case TooLate():
+            case DeadlineExceeded():
                 why = f": {error}" if str(error) else ""
                 kind, reason = RDMATimeoutError, f"not done within {self._timeout_s:g} s{why}"
             case NoWay():
                 kind, reason = RDMAUnavailableError, f"no transport leads there: {error}"
-            case Unable():
+            case Unavailable():
                 kind, reason = RDMAUnavailableError, str(error)
             case _:
                 return error  # a warning that the user's filter makes an error, or our mistake

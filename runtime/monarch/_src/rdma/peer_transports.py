@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 
 from monarch._src.config import settings
 from monarch._src.rdma.handle import Handle, Owner
-from monarch._src.rdma.transports.base import Broken, Gone, Link
+from monarch._src.rdma.transports.base import OwnerGone, Transport, TransportFailed
 from monarch._src.rdma.transports.choice import Choice, Why
 from monarch._src.rdma.transports.cma import CmaLink
 from monarch._src.rdma.transports.cuda_ipc import CudaIpcLink
@@ -27,7 +27,7 @@ from monarch._src.system.shared_memory import this_host
 
 ORDER = ("cuda_ipc", "shm", "cma", "ibverbs", "tcp")
 ConnectorTo = Callable[[Owner, float], Connector]
-OverCard = Callable[[Owner, Callable[[], bool], float], Link]
+OverCard = Callable[[Owner, Callable[[], bool], float], Transport]
 
 
 def suited(handle: Handle) -> tuple[str, ...]:
@@ -60,14 +60,14 @@ class Pair:
         self.owner = owner
         self._is_known = is_known
         self.choice = Choice(ORDER)
-        self.links: dict[str, Link] = {}
+        self.links: dict[str, Transport] = {}
         self.unfit: dict[str, Why] = {}  # a link that works cannot reach some memory, last seen
         self.told: set[tuple[tuple[str, ...], str]] = set()  # who may move what, and who does
         self.transfers: Counter[str] = Counter()
         self.bytes_read: Counter[str] = Counter()
         self.bytes_written: Counter[str] = Counter()
         self.pidfd = process_of(owner)
-        self.openers: dict[str, Callable[[float], Link]] = {
+        self.openers: dict[str, Callable[[float], Transport]] = {
             "cuda_ipc": lambda _: CudaIpcLink(self.peer()),
             "shm": lambda _: ShmLink(self.peer()),
             "cma": lambda _: CmaLink(self.peer()),
@@ -82,10 +82,10 @@ class Pair:
         """The owner's table, looked for once. Raises Gone, Broken."""
         if self._peer is None:
             if self._no_peer is not None:
-                raise Broken(self._no_peer.reason, self._no_peer.remedy)
+                raise TransportFailed(self._no_peer.reason, self._no_peer.remedy)
             try:
                 self._peer = Peer(self.owner)
-            except Broken as error:
+            except TransportFailed as error:
                 self._no_peer = error.why
                 raise
         return self._peer
@@ -96,12 +96,12 @@ class Pair:
             return not self._is_known()
         return not is_alive(self.pidfd)
 
-    def ready(self, suited: Collection[str]) -> Link | None:
+    def ready(self, suited: Collection[str]) -> Transport | None:
         """The link that would be used, if it is open."""
         name = self.choice.best(suited)
         return None if name is None else self.links.get(name)
 
-    def open(self, suited: Collection[str], deadline: float) -> tuple[Link, bool]:
+    def open(self, suited: Collection[str], deadline: float) -> tuple[Transport, bool]:
         """The fastest link that works, and whether it was opened just now.
 
         Raises:
@@ -121,16 +121,16 @@ class Pair:
                     return link, False
                 try:
                     link = self.openers[name](deadline)
-                except Broken as error:
+                except TransportFailed as error:
                     if self.is_gone():
-                        raise Gone("its process has ended") from error
+                        raise OwnerGone("its process has ended") from error
                     self.choice.failed(name, error.why)
                     continue
                 self.links[name] = link
                 self.choice.worked(name)
                 return link, True
 
-    def failed(self, link: Link, why: Why) -> None:
+    def failed(self, link: Transport, why: Why) -> None:
         """A transfer over that link could not be done."""
         with self._opening:
             if self.links.get(link.name) is link:

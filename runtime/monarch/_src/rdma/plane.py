@@ -30,7 +30,7 @@ from monarch._src.errors import (
 )
 from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.net.tunnel.local_socket import connect_through, door_of
-from monarch._src.rdma.batch import Job
+from monarch._src.rdma.batch import Batch
 from monarch._src.rdma.cuda.gpu import gpu_if_used
 from monarch._src.rdma.handle import VERSION, Handle, Owner
 from monarch._src.rdma.memory import Memory
@@ -38,7 +38,15 @@ from monarch._src.rdma.peer_transports import Pair, suited
 from monarch._src.rdma.regions import Regions, was_here
 from monarch._src.rdma.thread_pool import Pool
 from monarch._src.rdma.transfer import Lane, Op, Way
-from monarch._src.rdma.transports.base import Broken, Gone, Link, Piece, Stale, TooLate, Unfit
+from monarch._src.rdma.transports.base import (
+    DeadlineExceeded,
+    HandleExpired,
+    NotSupported,
+    OwnerGone,
+    Piece,
+    Transport,
+    TransportFailed,
+)
 from monarch._src.rdma.transports.gpu_staging import StagedLink
 from monarch._src.rdma.transports.same_process import LocalLink
 from monarch._src.rdma.transports.tcp_connect import Dialling
@@ -118,14 +126,14 @@ class DataPlane:
                     self.regions.drop(handle.slot, handle.key)
                 else:
                     self._ask(handle.owner, DROP, handle.slot, handle.key, deadline)
-            except TooLate:
+            except DeadlineExceeded:
                 future.fail(
                     RDMATimeoutError(
                         f"dropping {handle.text}: no answer from its owner in {timeout_s:g} s",
                         handle.text, handle.actor_id, handle.size,
                     )
                 )  # fmt: skip
-            except Gone:
+            except OwnerGone:
                 future.settle(lambda: None)  # and so is the memory
             else:
                 future.settle(lambda: None)
@@ -146,7 +154,7 @@ class DataPlane:
         if len(ops) == 1 and ops[0].size <= INLINE and self._moved_at_once(ops[0], deadline):
             future.settle(lambda: None)
             return future
-        jobs = [Job(self.move, ops, deadline, timeout_s, keep=keep)]
+        jobs = [Batch(self.move, ops, deadline, timeout_s, keep=keep)]
 
         def work() -> None:
             error = jobs.pop().moved()  # and so nothing of ours holds the memory when it is done
@@ -169,7 +177,7 @@ class DataPlane:
 
         `progress`: see Lane. Raises what the future of `submit` would fail with.
         """
-        error = Job(self.move, ops, deadline, timeout_s, progress).moved()
+        error = Batch(self.move, ops, deadline, timeout_s, progress).moved()
         if error is not None:
             raise error
 
@@ -179,7 +187,7 @@ class DataPlane:
         if handle.gpu or op.local.device is not None:
             return False  # a GPU takes the time that it has work for
         pair = None
-        link: Link | None = self._local
+        link: Transport | None = self._local
         if not self.is_own(handle):
             pair = self._pairs.get(handle.owner.incarnation)
             link = None if pair is None else pair.ready(suited(handle))
@@ -188,7 +196,7 @@ class DataPlane:
         move = link.read_into if op.way == "read" else link.write_from
         try:
             move([Piece(handle, op.offset, op.local.address, op.size, op.local)], deadline)
-        except (Broken, Gone, Stale, TooLate):
+        except (TransportFailed, OwnerGone, HandleExpired, DeadlineExceeded):
             return False
         if pair is not None:
             pair.moved(op.way, link.name, op.size)
@@ -209,10 +217,10 @@ class DataPlane:
                     return
                 fits = tuple(name for name in fits if name not in unfit)
             if self._closed:
-                raise Gone("the session that this process took part in has ended")
+                raise OwnerGone("the session that this process took part in has ended")
             try:
                 link, is_new = pair.open(fits, deadline)
-            except Gone:
+            except OwnerGone:
                 self._forget(handle.owner.incarnation)
                 raise
             used.append(link.name)
@@ -223,16 +231,16 @@ class DataPlane:
             try:
                 over = StagedLink(link) if lane.on_gpu and not link.takes_gpus else link
                 lane.run(over, deadline, self.pool.submit)
-            except Unfit as error:
+            except NotSupported as error:
                 pair.unfit[link.name] = error.why
                 unfit.add(link.name)
                 lane.put_aside(error.slots)
-            except Broken as error:
+            except TransportFailed as error:
                 log.debug("%s to %s failed: %s", link.name, handle.owner.node, error)
                 pair.failed(link, error.why)
                 if link.name == "tcp" and pair.pidfd is None:
                     self._check_alive(handle.owner, deadline)
-            except Gone:
+            except OwnerGone:
                 self._forget(handle.owner.incarnation)
                 raise
             finally:
@@ -243,11 +251,11 @@ class DataPlane:
         """Raises Gone: a connection from another host may end before its owner's end is told."""
         try:
             self._ask(owner, SERVE, 0, b"", deadline)
-        except Gone:
+        except OwnerGone:
             self._forget(owner.incarnation)
             raise
 
-    def _warn(self, pair: Pair, link: Link, fits: tuple[str, ...], way: Way) -> None:
+    def _warn(self, pair: Pair, link: Transport, fits: tuple[str, ...], way: Way) -> None:
         whys = pair.whys()
         if link.name == "tcp":
             some = "some " if pair.unfit.keys() - set(fits) else ""
@@ -275,13 +283,13 @@ class DataPlane:
         if pair is not None:
             return pair
         if was_here(owner):
-            raise Gone("the session of this process in which it was registered has ended")
+            raise OwnerGone("the session of this process in which it was registered has ended")
         self._run.routes.reach_node(owner.node, owner.address)  # and so hear of its end
         with self._lock:
             pair = self._pairs.get(key)
             if pair is None:
                 if self._closed:
-                    raise Gone("the session that this process took part in has ended")
+                    raise OwnerGone("the session that this process took part in has ended")
                 pair = self._pairs[key] = Pair(
                     owner, self._connector_to, self._over_card,
                     partial(self._run.node.knows, owner.node),
@@ -321,7 +329,7 @@ class DataPlane:
         place = msgspec.msgpack.decode(answer, type=Place)
         return self.dialling.connector(place, ask_to_come, owner.node)
 
-    def _over_card(self, owner: Owner, gone: Callable[[], bool], deadline: float) -> Link:
+    def _over_card(self, owner: Owner, gone: Callable[[], bool], deadline: float) -> Transport:
         node = self._run.node
 
         def ask(what: int, body: bytes, deadline: float) -> bytes:
@@ -345,21 +353,21 @@ class DataPlane:
         if not run.node.send(
             owner.node, AskData(answer.number, what, owner.incarnation, slot, key, body)
         ):
-            raise Gone("its process has ended")
+            raise OwnerGone("its process has ended")
         pair = None if what == DROP else self._pairs.get(owner.incarnation)
         while not answer.future.done:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise TooLate
+                raise DeadlineExceeded
             if self._closed:
-                raise Gone("the session that this process took part in has ended")
+                raise OwnerGone("the session that this process took part in has ended")
             if not run.node.wait(answer.future, min(left, LOOK_S)):
                 lost = (pair is not None and pair.is_gone()) or not run.node.knows(owner.node)
                 if lost and not answer.future.done:
-                    raise Gone("its process has ended")
+                    raise OwnerGone("its process has ended")
         said = answer.future.get()
         if said == _NOTHING:
-            raise Gone("it has left the session in which the memory was registered")
+            raise OwnerGone("it has left the session in which the memory was registered")
         return said
 
     def _on_ask(self, peer: str, message: AskData) -> None:

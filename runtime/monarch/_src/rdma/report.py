@@ -12,7 +12,7 @@ from monarch._src.rdma.handle import Handle
 from monarch._src.rdma.peer_transports import suited
 from monarch._src.rdma.plane import DataPlane
 from monarch._src.rdma.transports import cma
-from monarch._src.rdma.transports.base import Link
+from monarch._src.rdma.transports.base import Transport
 from monarch._src.rdma.transports.cuda_ipc import CudaIpcLink
 from monarch._src.rdma.transports.tcp_client import TcpLink
 from monarch._src.rdma.verbs import sysfs
@@ -67,7 +67,7 @@ def transports() -> list[TransportUse]:
     ]  # fmt: skip
 
 
-def _is_sealed(link: Link | None) -> bool:
+def _is_sealed(link: Transport | None) -> bool:
     return isinstance(link, TcpLink) and link.sealed
 
 

@@ -23,7 +23,7 @@ import msgspec
 
 from monarch._src.rdma.memory import view_of
 from monarch._src.system import shared_memory
-from monarch._src.system.finalize import at_last
+from monarch._src.system.finalize import on_last_reference_dropped
 
 
 class Segment(msgspec.Struct, eq=False):
@@ -102,7 +102,7 @@ def shared_empty(size: int) -> memoryview:
     # attribute goes after those who refer to it weakly were told.
     root: Any = (ctypes.c_ubyte * size).from_address(address)
     segment.root = weakref.ref(root)
-    root.life = at_last(partial(_give_back, segment, os.getpid()))
+    root.life = on_last_reference_dropped(partial(_give_back, segment, os.getpid()))
     _owned.add(segment)
     return memoryview(root).cast("B")
 

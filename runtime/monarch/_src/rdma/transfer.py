@@ -18,7 +18,7 @@ import msgspec
 
 from monarch._src.rdma.handle import Handle
 from monarch._src.rdma.memory import Memory
-from monarch._src.rdma.transports.base import Link, Piece
+from monarch._src.rdma.transports.base import Piece, Transport
 
 Way = Literal["read", "write"]
 MOST_IN_A_BATCH = 256
@@ -92,7 +92,7 @@ class Lane:
         return not self.finished
 
     def run(
-        self, link: Link, deadline: float, enlist: Callable[[Callable[[], None]], bool]
+        self, link: Transport, deadline: float, enlist: Callable[[Callable[[], None]], bool]
     ) -> None:
         """Move what is left over that link; raises the first error, once no thread is at it.
 
@@ -122,7 +122,7 @@ class Lane:
         if self.error is not None:
             raise self.error
 
-    def _work(self, batches: deque[list[Piece]], link: Link, deadline: float) -> None:
+    def _work(self, batches: deque[list[Piece]], link: Transport, deadline: float) -> None:
         move = link.read_into if self.way == "read" else link.write_from
         while True:
             with self._lock:

@@ -21,25 +21,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from monarch._src.host.client_watch import ClientProcess
-from monarch._src.host.failures_seen import Happened
-from monarch._src.host.owner import Driver
+from monarch._src.host.failures_seen import FailureLog
+from monarch._src.host.owner import AgentServices
 from monarch._src.host.state.death_notices import Notices
 from monarch._src.host.state.host import Host
 from monarch._src.net.node import Node
 from monarch._src.net.peers import VERSIONS
 from monarch._src.net.session_directory import address_of
 from monarch._src.session import records
-from monarch._src.session.client_announcement import Telling
+from monarch._src.session.client_announcement import ClientAnnouncer
 from monarch._src.session.records import AwayRecord, HolderRecord, KeptRecord, WorkerRecord
 from monarch._src.session.state.lease import (
     Action,
     End,
+    Evict,
+    Grant,
     Holder,
     Lease,
-    Leave,
-    Oust,
     Refuse,
-    Welcome,
+    ReleaseClient,
     WriteRecord,
 )
 from monarch._src.system import process_table
@@ -71,11 +71,17 @@ log = logging.getLogger("monarch.agent")
 FAREWELL_S = 1.0  # what was last said to a client is given this long to leave
 
 
-class Keeping:
+class SessionHolder:
     """The driver of one `Lease`; a Tenure."""
 
     def __init__(
-        self, directory: Path, client: str, client_pid: int, node: Node, host: Host, driver: Driver
+        self,
+        directory: Path,
+        client: str,
+        client_pid: int,
+        node: Node,
+        host: Host,
+        driver: AgentServices,
     ) -> None:
         self._directory = directory
         self._node = node
@@ -91,8 +97,8 @@ class Keeping:
         self._client_process = ClientProcess(driver, self._client_gone)
         self._record_fd: int | None = None
         self._actors: dict[int, tuple[KeptActors, Payload]] = {}
-        self._happened = Happened()  # of the meshes above
-        self._telling = Telling(node, host)
+        self._happened = FailureLog()  # of the meshes above
+        self._telling = ClientAnnouncer(node, host)
         # What of the session is on workers, as its client has told it, and since when.
         self._away = KeptAway("", [], [], [])
         self._away_since = time.monotonic()
@@ -376,14 +382,14 @@ class Keeping:
                         self._releaser = Releaser(self._directory)
                     (self._directory / records.KEPT).unlink(missing_ok=True)
                     self._driver.end(why)
-                case Leave(node, why):
+                case ReleaseClient(node, why):
                     self._leave(node, why)
                     self._telling.tell(ClientIs("", "", self.lease.number, why))
-                case Oust(node, why):
+                case Evict(node, why):
                     self._node.send(node, TakenOver(why))
                     self._part_with(node)
                     self._leave(node, why)
-                case Welcome(holder):
+                case Grant(holder):
                     self._welcome(holder)
                 case Refuse(node, why):
                     assert self._attaching is not None

@@ -30,7 +30,7 @@ from monarch._src.net.session_directory import address_of
 from monarch._src.net.state.addresses import Address, Scope, parse_address
 from monarch._src.net.state.link_actions import LinkDown, LinkUp, PeerRefused
 from monarch._src.payload.host_fetcher import Fetcher
-from monarch._src.session.gateway_route import Via, Way, reached
+from monarch._src.session.gateway_route import GatewayAddress, GatewayRoute, reached
 from monarch._src.session.records import LONGEST_PROGRAM
 from monarch._src.system import process_table
 from monarch._src.wire.frames import Payload
@@ -84,11 +84,15 @@ class _Held:
     introduced: dict[int, Future[None]] = field(default_factory=dict[int, Future[None]])
 
 
-class Sites:
+class AttachedHosts:
     """See the module's text."""
 
     def __init__(
-        self, run: Runtime, keys: Keys | None, paths: Sequence[str], via: Via | None = None
+        self,
+        run: Runtime,
+        keys: Keys | None,
+        paths: Sequence[str],
+        via: GatewayAddress | None = None,
     ) -> None:
         """Args:
         paths: where these keys are, as `attach_to_workers` was told: ca, private_key.
@@ -108,7 +112,9 @@ class Sites:
         self._lock = GuardedLock()  # of the three; what is under it does not block
         self._one_by_one = threading.Lock()  # held while workers are asked to be this client's
         self._liveness_s = settings().liveness
-        self._way = None if via is None else Way(run, via, self.key_paths, self._liveness_s)
+        self._way = (
+            None if via is None else GatewayRoute(run, via, self.key_paths, self._liveness_s)
+        )
         node = run.node
         self._gateway = Gateway(
             node, run.name, keys, Audit(None), self._liveness_s, self._told,
@@ -463,7 +469,7 @@ class Sites:
         return "" if held is None else str(held.dialled)
 
     @property
-    def via(self) -> Via | None:
+    def via(self) -> GatewayAddress | None:
         """The gateway through which workers are reached, if there is one."""
         return None if self._way is None else self._way.via
 

@@ -22,7 +22,7 @@ from monarch._src.wire.messages import AskKnown, ClientIs, ClientKnown, Kept
 COUNT = (ProcState.STARTING, ProcState.READY)
 
 
-class Telling:
+class ClientAnnouncer:
     """See the module's text."""
 
     def __init__(self, node: Node, host: Host) -> None:

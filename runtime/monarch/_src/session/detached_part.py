@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from monarch._src.host.failures_seen import Happened
+from monarch._src.host.failures_seen import FailureLog
 from monarch._src.host.state.host import Host
 from monarch._src.net.node import Node
-from monarch._src.session.client_announcement import Telling
+from monarch._src.session.client_announcement import ClientAnnouncer
 from monarch._src.session.state.tenancy import Tenancy, Tenant
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.ids import parse_proc_node
@@ -34,15 +34,15 @@ from monarch._src.wire.messages import (
 NOWHERE = "ipc://"  # where a client listens, for who is not where it runs
 
 
-class Sheltering:
+class DetachedMeshes:
     """See the module's text."""
 
     def __init__(self, node: Node, host: Host, tenancy: Tenancy) -> None:
         self._node = node
         self._host = host
         self._tenancy = tenancy
-        self._happened = Happened()
-        self._telling = Telling(node, host)
+        self._happened = FailureLog()
+        self._telling = ClientAnnouncer(node, host)
         self.meshes: set[int] = set()  # those that are kept and not gone
         self._limit_s = 0.0
         self._until: float | None = None  # when they are given up; None while that is not to be

@@ -15,7 +15,7 @@ from monarch._src.actor.runtime import Runtime
 from monarch._src.errors import HostUnreachableError
 from monarch._src.net.interfaces import first_that_answers
 from monarch._src.net.state.addresses import Address
-from monarch._src.net.tunnel.launcher import Through
+from monarch._src.net.tunnel.launcher import TunnelLauncher
 
 T = TypeVar("T")
 AGAIN_S = 0.1
@@ -23,7 +23,7 @@ NOT_YET = ("ECONNREFUSED", "ENOENT")  # of tcp, of ipc
 
 
 @dataclass(frozen=True)
-class Via:
+class GatewayAddress:
     """A gateway: its address as it was said, and in numbers."""
 
     said: Address
@@ -34,15 +34,17 @@ class Via:
         return address in (self.said, self.dialled)
 
 
-class Way:
+class GatewayRoute:
     """That which leads through a gateway; see the module's text."""
 
-    def __init__(self, run: Runtime, via: Via, key_paths: Sequence[str], liveness_s: float) -> None:
+    def __init__(
+        self, run: Runtime, via: GatewayAddress, key_paths: Sequence[str], liveness_s: float
+    ) -> None:
         self.via = via
         self._run = run
         self._key_paths = key_paths
         self._liveness_s = liveness_s
-        self._through: Through | None = None
+        self._through: TunnelLauncher | None = None
 
     def begin(self) -> None:
         """Have the process that holds the tunnel.
@@ -55,7 +57,7 @@ class Way:
         if self._through is not None:
             return
         baton = self._run.node.baton
-        through = self._through = Through(
+        through = self._through = TunnelLauncher(
             self._run.directory, self.via.dialled, self._key_paths, self._liveness_s
         )
 

@@ -22,9 +22,9 @@ from monarch._src.errors import SessionError
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh import client as own
 from monarch._src.mesh import proc_mesh
-from monarch._src.mesh.actor_mesh import ActorMesh, OwnedActors, callees
+from monarch._src.mesh.actor_mesh import ActorMesh, OwnedActors, call_target_of
 from monarch._src.mesh.agent_process import AgentProcess
-from monarch._src.mesh.client import NOT_BOTH, Session, client_runtime, new_client_name
+from monarch._src.mesh.client import NOT_BOTH, ClientSession, client_runtime, new_client_name
 from monarch._src.mesh.host_mesh import hosts_of, this_host
 from monarch._src.mesh.proc_mesh import (
     OwnedProcs,
@@ -42,7 +42,7 @@ from monarch._src.session.attached_actors import InheritedActors
 from monarch._src.session.directories import Session as Found
 from monarch._src.session.names import check_free, check_name, find, names_locked
 from monarch._src.session.records import LONGEST_PROGRAM, began_of
-from monarch._src.session.remote_keep import Away
+from monarch._src.session.remote_keep import RemoteKeep
 from monarch._src.session.state.rollcall import PATIENCE_S
 from monarch._src.shape import NDSlice, Region
 from monarch._src.system import process_table
@@ -82,7 +82,7 @@ class AttachedSession:
         self.proc_meshes = tuple(proc_meshes)
         self.actor_meshes = tuple(actor_meshes)
         self.procs: Mapping[str, ProcMesh] = {mesh.name: mesh for mesh in proc_meshes}
-        self.actors: Mapping[str, Any] = {callees(mesh).name: mesh for mesh in actor_meshes}
+        self.actors: Mapping[str, Any] = {call_target_of(mesh).name: mesh for mesh in actor_meshes}
 
     def __getitem__(self, name: str) -> Any:
         if name in self.procs and name in self.actors:
@@ -102,16 +102,16 @@ class AttachedSession:
         return f"<AttachedSession {self.name!r}: {procs or 'no procs'}; {actors or 'no actors'}>"
 
 
-class Custody:
+class KeptSession:
     """What this process asks of its agent about who holds the session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ClientSession) -> None:
         self._session = session
         self._numbers = itertools.count(1)
         self._asked: dict[int, Future[Any]] = {}
         self._actors: list[tuple[KeptActors, Payload]] = []
         self.refused = False  # the last question
-        self.away: Away | None = None  # what is on workers, once there is something
+        self.away: RemoteKeep | None = None  # what is on workers, once there is something
         run = self._run = session.runtime
         run.handle(Kept, self._on_kept)
         run.handle(KeptActors, self._on_actors)
@@ -157,10 +157,10 @@ class Custody:
         for answer in answers:
             run.node.wait(answer, max(0.0, until - time.monotonic()))
 
-    def has_away(self, attached: Attached | None = None) -> Away:
+    def has_away(self, attached: Attached | None = None) -> RemoteKeep:
         """What of the session is on workers, from now on."""
         if self.away is None:
-            away = self.away = self._session.away = Away(self._session, self, attached)
+            away = self.away = self._session.away = RemoteKeep(self._session, self, attached)
             on_heard = self._run.ends.on_heard
 
             def heard(mesh: int, actor: int, failures: list[RankFailure]) -> None:
@@ -257,9 +257,9 @@ class Custody:
         return found
 
 
-def _custody_of(session: Session) -> Custody:
-    if not isinstance(session.custody, Custody):
-        session.custody = Custody(session)
+def _custody_of(session: ClientSession) -> KeptSession:
+    if not isinstance(session.custody, KeptSession):
+        session.custody = KeptSession(session)
     return session.custody
 
 
@@ -316,7 +316,7 @@ def keep(name: str, meshes: Iterable[ProcMesh] | None = None) -> None:
         session.note_away = partial(_note_away, session, custody)
 
 
-def _note_away(session: Session, custody: Custody, mesh: ProcMesh | None) -> None:
+def _note_away(session: ClientSession, custody: KeptSession, mesh: ProcMesh | None) -> None:
     """A mesh on workers is about to be asked for, and is to be kept; None: one is gone."""
     custody.has_away().tell([] if mesh is None else [mesh])
     if mesh is not None:  # before it is asked for, on the same way
@@ -385,7 +385,7 @@ def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
 
 def _take_up(found: Found, name: str, agent: AgentProcess, *, take: bool) -> AttachedSession:
     run = client_runtime(new_client_name(), found.directory)
-    session = Session(found.directory, agent, run)
+    session = ClientSession(found.directory, agent, run)
     own.adopt(session)  # what has failed there is told as soon as it is ours
     custody = _custody_of(session)
     pid = os.getpid()
@@ -448,7 +448,7 @@ def detach() -> None:
         _let_go(session)
 
 
-def _let_go(session: Session) -> None:
+def _let_go(session: ClientSession) -> None:
     name = session.kept_as
     if not any(mesh._procs.kept for mesh in owned_meshes()):  # pyright: ignore[reportPrivateUsage]
         own.shutdown_context(reason="nothing is left of what it kept")
@@ -462,7 +462,7 @@ def _nothing() -> Future[None]:
     return Future[None].of(None)
 
 
-def _leave(session: Session, why: str) -> None:
+def _leave(session: ClientSession, why: str) -> None:
     custody = _custody_of(session)
     try:
         session.let_go(lambda: custody.ask(Detach), why)
@@ -470,7 +470,7 @@ def _leave(session: Session, why: str) -> None:
         own.give_up()
 
 
-def _leave_kept(session: Session) -> bool:
+def _leave_kept(session: ClientSession) -> bool:
     if not session.kept_as or session.lost is not None:
         return False
     with own.lock:

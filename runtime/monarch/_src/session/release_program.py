@@ -33,7 +33,7 @@ from monarch._src.net.remote_links import frames_within
 from monarch._src.net.state.access import TRUST_ALL, Role
 from monarch._src.net.state.addresses import Address, parse_address
 from monarch._src.net.state.link_actions import Bounds, LinkUp, PeerLeft, PeerLost, PeerRefused
-from monarch._src.net.tunnel.launcher import Through
+from monarch._src.net.tunnel.launcher import TunnelLauncher
 from monarch._src.session import records
 from monarch._src.session.records import AwayRecord, WorkerRecord
 from monarch._src.session.release import patience
@@ -60,11 +60,11 @@ def release(directory: Path) -> list[str]:
         return _without_keys(directory, away, ca)
     except (OSError, ValueError) as error:
         return [f"{one.address} was not told to end what it keeps: {error}" for one in away.workers]
-    through: Through | None = None
+    through: TunnelLauncher | None = None
     if away.gateway:
         try:
             gateway = parse_address(away.gateway)
-            through = Through(directory, gateway, away.keys, settings().liveness)
+            through = TunnelLauncher(directory, gateway, away.keys, settings().liveness)
         except (OSError, ValueError) as error:
             return [_text(one, str(error)) for one in away.workers]
     try:
@@ -101,7 +101,7 @@ def _text(one: WorkerRecord, why: str) -> str:
     )
 
 
-def _way_to(one: WorkerRecord, through: Through | None) -> Address | str:
+def _way_to(one: WorkerRecord, through: TunnelLauncher | None) -> Address | str:
     """Where to dial it; or why it cannot be dialled: empty if its host says that nobody listens."""
     address = parse_address(one.address)
     if address.transport == "ipc":
@@ -115,7 +115,9 @@ def _way_to(one: WorkerRecord, through: Through | None) -> Address | str:
 
 
 class _Release:
-    def __init__(self, away: AwayRecord, own: keys.Keys | None, through: Through | None) -> None:
+    def __init__(
+        self, away: AwayRecord, own: keys.Keys | None, through: TunnelLauncher | None
+    ) -> None:
         self._away = away
         self._through = through
         self._name = f"client-{os.urandom(6).hex()}"

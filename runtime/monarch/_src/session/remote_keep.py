@@ -21,7 +21,7 @@ from monarch._src.actor.refs import agent_of
 from monarch._src.config import settings
 from monarch._src.errors import SessionError
 from monarch._src.failures.report import RankFailure
-from monarch._src.mesh.client import Session
+from monarch._src.mesh.client import ClientSession
 from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
 from monarch._src.net.hosts import keys
 from monarch._src.net.state.access import TRUST_ALL, Role
@@ -42,7 +42,7 @@ from monarch._src.wire.messages import (
 )
 
 
-class Asks(Protocol):
+class RemoteKeepClient(Protocol):
     """Puts a question to a host agent: `session.keep`."""
 
     def ask(self, question: Callable[[int], Message], agent: str = AGENT) -> Future[Any]:
@@ -50,10 +50,12 @@ class Asks(Protocol):
         ...
 
 
-class Away:
+class RemoteKeep:
     """See the module's text."""
 
-    def __init__(self, session: Session, custody: Asks, attached: Attached | None = None) -> None:
+    def __init__(
+        self, session: ClientSession, custody: RemoteKeepClient, attached: Attached | None = None
+    ) -> None:
         """`attached`: what the agent has said of a session that is taken up."""
         self._session = session
         self._run = session.runtime
@@ -159,13 +161,15 @@ class Away:
                 f"session; or put them back ({error})"
             ) from None
         session, run = self._session, self._run
-        from monarch._src.session.attached_hosts import Sites  # zmq's part of it loads asyncio
-        from monarch._src.session.gateway_route import Via
+        from monarch._src.session.attached_hosts import (
+            AttachedHosts,  # zmq's part of it loads asyncio
+        )
+        from monarch._src.session.gateway_route import GatewayAddress
 
         if self._gateway:
             gateway = parse_address(self._gateway)
-            session.via = Via(gateway, gateway)
-        sites = session.sites = Sites(run, own, self._keys, session.via)
+            session.via = GatewayAddress(gateway, gateway)
+        sites = session.sites = AttachedHosts(run, own, self._keys, session.via)
         self._taken = {one.site: run.new_future() for one in wanted}
         lost = sites.take_up(wanted, self.token)
         patience = settings().liveness
@@ -235,7 +239,7 @@ class Away:
         return found
 
 
-def _kept(session: Session) -> list[ProcMesh]:
+def _kept(session: ClientSession) -> list[ProcMesh]:
     """The meshes of that session that outlive its client and are on workers."""
     return [
         mesh

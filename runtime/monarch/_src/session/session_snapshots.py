@@ -15,7 +15,7 @@ from monarch._src.session.records import read_away
 from monarch._src.wire.messages import MeshState, Refused, Snapshotted
 
 
-class Seen(msgspec.Struct):
+class SeenSession(msgspec.Struct):
     """A session, and what its agent has answered."""
 
     session: Session
@@ -76,7 +76,7 @@ class Seen(msgspec.Struct):
         return f"its host agent does not answer; {ends}"
 
 
-def look(bases: Sequence[str] | None, timeout_s: float) -> list[Seen]:
+def look(bases: Sequence[str] | None, timeout_s: float) -> list[SeenSession]:
     """The sessions of this user, each asked for what its ranks do."""
     found = find_sessions(bases)
     asked = [one for one in found if one.state in AGENT_LIVES]
@@ -87,4 +87,4 @@ def look(bases: Sequence[str] | None, timeout_s: float) -> list[Seen]:
             strict=True,
         )
     )
-    return [Seen(one, answers.get(one.directory)) for one in found]
+    return [SeenSession(one, answers.get(one.directory)) for one in found]

@@ -21,7 +21,7 @@ from monarch._src.actor.future import Future
 from monarch._src.config import settings
 from monarch._src.errors import SessionError
 from monarch._src.mesh.channel_transport import check_transport
-from monarch._src.mesh.client import Session, current_session, lock, session
+from monarch._src.mesh.client import ClientSession, current_session, lock, session
 from monarch._src.mesh.host_mesh import Attachment, Handle, HostMesh
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.hosts import keys
@@ -33,8 +33,8 @@ from monarch._src.net.state.addresses import (
     parse_dialled,
     parse_listening,
 )
-from monarch._src.session.attached_hosts import PATIENCE_PART, Sites
-from monarch._src.session.gateway_route import Via, reached
+from monarch._src.session.attached_hosts import PATIENCE_PART, AttachedHosts
+from monarch._src.session.gateway_route import GatewayAddress, reached
 from monarch._src.session.worker_program import Report, WorkerOptions, worker_command
 from monarch._src.shape import Extent, Region
 from monarch._src.system.process import undebugged
@@ -283,14 +283,14 @@ def attach(address: str, *, ca: CA | None = None, private_key: Path | None = Non
         held = _client_session()
         if held.via is None or not held.via.is_at(said):
             until = time.monotonic() + settings().liveness / PATIENCE_PART
-            via = Via(said, reached(said, until, wait=True))
+            via = GatewayAddress(said, reached(said, until, wait=True))
             if held.via is None or held.via.dialled != via.dialled:
                 _go_through(held, via)
         if ca is not None:
             _sites(own, ca, private_key).try_gateway()
 
 
-def _go_through(held: Session, via: Via) -> None:
+def _go_through(held: ClientSession, via: GatewayAddress) -> None:
     sites = held.sites
     if sites is not None and sites.is_used:
         way = "by itself" if held.via is None else f"through the gateway {held.via.said}"
@@ -311,14 +311,14 @@ def _loaded(ca: CA, private_key: Path | None) -> keys.Keys | None:
     return keys.load(_path("ca", ca), private, Role.OWNER, only=True)
 
 
-def _client_session() -> Session:
+def _client_session() -> ClientSession:
     held = session()
     if held.runtime.proc_ref is not None:
         raise SessionError("only a client has workers, and this is a process of a mesh")
     return held
 
 
-def _sites(own: keys.Keys | None, ca: CA, private_key: Path | None) -> Sites:
+def _sites(own: keys.Keys | None, ca: CA, private_key: Path | None) -> AttachedHosts:
     """What has the workers of this job. Under the lock."""
     held = _client_session()
     job = None if own is None else own.allowed.job
@@ -329,7 +329,7 @@ def _sites(own: keys.Keys | None, ca: CA, private_key: Path | None) -> Sites:
         held.sites = None
     if held.sites is None:
         private = "" if private_key is None else _path("private_key", private_key)
-        held.sites = Sites(held.runtime, own, [_path("ca", ca), private], held.via)
+        held.sites = AttachedHosts(held.runtime, own, [_path("ca", ca), private], held.via)
     if held.sites.job != job:
         raise ValueError(
             f"this process has hosts of {_job_text(held.sites.job)}, and these are of "

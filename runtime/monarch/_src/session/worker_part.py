@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from monarch._src.host.client_watch import ClientProcess
-from monarch._src.host.owner import Driver
+from monarch._src.host.owner import AgentServices
 from monarch._src.host.state.host import Host
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.gateway import ENDS, Gateway
@@ -36,20 +36,20 @@ from monarch._src.net.tunnel.state.tunnel import TunnelMessage
 from monarch._src.payload.host_fetcher import Fetcher, Segments
 from monarch._src.payload.host_server import send_piece
 from monarch._src.session import records
-from monarch._src.session.detached_part import Sheltering
+from monarch._src.session.detached_part import DetachedMeshes
 from monarch._src.session.state.lease import End
 from monarch._src.session.state.tenancy import (
     Action,
     Clear,
-    Leave,
-    Oust,
-    Part,
+    Drop,
+    Evict,
+    Grant,
     Refuse,
-    TakeUp,
+    ReleaseClient,
+    Resume,
     Tenancy,
     TenancyState,
     Tenant,
-    Welcome,
 )
 from monarch._src.session.worker_tunnels import FarTunnels
 from monarch._src.system import process_table
@@ -99,11 +99,11 @@ class Serving:
     lifeline: int | None
 
 
-class Hosting:
+class WorkerHost:
     """The driver of one `Tenancy`; a Tenure."""
 
     def __init__(
-        self, serving: Serving, directory: Path, node: Node, host: Host, driver: Driver
+        self, serving: Serving, directory: Path, node: Node, host: Host, driver: AgentServices
     ) -> None:
         """Raises as `Links.listen`."""
         self._serving = serving
@@ -112,7 +112,7 @@ class Hosting:
         self._host = host
         self._driver = driver
         self._tenancy = Tenancy()
-        shelter = self._shelter = Sheltering(node, host, self._tenancy)
+        shelter = self._shelter = DetachedMeshes(node, host, self._tenancy)
         self._lost_sites: set[str] = set()  # those that the session had, and its client has lost
         self._sites: set[str] = set()  # the others that the tenant has
         self._client_process = ClientProcess(driver, self._client_ended)
@@ -407,27 +407,27 @@ class Hosting:
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
-                case Welcome(tenant):
+                case Grant(tenant):
                     self._welcome(tenant)
                 case Refuse(tenant, why):
                     self.note("refused", tenant.node, why=why, host=tenant.host)
                     self._gateway.say(
                         tenant.node, SiteIs(tenant.request, self._node.site, "", "", [], why)
                     )
-                case TakeUp(tenant):
+                case Resume(tenant):
                     self._welcome(tenant)
                     self._take_up(tenant)
-                case Leave(tenant, why, request):
+                case ReleaseClient(tenant, why, request):
                     self._leave(tenant, why)
                     if request:
                         self._shelter.awaits(tenant.node, request)
-                case Oust(tenant, why):
+                case Evict(tenant, why):
                     self._leave(tenant, why)
                     self._gateway.links.hang_up(tenant.node, why)
                 case Clear(tenant, why):
                     self.note("left", tenant.node, why=why)
                     self._clear(tenant, why)
-                case Part(tenant, request):
+                case Drop(tenant, request):
                     self._part_with(tenant, request)
                 case End(why):
                     tenant = self._tenancy.tenant

@@ -19,7 +19,7 @@ import msgspec
 import monarch
 from monarch._src.config import settings
 from monarch._src.host.agent import Agent
-from monarch._src.host.owner import Driver
+from monarch._src.host.owner import AgentServices
 from monarch._src.host.state.host import Host
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.hosts import keys
@@ -30,7 +30,7 @@ from monarch._src.net.state.access import TRUST_ALL, Role
 from monarch._src.net.state.addresses import parse_listening
 from monarch._src.programs import agent as agent_main
 from monarch._src.session import records
-from monarch._src.session.worker_part import Hosting, Serving
+from monarch._src.session.worker_part import Serving, WorkerHost
 from monarch._src.system.process import CHILD_VARIABLE
 from monarch._src.wire.ids import new_site
 
@@ -111,8 +111,8 @@ def _agent(directory: Path, options: WorkerOptions, zygote: socket.socket) -> Ag
         settings().liveness, None if options.lifeline < 0 else options.lifeline,
     )  # fmt: skip
 
-    def hosting(node: Node, host: Host, driver: Driver) -> Hosting:
-        made = Hosting(serving, directory, node, host, driver)
+    def hosting(node: Node, host: Host, driver: AgentServices) -> WorkerHost:
+        made = WorkerHost(serving, directory, node, host, driver)
         try:
             others, why = [str(address) for address in made.told_to_others()], ""
         except ValueError as error:

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from monarch._src.host.owner import Driver
+from monarch._src.host.owner import AgentServices
 from monarch._src.net.hosts.gateway import ENDS, Gateway
 from monarch._src.net.hosts.link_types import Notice
 from monarch._src.net.state.access import Role
@@ -28,7 +28,7 @@ log = logging.getLogger("monarch.agent")
 class FarTunnels:
     """See the module's text. `note` writes into the audit: what, who, facts."""
 
-    def __init__(self, gateway: Gateway, driver: Driver, note: Callable[..., None]) -> None:
+    def __init__(self, gateway: Gateway, driver: AgentServices, note: Callable[..., None]) -> None:
         self._gateway = gateway
         self._driver = driver
         self._note = note

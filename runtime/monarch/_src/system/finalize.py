@@ -20,7 +20,7 @@ _BLANK = compile("", "<at last>", "exec")
 _to_do: dict[int, tuple[weakref.ref[Any], Callable[[], None]]] = {}
 
 
-def at_last(do: Callable[[], None]) -> object:
+def on_last_reference_dropped(do: Callable[[], None]) -> object:
     """A token; `do` is called when nothing refers to that any more, also in a fork.
 
     What `do` refers to lives as long, so that must not be what refers to the token.

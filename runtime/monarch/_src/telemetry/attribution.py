@@ -13,7 +13,7 @@ from monarch._src.actor.context import Context, current
 _RUNTIME = "monarch._src.actor.runtime"
 
 
-class Whose(NamedTuple):
+class Attribution(NamedTuple):
     """The proc mesh (the client is mesh 0), the actor on it, and its endpoint; empty: none."""
 
     mesh: int
@@ -23,28 +23,28 @@ class Whose(NamedTuple):
     endpoint: str
 
 
-CLIENT = Whose(0, "client", "client", "client", "")
+CLIENT = Attribution(0, "client", "client", "client", "")
 
 
-def whose() -> Whose:
+def current_attribution() -> Attribution:
     """Who runs this code."""
     context = current.get()
     return _outside() if context is None else _of(context)
 
 
-def _of(context: Context) -> Whose:
+def _of(context: Context) -> Attribution:
     me = context.actor_instance
     if me.proc_ref is None:
         return _outside()
-    return Whose(me.proc_ref.uid, me.proc_ref.name, me.class_name, me.name, context.endpoint)
+    return Attribution(me.proc_ref.uid, me.proc_ref.name, me.class_name, me.name, context.endpoint)
 
 
-def _outside() -> Whose:
+def _outside() -> Attribution:
     """On a thread that is no actor's."""
     module: Any = sys.modules.get(_RUNTIME)  # not loaded: there is no session yet
     run = None if module is None else module.runtime_or_none()
     if run is None:
         return CLIENT
     if run.proc_ref is not None:
-        return Whose(run.proc_ref.uid, run.proc_ref.name, "", "", "")
+        return Attribution(run.proc_ref.uid, run.proc_ref.name, "", "", "")
     return CLIENT if run.client_ref is None else CLIENT._replace(mesh=run.client_ref.uid)

@@ -13,11 +13,11 @@ from math import inf
 from typing import Any, Literal
 
 from monarch._src.actor.endpoint import Actor
-from monarch._src.actor.inspect.ask_procs import Asked, ask_procs
+from monarch._src.actor.inspect.ask_procs import ProcQuery, ask_procs
 from monarch._src.actor.refs import ProcsRef
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.actor.state.endpoint_metrics import bounds_ns, mean_ns, merged, percentile_ns
-from monarch._src.mesh.actor_mesh import ActorMesh, callees
+from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
 from monarch._src.observe.meshes import RankRow, snapshot
 from monarch._src.shape import Region
@@ -174,7 +174,7 @@ class _Wanted:
             self._place = (procs.ref, region)
             self.whole = len(region) == len(procs.region)
         elif isinstance(mesh, ActorMesh):
-            whom = callees(mesh)
+            whom = call_target_of(mesh)
             whom.check_usable()
             self._place = (whom.procs, whom.region)
             self._actor = (whom.class_name, whom.name)
@@ -183,16 +183,16 @@ class _Wanted:
         elif mesh is not None:
             raise TypeError(f"metrics are of a proc mesh or an actor mesh, not of {mesh!r}")
 
-    def questions(self) -> list[Asked]:
+    def questions(self) -> list[ProcQuery]:
         """Whom to ask: those who run it and, for the whole of it, those who may call it."""
         owned = [mesh._procs for mesh in owned_meshes()]  # pyright: ignore[reportPrivateUsage]
-        asked: dict[int, Asked] = {}
+        asked: dict[int, ProcQuery] = {}
         if self._place is not None:
             ref, region = self._place
             ready = next((procs.ready for procs in owned if procs.ref.uid == ref.uid), None)
-            asked[ref.uid] = Asked(ReadMetrics, ref, region, ready)
+            asked[ref.uid] = ProcQuery(ReadMetrics, ref, region, ready)
         for procs in owned if self.whole else ():
-            asked[procs.ref.uid] = Asked(ReadMetrics, procs.ref, procs.region, procs.ready)
+            asked[procs.ref.uid] = ProcQuery(ReadMetrics, procs.ref, procs.region, procs.ready)
         return list(asked.values())
 
     def includes(self, key: Key | MeasureKey) -> bool:
@@ -204,7 +204,7 @@ class _Wanted:
         return self.whole or isinstance(key, MeasureKey) or not key.adverb
 
 
-def _is_here(run: Runtime, question: Asked) -> bool:
+def _is_here(run: Runtime, question: ProcQuery) -> bool:
     """Whether this process has asked itself."""
     ref = run.client_ref if run.proc_ref is None else run.proc_ref
     rank = 0 if run.proc_ref is None else run.rank
@@ -221,7 +221,7 @@ def _process(ref: ProcsRef, rank: int) -> Process:
     return Process(ref.name, rank, dict(ref.extent.point_of_rank(rank)))
 
 
-def _counted(question: Asked) -> dict[int, Counted]:
+def _counted(question: ProcQuery) -> dict[int, Counted]:
     """What the ranks that have answered have counted; one that was not up, nothing."""
     found: dict[int, Counted] = {}
     for rank, payload in sorted(question.answers.items()):
@@ -232,7 +232,9 @@ def _counted(question: Asked) -> dict[int, Counted]:
     return found
 
 
-def _missing(question: Asked, answers: Container[int], timeout_s: float) -> list[MissingProcess]:
+def _missing(
+    question: ProcQuery, answers: Container[int], timeout_s: float
+) -> list[MissingProcess]:
     ranks = [rank for rank in question.region.ranks() if rank not in answers]
     silent = [rank for rank in ranks if rank not in question.failures]
     doing = _doing(question.ref.uid) if silent else {}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from monarch._src.actor.state.program_metrics import TELEMETRY, Measure, attributes_of
-from monarch._src.telemetry.attribution import Whose, whose
+from monarch._src.telemetry.attribution import Attribution, current_attribution
 from monarch._src.telemetry.opentelemetry import otel_meter
 from monarch._src.wire.metrics_codec import MeasureKey, MeasureKind
 
@@ -39,7 +39,7 @@ class Instrument:
             self._elsewhere = make(name, unit=unit, description=description, **advice)
 
     def _measure(self, attributes: Attributes) -> Measure:
-        me: Whose = whose()
+        me: Attribution = current_attribution()
         return TELEMETRY.measure(
             MeasureKey(
                 me.mesh, me.mesh_name, me.actor_class, me.actor, self.KIND, self.name, self.unit,

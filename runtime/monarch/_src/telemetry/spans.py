@@ -20,7 +20,7 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from monarch._src.actor.endpoint import EndpointMethod
 from monarch._src.actor.state.endpoint_metrics import EndpointCounts
 from monarch._src.actor.state.program_metrics import TELEMETRY
-from monarch._src.telemetry.attribution import Whose, whose
+from monarch._src.telemetry.attribution import Attribution, current_attribution
 from monarch._src.telemetry.opentelemetry import otel_tracer
 from monarch._src.wire.metrics_codec import Key
 
@@ -49,7 +49,7 @@ class Span:
             raise RuntimeError(
                 f"span {self.name!r} is measuring already; make another one: span({self.name!r})"
             )
-        me = whose()
+        me = current_attribution()
         before = self._before = _enclosing.get()
         key = Key(
             me.mesh, me.mesh_name, me.actor_class, me.actor, me.endpoint,
@@ -89,7 +89,7 @@ class Span:
         return f"<Span {self.name}>"
 
 
-def _started(tracer: Any, name: str, me: Whose) -> Any:
+def _started(tracer: Any, name: str, me: Attribution) -> Any:
     attributes = {
         "monarch.mesh": me.mesh_name,
         "monarch.actor": me.actor,

@@ -20,7 +20,7 @@ import msgspec
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.config import settings
 from monarch._src.errors import MessageLostError
-from monarch._src.mesh.actor_mesh import ActorMesh, callees
+from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.client import current_session
 from monarch._src.mesh.host_mesh import HostMesh
 from monarch._src.mesh.proc_mesh import ProcMesh
@@ -369,7 +369,7 @@ class _Target:
     def __init__(self, run: Runtime, mesh: Mesh) -> None:
         self._run = run
         if isinstance(mesh, ActorMesh):
-            whom = callees(mesh)
+            whom = call_target_of(mesh)
             self._ref, region = whom.procs, whom.region
         else:
             self._ref = mesh._procs.ref  # pyright: ignore[reportPrivateUsage]

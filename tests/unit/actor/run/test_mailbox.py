@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from monarch._src.actor.run.mailbox import Item, Mailbox, StopNow
+from monarch._src.actor.run.mailbox import Item, Mailbox, Stop
 
 
-def items(number: int) -> list[StopNow]:
-    return [StopNow(str(i)) for i in range(number)]
+def items(number: int) -> list[Stop]:
+    return [Stop(str(i)) for i in range(number)]
 
 
 def test_items_come_out_in_the_order_in_which_they_were_put() -> None:
@@ -65,7 +65,7 @@ class PutAtOnce(deque[Item]):
     """Another thread puts an item in the moment after the last one was taken."""
 
     mailbox: Mailbox
-    late: list[StopNow]
+    late: list[Stop]
 
     def popleft(self) -> Item:
         item = super().popleft()

@@ -15,10 +15,10 @@ from monarch._src.debug.state.sessions import (
     TRANSITIONS,
     Action,
     Answer,
+    Command,
     DebugTable,
-    Order,
+    Notify,
     Phase,
-    Tell,
 )
 from monarch._src.wire.messages import AskDebugger, Debugged, DebuggerAnswered, PausedAt
 from monarch._src.wire.messages.debugger import (
@@ -71,7 +71,7 @@ def answer(actions: list[Action]) -> DebuggerAnswered:
 
 
 def told(actions: list[Action]) -> list[bool]:
-    return [action.message.paused for action in actions if isinstance(action, Tell)]
+    return [action.message.paused for action in actions if isinstance(action, Notify)]
 
 
 def test_a_first_stop_is_told_and_listed(table: DebugTable) -> None:
@@ -86,7 +86,7 @@ def test_a_first_stop_is_told_and_listed(table: DebugTable) -> None:
 def test_a_command_is_passed_on_and_answered_to_who_gave_it(table: DebugTable) -> None:
     say(table, STOPPED, 5)
     (order,) = ask(table)
-    assert isinstance(order, Order)
+    assert isinstance(order, Command)
     assert (order.place, order.message.text) == (PLACE, "p x")
     actions = say(table, STOPPED, text="3\n")
     assert (answer(actions).text, answer(actions).state, told(actions)) == ("3\n", STOPPED, [])
@@ -102,7 +102,7 @@ def test_a_step_is_answered_where_it_stops(table: DebugTable) -> None:
     say(table, STOPPED, 5)
     ask(table, text="next")
     steps = say(table, STEPPING)
-    assert [type(action) for action in steps] == [Tell]
+    assert [type(action) for action in steps] == [Notify]
     assert told(steps) == [False]
     assert "the program runs" in answer(ask(table, what=ATTACH)).problem
     stopped = say(table, STOPPED, 6, "> t.py(6)\n")
@@ -150,13 +150,13 @@ def test_the_answer_to_a_console_that_is_gone_goes_to_nobody(table: DebugTable) 
     table.console_gone("me")
     (found,) = [a for a in say(table, STOPPED, text="3") if isinstance(a, Answer)]
     assert found.console == ""
-    assert isinstance(ask(table, "other")[0], Order)
+    assert isinstance(ask(table, "other")[0], Command)
 
 
 def test_a_rank_is_paused_until_its_last_thread_goes_on(table: DebugTable) -> None:
     say(table, STOPPED, 5)
     assert told(table.told(PLACE, Debugged(2, STOPPED, "", "", at(9)), 2.0)) == [True]
-    (still,) = [action.message for action in say(table, ENDED) if isinstance(action, Tell)]
+    (still,) = [action.message for action in say(table, ENDED) if isinstance(action, Notify)]
     assert (still.paused, still.session, still.at) == (True, 2, at(9))  # where it stands now
     found = table.paused_at(PLACE)
     assert found is not None

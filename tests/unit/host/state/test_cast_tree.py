@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from monarch._src.host.state.cast_relay import HELD_S, merge, packed, unpacked
 from monarch._src.host.state.cast_tree import (
     MOST_ROWS,
-    Arrivals,
-    Boughs,
+    CastOrder,
     Done,
-    Forest,
-    Stretch,
+    HostRange,
+    SendToHead,
     Stuck,
-    ToHead,
+    TreeRelays,
+    TreeSender,
     behind,
     cut,
     in_runs,
@@ -37,13 +37,13 @@ MESH = 7
 SCHEDULES = int(os.environ.get("MONARCH_TREE_SCHEDULES", "25"))
 
 
-def everybody_in(stretch: Stretch, fanout: int) -> list[int]:
+def everybody_in(stretch: HostRange, fanout: int) -> list[int]:
     return [stretch.first] + [
         place for part in cut(stretch.rest, fanout) for place in everybody_in(part, fanout)
     ]
 
 
-def depth(stretch: Stretch, fanout: int) -> int:
+def depth(stretch: HostRange, fanout: int) -> int:
     return 1 + max((depth(part, fanout) for part in cut(stretch.rest, fanout)), default=0)
 
 
@@ -51,7 +51,7 @@ def depth(stretch: Stretch, fanout: int) -> int:
 def test_each_place_is_reached_once_and_no_one_sends_to_more_than_the_fanout(
     count: int, fanout: int
 ) -> None:
-    parts = cut(Stretch(0, count), fanout)
+    parts = cut(HostRange(0, count), fanout)
     assert len(parts) <= fanout
     assert [at for part in parts for at in everybody_in(part, fanout)] == list(range(count))
     sizes = {part.count for part in parts}
@@ -62,14 +62,14 @@ def test_each_place_is_reached_once_and_no_one_sends_to_more_than_the_fanout(
     ("count", "fanout", "levels"), [(16, 16, 1), (272, 16, 2), (10_000, 32, 3)]
 )
 def test_a_tree_is_no_deeper_than_it_has_to_be(count: int, fanout: int, levels: int) -> None:
-    assert max(depth(part, fanout) for part in cut(Stretch(0, count), fanout)) == levels
+    assert max(depth(part, fanout) for part in cut(HostRange(0, count), fanout)) == levels
 
 
 @given(st.integers(1, 300), st.integers(1, 9), st.data())
 def test_what_is_behind_a_place_is_what_it_would_pass_on(
     count: int, fanout: int, data: st.DataObject
 ) -> None:
-    stretch = Stretch(3, count)
+    stretch = HostRange(3, count)
     place = data.draw(st.integers(3, 2 + count))
     found = behind(stretch, fanout, place)
     assert found.first == place
@@ -110,7 +110,7 @@ def test_answers_are_merged_alike_in_whichever_order_they_come(
 
 
 def test_what_stands_is_told_in_rows_and_no_more_than_is_useful() -> None:
-    forest: Forest[str] = Forest(4)
+    forest: TreeSender[str] = TreeSender(4)
     for number in range(1, 101):
         forest.cast(number, (0, 1), "", 10)
     assert forest.standing() == [(1, 100)]
@@ -126,7 +126,7 @@ def test_what_stands_is_told_in_rows_and_no_more_than_is_useful() -> None:
 
 
 def test_a_host_keeps_what_it_has_answered_while_the_root_waits_for_it() -> None:
-    boughs = Boughs()
+    boughs = TreeRelays()
     for number in range(1, 201):
         key = (ROOT, MESH, number)
         boughs.taken(key, "up", 0, number, {}, owes=True)
@@ -139,7 +139,7 @@ def test_a_host_keeps_what_it_has_answered_while_the_root_waits_for_it() -> None
 
 
 def test_what_is_held_for_long_is_told_at_once_and_goes_up_all_the_same() -> None:
-    boughs, key = Boughs(), (ROOT, MESH, 7)
+    boughs, key = TreeRelays(), (ROOT, MESH, 7)
     boughs.taken(key, "up", 0, 3, {4: "h4", 5: "h5"}, owes=True)
     assert boughs.next_deadline() is None
     boughs.own_done(key, [(0, 1, 0, b"x")], 1.0)
@@ -165,13 +165,13 @@ class Host:
 
     def __init__(self, world: World, site: int) -> None:
         self.world, self.site, self.name = world, site, f"h{site}"
-        self.arrivals: Arrivals[tuple[str, ToHead, tuple[int, ...]]] = Arrivals()
-        self.boughs = Boughs()
+        self.arrivals: CastOrder[tuple[str, SendToHead, tuple[int, ...]]] = CastOrder()
+        self.boughs = TreeRelays()
         self.took: list[int] = []
         self.working: list[tuple[int, tuple[int, ...]]] = []
         self.cut_off: set[str] = set()
 
-    def cast(self, peer: str, what: ToHead, sites: tuple[int, ...]) -> None:
+    def cast(self, peer: str, what: SendToHead, sites: tuple[int, ...]) -> None:
         again = peer == ROOT and what.stretch.count == 1
         ready = self.arrivals.came(what.number, what.before[0][1], (peer, what, sites), again=again)
         if ready is None:
@@ -181,7 +181,7 @@ class Host:
         for up, one, among in ready:
             self.take(up, one, among)
 
-    def take(self, up: str, what: ToHead, sites: tuple[int, ...]) -> None:
+    def take(self, up: str, what: SendToHead, sites: tuple[int, ...]) -> None:
         self.took.append(what.number)
         parts = cut(what.stretch.rest, self.world.forest.fanout)
         children = {part.first: f"h{sites[part.first]}" for part in parts}
@@ -190,7 +190,7 @@ class Host:
         self.working.append((what.number, sites))
         for part in parts:
             before = part_of(what.before, part.first - what.stretch.first, part.count)
-            below = ToHead(what.number, sites[part.first], part, before)
+            below = SendToHead(what.number, sites[part.first], part, before)
             child = children[part.first]
             if child in self.cut_off:
                 self.do(self.boughs.host_lost(child))
@@ -226,7 +226,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.count = self.chance.choice([2, 5, 12, 40])
-        self.forest: Forest[tuple[int, ...]] = Forest(self.chance.choice([1, 2, 3, 8]))
+        self.forest: TreeSender[tuple[int, ...]] = TreeSender(self.chance.choice([1, 2, 3, 8]))
         self.hosts = {f"h{n}": Host(self, n) for n in range(self.count)}
         self.queues: dict[tuple[str, str], deque[Any]] = {}
         self.casts: dict[int, tuple[int, ...]] = {}
@@ -240,7 +240,7 @@ class World:
         if target == ROOT or target in self.hosts:
             self.queues.setdefault((source, target), deque()).append(what)
 
-    def send_all(self, heads: list[ToHead]) -> None:
+    def send_all(self, heads: list[SendToHead]) -> None:
         for head in heads:
             if head.site in self.dead:
                 self.send_all(self.forest.stuck(head.number, head.stretch.first, alive=False))
@@ -357,7 +357,7 @@ def test_the_host_of_the_root_itself_gets_it_from_the_root_and_passes_it_on_to_n
     count: int, fanout: int, data: st.DataObject
 ) -> None:
     own = data.draw(st.integers(0, count - 1))
-    forest: Forest[str] = Forest(fanout)
+    forest: TreeSender[str] = TreeSender(fanout)
     heads = forest.cast(1, tuple(range(count)), "", 1, own)
     assert [head.site for head in heads] == forest.heads(tuple(range(count)), own)
     assert [head.stretch.count for head in heads if head.site == own] == [1]
@@ -369,7 +369,7 @@ def test_without_trouble_the_root_hears_of_each_stretch_once_and_of_all_answers_
     world = World(0)
     world.count = 1000
     world.hosts = {f"h{n}": Host(world, n) for n in range(1000)}
-    world.forest, world.own = Forest(10), None
+    world.forest, world.own = TreeSender(10), None
     world.cast()
     sent = sum(len(q) for pair, q in world.queues.items() if pair[0] == ROOT)
     assert sent == min(10, len(world.casts[1]))

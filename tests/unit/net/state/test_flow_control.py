@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.net.state.flow_control import ALLOWANCE, Allowances, Spending
+from monarch._src.net.state.flow_control import ALLOWANCE, GatewayCredit, SenderCredit
 
 STEP = st.tuples(
     st.sampled_from(["give", "pass", "full", "empty"]),
@@ -18,7 +18,7 @@ STEP = st.tuples(
 def test_what_is_under_way_is_bounded_and_whoever_waits_goes_on_when_there_is_room(
     steps: list[tuple[str, str, int]],
 ) -> None:
-    spending, allowances = Spending(), Allowances()
+    spending, allowances = SenderCredit(), GatewayCredit()
     given_, passed = {"a": 0, "b": 0}, {"a": 0, "b": 0}
     pipe: dict[str, list[int]] = {"a": [], "b": []}
     full: set[str] = set()
@@ -56,7 +56,7 @@ def test_what_is_under_way_is_bounded_and_whoever_waits_goes_on_when_there_is_ro
 
 
 def test_a_host_that_is_full_takes_one_allowance_and_no_more() -> None:
-    spending, allowances = Spending(), Allowances()
+    spending, allowances = SenderCredit(), GatewayCredit()
     count = 0
     while spending.has_room("slow"):
         count += 1
@@ -70,7 +70,7 @@ def test_a_host_that_is_full_takes_one_allowance_and_no_more() -> None:
 
 
 def test_another_gateway_begins_to_count_anew_and_the_dead_are_forgotten() -> None:
-    spending, allowances = Spending(), Allowances()
+    spending, allowances = SenderCredit(), GatewayCredit()
     spending.gave("site", ALLOWANCE)
     assert not spending.has_room("site")
     spending.begun_anew()

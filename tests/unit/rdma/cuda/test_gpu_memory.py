@@ -20,7 +20,7 @@ from monarch._src.rdma.key_table import GPU, KeyView
 from monarch._src.rdma.memory import Memory, fix_in_place, memory_of, view_of
 from monarch._src.rdma.regions import Regions
 from monarch._src.rdma.transfer import Op
-from monarch._src.rdma.transports.base import Piece, Unable
+from monarch._src.rdma.transports.base import Piece, Unavailable
 from monarch._src.rdma.transports.same_process import LocalLink
 from monarch._src.system import shared_memory
 from monarch.config import configured
@@ -316,7 +316,7 @@ def test_memory_of_a_gpu_is_read_and_written_in_its_own_process(
     link.write_from([Piece(handle, 10, memory.address, 50, memory)], FAR)
     assert array.tobytes()[:60] == bytes(range(10)) + bytes(range(50))
     fake.fail("cuMemcpyAsync", LAUNCH_FAILED)
-    with pytest.raises(Unable, match="CUDA_ERROR_LAUNCH_FAILED"):
+    with pytest.raises(Unavailable, match="CUDA_ERROR_LAUNCH_FAILED"):
         link.read_into([Piece(handle, 0, memory.address, 1000, memory)], FAR)
     regions.close()
 

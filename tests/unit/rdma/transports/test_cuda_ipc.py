@@ -17,7 +17,12 @@ from monarch._src.rdma.handle import VERSION, Handle
 from monarch._src.rdma.key_table import PROBING, range_of
 from monarch._src.rdma.memory import memory_of
 from monarch._src.rdma.regions import Regions
-from monarch._src.rdma.transports.base import Broken, Piece, Stale, TooLate
+from monarch._src.rdma.transports.base import (
+    DeadlineExceeded,
+    HandleExpired,
+    Piece,
+    TransportFailed,
+)
 from monarch._src.rdma.transports.cma import CmaLink
 from monarch._src.rdma.transports.cuda_ipc import CudaIpcLink
 from monarch._src.rdma.transports.local_peer import Peer
@@ -137,7 +142,7 @@ def test_a_drop_waits_for_a_copy_that_is_under_way(both: Both, way: str) -> None
 def _ignoring_stale(move: Any, pieces: list[Piece]) -> None:
     try:
         move(pieces, FAR)
-    except Stale:
+    except HandleExpired:
         pass  # it was dropped meanwhile, which a read is told of
 
 
@@ -175,7 +180,7 @@ def test_an_opening_is_closed_when_no_copy_uses_it_any_more(both: Both) -> None:
     assert link.opened == 0
     assert both.of_reader.held()["opened"] == 0
     assert room == bytes(n % 251 for n in range(10_000))
-    with pytest.raises(Broken, match="it was closed"):
+    with pytest.raises(TransportFailed, match="it was closed"):
         link.read_into([piece(both.handle, room)], FAR)
 
 
@@ -183,12 +188,12 @@ def test_a_handle_that_lies_leads_nowhere(both: Both) -> None:
     link, room = both.link(), bytearray(10_000)
     for lie in ({"key": bytes(16)}, {"slot": both.handle.slot + 1}, {"gpu": False}):
         forged = msgspec.structs.replace(both.handle, **lie)
-        with pytest.raises(Stale):
+        with pytest.raises(HandleExpired):
             link.read_into([piece(forged, room)], FAR)
     of_host = both.shared(bytearray(10_000))
-    with pytest.raises(Stale):
+    with pytest.raises(HandleExpired):
         link.read_into([piece(msgspec.structs.replace(of_host, gpu=True), room)], FAR)
-    with pytest.raises(Stale):  # the address of a GPU is none that a processor may be given
+    with pytest.raises(HandleExpired):  # the address of a GPU is none that a processor may be given
         CmaLink(both.peer()).read_into(
             [piece(msgspec.structs.replace(both.handle, gpu=False), room)], FAR
         )
@@ -201,9 +206,9 @@ def test_what_is_read_only_is_not_written(both: Both) -> None:
     fixed.readonly = True
     handle = both.shared(fixed)
     link = both.link()
-    with pytest.raises(Stale):
+    with pytest.raises(HandleExpired):
         link.write_from([piece(handle, b"changed")], FAR)
-    with pytest.raises(TooLate):
+    with pytest.raises(DeadlineExceeded):
         link.read_into([piece(handle, bytearray(100))], 0.0)
     link.close()
 
@@ -219,7 +224,7 @@ def test_memory_that_comes_where_other_memory_was_is_another_one(both: Both) -> 
     array.put(b"x" * 10_000)
     handle = both.shared(array)
     both.now(both.of_reader)
-    with pytest.raises(Stale):
+    with pytest.raises(HandleExpired):
         link.read_into([piece(both.handle, room)], FAR)
     assert room != b"x" * 10_000
     link.read_into([piece(handle, room)], FAR)
@@ -248,7 +253,7 @@ def test_an_owner_that_has_nothing_to_probe_says_why(function: str) -> None:
     array = both.made(100)
     both.of_owner.fail(function, OUT_OF_MEMORY)
     both.shared(array)
-    with pytest.raises(Broken, match="CUDA_ERROR_OUT_OF_MEMORY"):
+    with pytest.raises(TransportFailed, match="CUDA_ERROR_OUT_OF_MEMORY"):
         both.link()
     both.regions.close()
     del array
@@ -262,7 +267,7 @@ def test_memory_in_several_allocations_cannot_be_opened_but_is_registered(both: 
     both.of_owner.fail("cuMemGetAddressRange_v2", INVALID_VALUE)
     handle = both.shared(array)
     link = both.link()
-    with pytest.raises(Broken, match="cuMemGetAddressRange_v2 failed") as raised:
+    with pytest.raises(TransportFailed, match="cuMemGetAddressRange_v2 failed") as raised:
         link.read_into([piece(handle, bytearray(100))], FAR)
     assert "expandable_segments:False" in raised.value.why.remedy
     link.read_into([piece(both.handle, bytearray(10_000))], FAR)  # others can
@@ -300,7 +305,7 @@ def test_a_table_that_is_full_takes_regions_that_cannot_be_opened(
     link = both.link()
     link.read_into([piece(handles[0], bytearray(100))], FAR)
     for handle in handles[1:]:
-        with pytest.raises(Broken, match="more GPU allocations registered than its table"):
+        with pytest.raises(TransportFailed, match="more GPU allocations registered than its table"):
             link.read_into([piece(handle, bytearray(100))], FAR)
     for handle in handles[1:]:
         both.regions.drop(handle.slot, handle.key)

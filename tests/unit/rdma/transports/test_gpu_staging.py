@@ -16,7 +16,7 @@ from monarch._src.rdma.cuda.gpu import gpu
 from monarch._src.rdma.cuda.pinned_chunks import HALF_BYTES, MOST_IDLE
 from monarch._src.rdma.cuda.staging_schedule import rounds
 from monarch._src.rdma.memory import memory_of
-from monarch._src.rdma.transports.base import Piece, Stale, Unable
+from monarch._src.rdma.transports.base import HandleExpired, Piece, Unavailable
 from monarch._src.rdma.transports.gpu_staging import StagedLink
 from tests.support.fake_cuda import LAUNCH_FAILED, OUT_OF_MEMORY, FakeDriver
 from tests.support.fake_gpu_arrays import DeviceArray
@@ -132,10 +132,10 @@ def test_a_transport_that_breaks_half_way_leaves_no_copy_under_way(
 ) -> None:
     remote, array = bytearray(SIZE), DeviceArray(SIZE)
     link = Recorder(fake, remote)
-    link.error = Stale(handle_of(0, bytes(16), SIZE))
+    link.error = HandleExpired(handle_of(0, bytes(16), SIZE))
     staged = StagedLink(link)
     move = staged.read_into if way == "read" else staged.write_from
-    with pytest.raises(Stale):
+    with pytest.raises(HandleExpired):
         move(pieces_of(array), FAR)
     assert fake.begun() == 0
     assert gpu().chunks.made == 1
@@ -148,10 +148,10 @@ def test_a_gpu_that_fails_is_no_fault_of_the_transport(fake: FakeDriver) -> None
     remote, array = bytearray(SIZE), DeviceArray(SIZE)
     staged = StagedLink(Recorder(fake, remote))
     fake.fail("cuMemHostAlloc", OUT_OF_MEMORY)
-    with pytest.raises(Unable, match="CUDA_ERROR_OUT_OF_MEMORY"):
+    with pytest.raises(Unavailable, match="CUDA_ERROR_OUT_OF_MEMORY"):
         staged.read_into(pieces_of(array), FAR)
     fake.fail("cuMemcpyAsync", LAUNCH_FAILED, at=2)
-    with pytest.raises(Unable, match="CUDA_ERROR_LAUNCH_FAILED"):
+    with pytest.raises(Unavailable, match="CUDA_ERROR_LAUNCH_FAILED"):
         staged.read_into(pieces_of(array), FAR)
     staged.read_into(pieces_of(array), FAR)
 

@@ -17,7 +17,7 @@ from monarch._src.rdma.handle import VERSION, Handle
 from monarch._src.rdma.memory import memory_of
 from monarch._src.rdma.regions import Regions
 from monarch._src.rdma.transports import tcp_channel as module
-from monarch._src.rdma.transports.base import Broken, Piece
+from monarch._src.rdma.transports.base import Piece, TransportFailed
 from monarch._src.rdma.transports.tcp_channel import CHUNK, Connection, Keys, proven
 from monarch._src.rdma.transports.tcp_client import TcpLink
 from monarch._src.rdma.transports.tcp_server import TcpServer
@@ -359,7 +359,7 @@ def test_who_changes_what_is_on_the_wire_changes_no_memory(served: Served) -> No
 
     served.wire.changes = change
     room = bytearray(len(before))
-    with pytest.raises(Broken, match="was not sealed by the other end"):
+    with pytest.raises(TransportFailed, match="was not sealed by the other end"):
         link.read_into([served.piece(room)], time.monotonic() + PATIENCE_S)
     assert changed.is_set()
     link.read_into([served.piece(room)], time.monotonic() + PATIENCE_S)  # a new connection

@@ -12,7 +12,7 @@ import pytest
 from monarch._src.rdma.handle import VERSION, Handle
 from monarch._src.rdma.memory import Memory, memory_of
 from monarch._src.rdma.regions import Regions
-from monarch._src.rdma.transports.base import Piece, Stale
+from monarch._src.rdma.transports.base import HandleExpired, Piece
 from monarch._src.rdma.transports.tcp_client import TcpLink
 from monarch._src.rdma.transports.tcp_server import TcpServer
 from monarch._src.system import shared_memory
@@ -94,7 +94,7 @@ def test_who_was_refused_is_not_being_served_any_more(sides: Sides, why: str) ->
     wrong = {"size": sides.local.size + 1} if why == "another size" else {"readonly": True}
     piece = sides.registered(**wrong)
     for _ in range(TIMES):
-        with pytest.raises(Stale):
+        with pytest.raises(HandleExpired):
             sides.link.write_from([piece], sides.soon())
         assert sides.regions.users(piece.handle.slot) == 0
 
@@ -112,7 +112,7 @@ def test_who_asks_for_no_bytes_is_refused_at_once(where: str, way: str, sealed: 
         )
         move = sides.link.read_into if way == "read" else sides.link.write_from
         for _ in range(2):  # over the same connection
-            with pytest.raises(Stale):
+            with pytest.raises(HandleExpired):
                 move([Piece(handle, 5, sides.local.address, 0, sides.local)], sides.soon())
         move([Piece(handle, 5, sides.local.address, 5, sides.local)], sides.soon())
     finally:
@@ -124,5 +124,5 @@ def test_a_drop_takes_no_connection_from_who_has_its_answer(sides: Sides) -> Non
         piece = sides.registered()
         sides.link.read_into([piece], sides.soon())
         assert sides.regions.drop(piece.handle.slot, piece.handle.key)
-        with pytest.raises(Stale):  # over the connection that was kept
+        with pytest.raises(HandleExpired):  # over the connection that was kept
             sides.link.read_into([piece], sides.soon())

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from monarch._src.rdma.transports.base import Broken
+from monarch._src.rdma.transports.base import TransportFailed
 from monarch._src.rdma.verbs import pyverbs
 
 FLAT = {
@@ -63,7 +63,7 @@ def test_constants_are_found_where_each_version_has_them(installed: str) -> None
 
 def test_what_cannot_be_imported_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyverbs", None)
-    with pytest.raises(Broken) as raised:
+    with pytest.raises(TransportFailed) as raised:
         pyverbs.Verbs()
     assert "pip install 'monarch-jupyter[verbs]'" in raised.value.why.remedy
 

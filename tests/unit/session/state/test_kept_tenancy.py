@@ -10,15 +10,15 @@ import pytest
 from monarch._src.session.state.lease import End
 from monarch._src.session.state.tenancy import (
     Clear,
-    Leave,
-    Oust,
-    Part,
+    Drop,
+    Evict,
+    Grant,
     Refuse,
-    TakeUp,
+    ReleaseClient,
+    Resume,
     Tenancy,
     TenancyState,
     Tenant,
-    Welcome,
 )
 
 TOKEN = "0123"
@@ -41,7 +41,7 @@ def kept_by_ann() -> Tenancy:
 
 def detached() -> Tenancy:
     tenancy = kept_by_ann()
-    assert tenancy.lost("ann", "gone") == [Leave(ANN, "gone", 0)]
+    assert tenancy.lost("ann", "gone") == [ReleaseClient(ANN, "gone", 0)]
     return tenancy
 
 
@@ -55,14 +55,14 @@ def test_what_is_kept_is_left_when_the_tenant_is_lost_and_taken_up_by_the_next_c
     tenancy = detached()
     assert tenancy.state is TenancyState.DETACHED
     assert tenancy.holder == ""
-    assert tenancy.asked(BOB) == [TakeUp(BOB)]
+    assert tenancy.asked(BOB) == [Resume(BOB)]
     assert tenancy.holder == "bob"
 
 
 def test_a_tenant_that_goes_is_told_when_what_was_tied_has_ended() -> None:
     tenancy = kept_by_ann()
     (leave,) = tenancy.left("ann", 5)
-    assert isinstance(leave, Leave)
+    assert isinstance(leave, ReleaseClient)
     assert (leave.tenant, leave.request) == (ANN, 5)
 
 
@@ -70,16 +70,16 @@ def test_one_that_lets_go_of_the_host_leaves_nothing() -> None:
     tenancy = kept_by_ann()
     (clear,) = tenancy.let_go("ann", 5)
     assert isinstance(clear, Clear)
-    assert tenancy.cleared() == [Part(ANN, 5)]
+    assert tenancy.cleared() == [Drop(ANN, 5)]
     assert "nothing of that session" in refused(tenancy.asked(BOB))
 
 
 def test_the_next_client_need_not_wait_until_the_one_before_it_is_known_to_be_gone() -> None:
     tenancy = kept_by_ann()
     oust, take_up = tenancy.asked(BOB)
-    assert isinstance(oust, Oust)
+    assert isinstance(oust, Evict)
     assert oust.tenant == ANN
-    assert take_up == TakeUp(BOB)
+    assert take_up == Resume(BOB)
     assert tenancy.lost("ann", "gone") == []
     assert tenancy.holder == "bob"
 
@@ -90,7 +90,7 @@ def test_who_was_replaced_without_knowing_it_does_not_come_back() -> None:
     assert "carl" not in refused(tenancy.asked(BOB))
     tenancy.lost("carl", "gone")
     assert "has taken that session up since" in refused(tenancy.asked(BOB))
-    assert tenancy.asked(client("dora", 3)) == [TakeUp(client("dora", 3))]
+    assert tenancy.asked(client("dora", 3)) == [Resume(client("dora", 3))]
 
 
 def test_who_knows_the_token_of_another_session_gets_nothing() -> None:
@@ -111,7 +111,7 @@ def test_who_waits_for_a_tenant_out_of_reach_is_refused_when_that_leaves_somethi
     waiting = client("fred", token="")
     assert tenancy.asked(waiting) == []
     leave, refusal = tenancy.lost("ann", "gone")
-    assert isinstance(leave, Leave)
+    assert isinstance(leave, ReleaseClient)
     assert isinstance(refusal, Refuse)
     assert refusal.tenant == waiting
 
@@ -119,9 +119,9 @@ def test_who_waits_for_a_tenant_out_of_reach_is_refused_when_that_leaves_somethi
 def test_what_nobody_comes_for_is_ended_and_the_host_is_free_for_whoever_asks() -> None:
     tenancy = detached()
     assert tenancy.given_up("too late") == [Clear(ANN, "too late")]
-    assert tenancy.cleared() == [Part(ANN, 0)]
+    assert tenancy.cleared() == [Drop(ANN, 0)]
     fred = client("fred", token="")
-    assert tenancy.asked(fred) == [Welcome(fred)]
+    assert tenancy.asked(fred) == [Grant(fred)]
 
 
 def test_only_the_tenant_can_have_something_kept_and_only_while_it_has_the_host() -> None:
@@ -170,22 +170,22 @@ def test_whatever_happens_one_client_at_a_time_has_it_and_their_numbers_only_gro
         tenancy.validate()
         for action in actions:
             match action:
-                case Welcome(tenant):
+                case Grant(tenant):
                     assert not holder
                     assert not kept
                     holder, number = tenant.node, tenant.number
-                case TakeUp(tenant):
+                case Resume(tenant):
                     assert kept
                     assert not holder
                     assert tenant.number > number
                     holder, number = tenant.node, tenant.number
-                case Leave(tenant) | Oust(tenant):
+                case ReleaseClient(tenant) | Evict(tenant):
                     assert kept
                     assert tenant.node == holder
                     holder = ""
                 case Clear():
                     clearing, kept, holder = True, False, ""
-                case Part():
+                case Drop():
                     assert clearing
                     clearing = False
                 case Refuse():

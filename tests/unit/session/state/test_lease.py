@@ -11,13 +11,13 @@ from monarch._src.session.state.lease import (
     TRANSITIONS,
     Action,
     End,
+    Evict,
+    Grant,
     Holder,
     Lease,
     LeaseState,
-    Leave,
-    Oust,
     Refuse,
-    Welcome,
+    ReleaseClient,
     WriteRecord,
 )
 
@@ -82,14 +82,14 @@ def keep(lease: Lease, *meshes: int) -> None:
 def test_a_kept_session_outlives_its_client(lease: Lease) -> None:
     keep(lease, 5)
     why = "process 1 (train.py) on here has ended"
-    assert lease.client_lost(3.0) == [Leave("client-1", why), WriteRecord()]
+    assert lease.client_lost(3.0) == [ReleaseClient("client-1", why), WriteRecord()]
     assert (lease.state, lease.client, lease.left) == (DETACHED, "", why)
     assert lease.holder is FIRST  # who owns the meshes, until somebody takes them up
 
 
 def test_letting_go_is_told_from_dying(lease: Lease) -> None:
     keep(lease, 5)
-    assert lease.let_go("client-1", 3.0)[0] == Leave(
+    assert lease.let_go("client-1", 3.0)[0] == ReleaseClient(
         "client-1", "process 1 (train.py) on here has let go of it"
     )
 
@@ -121,7 +121,7 @@ def test_only_the_holder_keeps_or_lets_go(lease: Lease) -> None:
 def test_who_attaches_to_a_detached_session_holds_it(lease: Lease) -> None:
     keep(lease, 5)
     lease.client_lost(3.0)
-    assert attach(lease, SECOND) == [WriteRecord(), Welcome(SECOND)]
+    assert attach(lease, SECOND) == [WriteRecord(), Grant(SECOND)]
     assert (lease.state, lease.client, lease.number, lease.left) == (ATTACHED, "client-2", 1, "")
 
 
@@ -134,16 +134,18 @@ def test_a_second_one_is_refused_with_who_holds_it(lease: Lease) -> None:
 
 def test_a_holder_that_lives_is_ousted_if_asked_for(lease: Lease) -> None:
     keep(lease, 5)
-    oust = Oust("client-1", "process 2 (train.py) on here has taken it over")
-    assert attach(lease, SECOND, take=True) == [oust, WriteRecord(), Welcome(SECOND)]
-    assert lease.client_lost(4.0)[0] == Leave("client-2", "process 2 (train.py) on here has ended")
+    oust = Evict("client-1", "process 2 (train.py) on here has taken it over")
+    assert attach(lease, SECOND, take=True) == [oust, WriteRecord(), Grant(SECOND)]
+    assert lease.client_lost(4.0)[0] == ReleaseClient(
+        "client-2", "process 2 (train.py) on here has ended"
+    )
 
 
 def test_a_holder_that_is_dead_and_not_yet_missed_is_in_nobodys_way(lease: Lease) -> None:
     keep(lease, 5)
     leave, record, again, welcome = attach(lease, SECOND, lives=False)
-    assert leave == Leave("client-1", "process 1 (train.py) on here has ended")
-    assert (record, again, welcome) == (WriteRecord(), WriteRecord(), Welcome(SECOND))
+    assert leave == ReleaseClient("client-1", "process 1 (train.py) on here has ended")
+    assert (record, again, welcome) == (WriteRecord(), WriteRecord(), Grant(SECOND))
 
 
 def test_one_that_comes_when_nothing_is_left_is_refused(lease: Lease) -> None:
@@ -204,8 +206,8 @@ def test_in_every_order_of_four_events_what_is_told_fits_the_state() -> None:
             lease.validate()
             seen.add((before, lease.state))
             ends += sum(isinstance(action, End) for action in actions)
-            left = [a.node for a in actions if isinstance(a, (Leave, Oust))]
-            welcomed = [a.holder.node for a in actions if isinstance(a, Welcome)]
+            left = [a.node for a in actions if isinstance(a, (ReleaseClient, Evict))]
+            welcomed = [a.holder.node for a in actions if isinstance(a, Grant)]
             # One client at a time: it is let in when the one before is out, and out only once.
             assert len(left) <= 1 >= len(welcomed)
             assert left in ([], [client_before])

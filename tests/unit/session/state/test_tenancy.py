@@ -9,12 +9,12 @@ import pytest
 from monarch._src.session.state.lease import End
 from monarch._src.session.state.tenancy import (
     Clear,
-    Part,
+    Drop,
+    Grant,
     Refuse,
     Tenancy,
     TenancyState,
     Tenant,
-    Welcome,
 )
 
 
@@ -27,7 +27,7 @@ ANN, BOB, CARL = client("ann"), client("bob"), client("carl")
 
 def held_by_ann() -> Tenancy:
     tenancy = Tenancy()
-    assert tenancy.asked(ANN) == [Welcome(ANN)]
+    assert tenancy.asked(ANN) == [Grant(ANN)]
     return tenancy
 
 
@@ -46,7 +46,7 @@ def test_who_lets_go_is_told_when_nothing_is_left_and_the_next_one_has_it_then()
     assert isinstance(clear, Clear)
     assert clear.tenant == ANN
     assert tenancy.asked(BOB) == []
-    assert tenancy.cleared() == [Part(ANN, 5), Welcome(BOB)]
+    assert tenancy.cleared() == [Drop(ANN, 5), Grant(BOB)]
     assert tenancy.holder == "bob"
 
 
@@ -55,7 +55,7 @@ def test_who_asks_while_the_tenant_cannot_be_reached_waits_until_that_is_lost() 
     tenancy.out_of_reach("ann")
     assert tenancy.asked(BOB) == []
     assert tenancy.lost("ann", "it was silent") == [Clear(ANN, "it was silent")]
-    assert tenancy.cleared() == [Part(ANN, 0), Welcome(BOB)]
+    assert tenancy.cleared() == [Drop(ANN, 0), Grant(BOB)]
 
 
 def test_or_until_that_is_back() -> None:
@@ -72,7 +72,7 @@ def test_who_waits_and_goes_gets_nothing() -> None:
     tenancy.let_go("ann", 1)
     tenancy.asked(BOB)
     assert tenancy.lost("bob", "it left") == []
-    assert tenancy.cleared() == [Part(ANN, 1)]
+    assert tenancy.cleared() == [Drop(ANN, 1)]
     assert tenancy.state is TenancyState.FREE
 
 
@@ -80,7 +80,7 @@ def test_one_that_lets_go_and_is_lost_before_the_end_is_told_nothing() -> None:
     tenancy = held_by_ann()
     tenancy.let_go("ann", 5)
     assert tenancy.lost("ann", "gone") == []
-    assert tenancy.cleared() == [Part(ANN, 0)]
+    assert tenancy.cleared() == [Drop(ANN, 0)]
 
 
 def test_strangers_take_nothing_away() -> None:
@@ -131,7 +131,7 @@ def test_whatever_happens_each_who_asks_is_answered_once_and_one_at_a_time_has_i
         tenancy.validate()
         for action in actions:
             match action:
-                case Welcome(tenant):
+                case Grant(tenant):
                     assert not holder
                     assert open_questions.pop(tenant.node) == tenant.request
                     holder = tenant.node
@@ -140,7 +140,7 @@ def test_whatever_happens_each_who_asks_is_answered_once_and_one_at_a_time_has_i
                 case Clear(tenant):
                     assert tenant.node == holder
                     clearing = True
-                case Part(tenant):
+                case Drop(tenant):
                     assert clearing
                     assert tenant.node == holder
                     holder, clearing = "", False

@@ -21,7 +21,7 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Probe
 
 if TYPE_CHECKING:
-    from monarch._src.actor.deadlock.thread_waits import HeldUp
+    from monarch._src.actor.deadlock.thread_waits import BlockedByThread
 
 
 class HasInstance(Protocol):
@@ -39,7 +39,7 @@ class HasInstance(Protocol):
         ...
 
 
-class Cycles:
+class DeadlockDetector:
     """The probes of this process."""
 
     def __init__(self, node: Node, routes: Routes, workers: Mapping[int, HasInstance]) -> None:
@@ -125,7 +125,7 @@ def blocks(instance: ActorInstance, wait: Wait) -> Blocked:
     return _task_blocked(instance, (wait.waiter,))
 
 
-def _held_up(instance: ActorInstance, held: HeldUp) -> Blocked:
+def _held_up(instance: ActorInstance, held: BlockedByThread) -> Blocked:
     if instance.thread in held.threads:
         return Blocked.THREAD
     return _task_blocked(instance, held.awaited)

@@ -25,14 +25,14 @@ _JOINS: Any = getattr(getattr(threading.Thread, "_wait_for_tstate_lock", None), 
 _WAIT = threading.Condition.wait.__code__
 
 
-class HeldUp(NamedTuple):
+class BlockedByThread(NamedTuple):
     """What goes on only after a thread does: threads, and what tasks await of an executor."""
 
     threads: frozenset[int]
     awaited: tuple[asyncio.Future[Any], ...]
 
 
-def held_up_by(thread: int) -> HeldUp:
+def held_up_by(thread: int) -> BlockedByThread:
     """What can't go on before that thread, which waits, has ended what it does."""
     frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
     try:
@@ -41,7 +41,7 @@ def held_up_by(thread: int) -> HeldUp:
         frames.clear()  # our own is among them
 
 
-def _held_up_by(thread: int, frames: dict[int, FrameType]) -> HeldUp:
+def _held_up_by(thread: int, frames: dict[int, FrameType]) -> BlockedByThread:
     threads: set[int] = set()
     jobs: list[Any] = []  # what these threads run for executors: futures of `concurrent.futures`
     todo = [thread]
@@ -53,7 +53,7 @@ def _held_up_by(thread: int, frames: dict[int, FrameType]) -> HeldUp:
             if other not in threads and _depends(frame, threads, jobs):
                 todo.append(other)
     awaited = (mirror for job in jobs for mirror in _mirrors(job))
-    return HeldUp(frozenset(threads), tuple(awaited))
+    return BlockedByThread(frozenset(threads), tuple(awaited))
 
 
 def _depends(top: FrameType, threads: set[int], jobs: list[Any]) -> bool:

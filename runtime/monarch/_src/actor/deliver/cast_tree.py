@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from monarch._src.actor.refs import ProcsRef, agent_of
-from monarch._src.host.state.cast_tree import Forest, ToHead, Where, sites_of
+from monarch._src.host.state.cast_tree import SendToHead, TreeSender, Where, sites_of
 from monarch._src.net.node import Node
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Cast, CastTree, Message, TreeDone, TreeStuck
@@ -23,7 +23,7 @@ from monarch._src.wire.messages import Cast, CastTree, Message, TreeDone, TreeSt
 TELL_EVERY = 32  # casts over a tree: hosts are told which of them are done
 
 
-class Grown(msgspec.Struct, frozen=True):
+class SentCast(msgspec.Struct, frozen=True):
     """A cast that goes over a tree of hosts. `sites`: of the mesh; `without`: those left out."""
 
     cast: Cast
@@ -38,7 +38,7 @@ class TellAgent(Protocol):
     def __call__(self, site: str, message: Message, payload: Payload, /) -> bool: ...
 
 
-class Trees:
+class CastSender:
     """Sends what forests say, and knows which sites they do without."""
 
     def __init__(self, node: Node, tell_agent_at: TellAgent) -> None:
@@ -55,10 +55,12 @@ class Trees:
         """The numbers of the sites with these ranks, but for those that are lost."""
         return sites_of(where, math.prod(ref.sizes) // len(ref.places), self._left_out(ref))
 
-    def grow(self, forest: Forest[Grown], ref: ProcsRef, cast: Cast, payload: Payload) -> bool:
+    def grow(
+        self, forest: TreeSender[SentCast], ref: ProcsRef, cast: Cast, payload: Payload
+    ) -> bool:
         """Send a cast on its way; False if there is no site left for it."""
         sites = self.sites_of(ref, cast.region)
-        grown = Grown(
+        grown = SentCast(
             msgspec.structs.replace(cast, message=msgspec.structs.replace(cast.message)),
             payload, ref.sites, self._left_out(ref),
         )  # fmt: skip
@@ -67,15 +69,15 @@ class Trees:
         self._send(forest, forest.cast(cast.number, sites, grown, size, self.own(ref)))
         return bool(sites)
 
-    def done(self, forest: Forest[Grown], message: TreeDone) -> None:
+    def done(self, forest: TreeSender[SentCast], message: TreeDone) -> None:
         """A stretch of hosts is done with a cast."""
         self._send(forest, forest.done(message.number, message.place, message.missing))
 
-    def stuck(self, forest: Forest[Grown], message: TreeStuck) -> None:
+    def stuck(self, forest: TreeSender[SentCast], message: TreeStuck) -> None:
         """A host on the way can't pass a cast on."""
         self._send(forest, forest.stuck(message.number, message.place, alive=True))
 
-    def without(self, forest: Forest[Grown], site: int) -> None:
+    def without(self, forest: TreeSender[SentCast], site: int) -> None:
         """The site of that number is lost; what was to go by way of it is sent anew."""
         self._send(forest, forest.lost(site))
 
@@ -87,7 +89,7 @@ class Trees:
     def _is_lost(self, site: str) -> bool:
         return site in self.lost and not self._node.knows(agent_of(site, self._node.site))
 
-    def _send(self, forest: Forest[Grown], heads: Iterable[ToHead]) -> None:
+    def _send(self, forest: TreeSender[SentCast], heads: Iterable[SendToHead]) -> None:
         for head in heads:
             grown, stretch = forest.item(head.number), head.stretch
             standing = forest.standing() if head.number % TELL_EVERY == 0 else None

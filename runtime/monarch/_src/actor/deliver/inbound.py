@@ -19,7 +19,7 @@ Ordered: TypeAlias = "Call | SpawnActor | StopActor | StopProc"
 Taken: TypeAlias = "tuple[str, Ordered, Payload]"
 
 
-class Arrivals:
+class Inbound:
     """What came from each process, and what of it waits for its turn.
 
     `takers`: what is called with a message whose turn it is, by its type.

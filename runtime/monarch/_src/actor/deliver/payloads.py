@@ -40,8 +40,8 @@ from monarch._src.wire.segment_refs import InSegment
 
 if TYPE_CHECKING:
     from monarch._src.payload.cleanup_thread import Tidying
-    from monarch._src.payload.receiver import Borrower
-    from monarch._src.payload.sender import Lender
+    from monarch._src.payload.receiver import PayloadReceiver
+    from monarch._src.payload.sender import PayloadSender
 
 log = logging.getLogger("monarch.actor")
 LOOK_S = 0.001
@@ -95,8 +95,8 @@ class Payloads:
         # Have a route to a node that listens at that address.
         self.reach: Callable[[str, str], None] = node.link
         self._making = threading.Lock()
-        self._lender: Lender | None = None
-        self._borrower: Borrower | None = None
+        self._lender: PayloadSender | None = None
+        self._borrower: PayloadReceiver | None = None
         self._tidying: Tidying | None = None
         self._closed = False
         self._far: set[str] = set()  # nodes that can map no segment of ours
@@ -134,7 +134,7 @@ class Payloads:
         self._tidying.want()
         return placed
 
-    def to_lend(self) -> Lender:
+    def to_lend(self) -> PayloadSender:
         """The segments of this process, which are looked after from now on."""
         lender = self._lender
         if lender is None:
@@ -143,18 +143,18 @@ class Payloads:
         self._tidying.want()
         return lender
 
-    def _to_borrow(self) -> Borrower:
+    def _to_borrow(self) -> PayloadReceiver:
         borrower = self._borrower
         return self._load()[1] if borrower is None else borrower
 
-    def _load(self) -> tuple[Lender, Borrower]:
+    def _load(self) -> tuple[PayloadSender, PayloadReceiver]:
         from monarch._src.payload.cleanup_thread import Tidying
-        from monarch._src.payload.receiver import Borrower  # ctypes takes its time
-        from monarch._src.payload.sender import Lender
+        from monarch._src.payload.receiver import PayloadReceiver  # ctypes takes its time
+        from monarch._src.payload.sender import PayloadSender
 
         with self._making:
             if self._lender is None or self._borrower is None:
-                lender, borrower = Lender(self._receivers_of), Borrower()
+                lender, borrower = PayloadSender(self._receivers_of), PayloadReceiver()
                 rooms, served = self._node.rooms, lender.served
                 served.on_less, rooms.waits = rooms.more, served.waits
                 self._tidying = Tidying((lender.tidy, borrower.tidy))

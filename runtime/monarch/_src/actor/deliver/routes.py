@@ -23,14 +23,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from monarch._src.actor.deliver.cast_tree import Grown, Trees
-from monarch._src.actor.deliver.inbound import Arrivals, Ordered
+from monarch._src.actor.deliver.cast_tree import CastSender, SentCast
+from monarch._src.actor.deliver.inbound import Inbound, Ordered
 from monarch._src.actor.deliver.payloads import Payloads
 from monarch._src.actor.deliver.restart_replay import Kept, KeptMessages
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, out_of_reach
 from monarch._src.actor.state.calls import CallTable
 from monarch._src.config import settings
-from monarch._src.host.state.cast_tree import Forest, Where
+from monarch._src.host.state.cast_tree import TreeSender, Where
 from monarch._src.logs.output_counters import LONG_NS, WRITTEN
 from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.net.node import Node
@@ -61,7 +61,7 @@ CAST_FROM = 32  # ranks
 GATHERED_LIMIT = 4096  # bytes of one answer
 
 
-class Lane(msgspec.Struct, frozen=True):
+class MeshRoute(msgspec.Struct, frozen=True):
     """What goes from here to the procs of one mesh. `lock`: of the numbers, and of sending.
 
     `nodes`: those of all its ranks, in order, if a message to all can be the same for each.
@@ -69,7 +69,7 @@ class Lane(msgspec.Struct, frozen=True):
 
     lock: threading.Lock
     outgoing: Outgoing
-    forest: Forest[Grown] | None  # if it has more hosts than are sent to from here
+    forest: TreeSender[SentCast] | None  # if it has more hosts than are sent to from here
     nodes: list[str]
 
 
@@ -86,10 +86,10 @@ class Routes:
         self._payloads = payloads
         self.client = ""  # the node of the client, if there is one and it is known
         # By mesh. Two threads that number and send by turns would send out of order.
-        self._lanes: dict[int, Lane] = {}
-        self._trees = Trees(node, self.tell_agent_at)
+        self._lanes: dict[int, MeshRoute] = {}
+        self._trees = CastSender(node, self.tell_agent_at)
         self._kept = KeptMessages()
-        self.arrivals = Arrivals()
+        self.arrivals = Inbound()
 
     def begin(self, rank: int, directory: str) -> None:
         """This process has that rank, or is a client (-1), and its session that directory."""
@@ -237,17 +237,19 @@ class Routes:
             with uninterrupted(), self._lane(ref).lock:
                 self._kept.without(ref.uid, actor)
 
-    def _lane(self, ref: ProcsRef) -> Lane:
+    def _lane(self, ref: ProcsRef) -> MeshRoute:
         lane = self._lanes.get(ref.uid)
         if lane is None:
             fanout = settings().cast_fanout if len(ref.sites) > 1 else 1
-            forest: Forest[Grown] | None = Forest(fanout) if len(ref.sites) > fanout else None
+            forest: TreeSender[SentCast] | None = (
+                TreeSender(fanout) if len(ref.sites) > fanout else None
+            )
             nodes: list[str] = []
             if ref.extent.nelements < CAST_FROM and not ref.restarts and not ref.nodes:
                 nodes = [ref.node(rank) for rank in range(ref.extent.nelements)]
             if self._node.name in nodes:  # which is sent a copy of its own
                 nodes = []
-            lane = Lane(threading.Lock(), Outgoing(), forest, nodes)
+            lane = MeshRoute(threading.Lock(), Outgoing(), forest, nodes)
             lane = self._lanes.setdefault(ref.uid, lane)
         return lane
 
@@ -301,7 +303,7 @@ class Routes:
             return self._send_directly(lane, ref, region, message, payload, skip)
 
     def _send_directly(
-        self, lane: Lane, ref: ProcsRef, region: Region, message: Ordered, payload: Payload,
+        self, lane: MeshRoute, ref: ProcsRef, region: Region, message: Ordered, payload: Payload,
         skip: Collection[int],
     ) -> Collection[int]:  # fmt: skip
         """One by one; returns the positions that it could not be sent to."""
@@ -361,7 +363,7 @@ class Routes:
                 rooms.wait(places[at], large=large)
 
     def _goes_once_a_host(
-        self, lane: Lane, ref: ProcsRef, region: Region, payload: Payload
+        self, lane: MeshRoute, ref: ProcsRef, region: Region, payload: Payload
     ) -> bool:
         """Whether it goes to several ranks of another host, or to more hosts than are sent to.
 
@@ -403,7 +405,7 @@ class Routes:
         return len(self._known.lives(ref.uid)) == ref.extent.nelements
 
     def _cast(
-        self, lane: Lane, ref: ProcsRef, region: Region, message: Ordered,
+        self, lane: MeshRoute, ref: ProcsRef, region: Region, message: Ordered,
         payload: Payload, gather: bool, each: bool,
     ) -> bool:  # fmt: skip
         number, fences = lane.outgoing.cast(region)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from monarch._src.actor.deliver.routes import Routes
 from monarch._src.actor.refs import Known
-from monarch._src.actor.supervise.ownership import Ownership
+from monarch._src.actor.supervise.ownership import OwnedMeshes
 from monarch._src.failures.report import MeshFailure, RankFailure, as_causes
 from monarch._src.net.node import Node
 from monarch._src.wire.frames import Payload
@@ -28,7 +28,7 @@ class Sender(Protocol):
         ...
 
 
-class Returns:
+class UndeliverableMessages:
     """What comes back to this process, and what it gives back to others."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Returns:
         routes: Routes,
         workers: Mapping[int, Sender],
         ended: Container[int],
-        ownership: Ownership,
+        ownership: OwnedMeshes,
         host: str,
     ) -> None:
         self._node = node

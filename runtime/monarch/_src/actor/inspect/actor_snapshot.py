@@ -17,7 +17,7 @@ from monarch._src.actor.inspect.safe_repr import (
 from monarch._src.wire.actor_snapshot_codec import SeenActor
 
 if TYPE_CHECKING:
-    from monarch._src.actor.run.cell import Worker
+    from monarch._src.actor.run.cell import ActorCell
 
 MOST = 48
 """Attributes of an actor that are told."""
@@ -25,7 +25,7 @@ NAMESPACE = "__live_namespace__"
 """A class may name one attribute, a dict, whose items stand for the attributes of its actors."""
 
 
-def seen(worker: Worker) -> SeenActor:
+def seen(worker: ActorCell) -> SeenActor:
     """That actor."""
     actor: object = worker.instance_object
     running = tuple(call.endpoint for _, call, _ in list(worker.in_hand.calls.values()))

@@ -82,7 +82,7 @@ class _Asked:
         self.future.settle(lambda: self.merge(answers))
 
 
-class Questions:
+class AgentClient:
     """The questions of this process that are open."""
 
     def __init__(self, node: Node, known: Known, new_future: Callable[[], Future[Any]]) -> None:

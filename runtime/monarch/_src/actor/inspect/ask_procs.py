@@ -20,7 +20,7 @@ from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import OK, Message
 
 
-class Asked(PendingCall):
+class ProcQuery(PendingCall):
     """The question, and the answers by rank of the mesh.
 
     `question` makes it for a number and a position: a message that is answered by a Reply with
@@ -83,7 +83,7 @@ class Asked(PendingCall):
                     run.calls.lost(number, position, failure)
 
 
-def ask_procs(run: Runtime, questions: Sequence[Asked], timeout_s: float) -> None:
+def ask_procs(run: Runtime, questions: Sequence[ProcQuery], timeout_s: float) -> None:
     """Put these questions, and wait until all are answered or the time is up.
 
     Raises:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 DEBUGGER = "monarch._src.debug.rank.pauses"
 
 
-class Enquiries:
+class InspectHandlers:
     """Those to one process."""
 
     def __init__(self, runtime: Runtime) -> None:

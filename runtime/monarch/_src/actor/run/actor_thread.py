@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from monarch._src.actor.context import current
 from monarch._src.actor.run import sync_loop
-from monarch._src.actor.run.cell import Worker
+from monarch._src.actor.run.cell import ActorCell
 
 
-def run(worker: Worker) -> None:
+def run(worker: ActorCell) -> None:
     """Live and end. Returns when the actor is gone."""
     try:
         cls = worker.prepare()

@@ -13,12 +13,12 @@ from typing import Any
 
 from monarch._src.actor.context import current
 from monarch._src.actor.errors.remote import unship
-from monarch._src.actor.run.cell import Worker
-from monarch._src.actor.run.endpoint_table import Served
+from monarch._src.actor.run.cell import ActorCell
+from monarch._src.actor.run.endpoint_table import BoundEndpoint
 from monarch._src.actor.run.event_loop import ActorLoop, new_loop
-from monarch._src.actor.run.mailbox import JUDGE, Item, JudgeNow, Mailbox, StopNow
+from monarch._src.actor.run.mailbox import CHECK_FAILURES, CheckFailures, Item, Mailbox, Stop
 from monarch._src.actor.run.running_calls import CutShort
-from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Keeper
+from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Supervisor
 from monarch._src.errors import CallCancelled
 from monarch._src.failures.report import RankFailure
 from monarch._src.net.local.interrupt import (
@@ -34,7 +34,7 @@ BLOCKED_S = 0.1
 """A loop that has not come to cancelling a call after so long is blocked by it."""
 
 
-def live(worker: Worker) -> None:
+def live(worker: ActorCell) -> None:
     """Construct the actor and serve its messages until it ends."""
     # Not asyncio.run: on the main thread it would put a SIGINT handler of its own in place.
     loop = new_loop(worker.runtime.node.baton)
@@ -94,7 +94,7 @@ class _Inbox:
 class _Changes:
     """What becomes of a keeper, awaited."""
 
-    def __init__(self, keeper: Keeper, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, keeper: Supervisor, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._came = asyncio.Event()
         keeper.on_change = self._changed
@@ -120,7 +120,7 @@ class _Changes:
 
 
 class _AsyncLife:
-    def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, worker: ActorCell, loop: asyncio.AbstractEventLoop) -> None:
         self._worker = worker
         assert worker.endpoints is not None
         self._endpoints = worker.endpoints
@@ -160,12 +160,12 @@ class _AsyncLife:
             item = await self._inbox.next()
             if isinstance(item, tuple):
                 await self._call(*item)
-            elif isinstance(item, StopNow):
+            elif isinstance(item, Stop):
                 worker.told_to_stop(item)
                 # Behind what it has to judge; a verdict may also be its end.
                 await self._changes.until(lambda: not keeper.lives)
                 await self._cancel_overlapping(worker.epitaph(item.reason))
-            elif isinstance(item, JudgeNow):
+            elif isinstance(item, CheckFailures):
                 await self._judge_first()
             elif item is not None:
                 answer = worker.supervision.returned(item)
@@ -183,7 +183,7 @@ class _AsyncLife:
 
     def _ask(self) -> None:
         # Any thread. For a look before the next message, and beside an endpoint that awaits.
-        self._worker.mailbox.put_first(JUDGE)
+        self._worker.mailbox.put_first(CHECK_FAILURES)
         try:
             self._loop.call_soon_threadsafe(self._judge_soon)
         except RuntimeError:
@@ -297,7 +297,7 @@ class _AsyncLife:
         worker.set_context(call)
         running = worker.runtime.slot.begin(worker.board_name, call.endpoint.encode())
         task = asyncio.current_task()
-        served: Served | None = None
+        served: BoundEndpoint | None = None
         value: Any = None
         error: BaseException | None = None
         try:

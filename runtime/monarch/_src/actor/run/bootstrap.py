@@ -9,11 +9,11 @@ import inspect
 import threading
 
 from monarch._src.actor.context import ActorId, ActorInstance, Context, End, current
-from monarch._src.actor.deadlock.state.waits import Waiting
+from monarch._src.actor.deadlock.state.waits import ActorWaits
 from monarch._src.actor.errors.remote import describe, unship
 from monarch._src.actor.forked import end_fork
 from monarch._src.actor.run.creators import BOOTSTRAP as NAME
-from monarch._src.actor.run.spawn_context import take as take_along
+from monarch._src.actor.run.spawn_context import apply_spawn_extras as take_along
 from monarch._src.actor.runtime import Runtime
 from monarch._src.failures.report import RankFailure
 from monarch._src.wire.frames import Payload
@@ -36,7 +36,7 @@ class BootstrapRun:
         uid = runtime.uids()
         point = ref.extent.point_of_rank(runtime.rank)
         instance = ActorInstance(
-            ActorId(runtime.name, uid, NAME), point, NAME, ref.owner, Waiting(runtime.name, uid),
+            ActorId(runtime.name, uid, NAME), point, NAME, ref.owner, ActorWaits(runtime.name, uid),
             ref, _no_end, NAME,
         )  # fmt: skip
         instance.thread = threading.get_ident()

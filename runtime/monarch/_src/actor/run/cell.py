@@ -26,18 +26,18 @@ from monarch._src.actor.context import (
     End,
     current,
 )
-from monarch._src.actor.deadlock.state.waits import Waiting
+from monarch._src.actor.deadlock.state.waits import ActorWaits
 from monarch._src.actor.endpoint import ActorClass, actor_class
 from monarch._src.actor.errors.remote import describe, frames_here, unship, without_keyboard
 from monarch._src.actor.forked import end_fork
 from monarch._src.actor.run.creators import creator_of
-from monarch._src.actor.run.endpoint_table import ServedEndpoints
-from monarch._src.actor.run.mailbox import Mailbox, StopNow
-from monarch._src.actor.run.running_calls import InHand
-from monarch._src.actor.run.spawn_context import take as take_along
+from monarch._src.actor.run.endpoint_table import EndpointTable
+from monarch._src.actor.run.mailbox import Mailbox, Stop
+from monarch._src.actor.run.running_calls import RunningCalls
+from monarch._src.actor.run.spawn_context import apply_spawn_extras as take_along
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.supervise.hooks import Supervision, causes_of
-from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Keeper
+from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Supervisor
 from monarch._src.config import settings
 from monarch._src.errors import SupervisionError
 from monarch._src.failures.report import FailureKind, RankFailure, moved, told_point
@@ -74,7 +74,7 @@ class Tasks(Protocol):
         ...
 
 
-class Worker:
+class ActorCell:
     """One actor of this proc."""
 
     def __init__(self, runtime: Runtime, spec: SpawnActor, payload: Payload) -> None:
@@ -88,7 +88,7 @@ class Worker:
         self.cause: BaseException | None = None
         self.gone = False  # it has cleaned up too
         self.stop_due: float | None = None  # by when it is to have ended; None: it was not told to
-        self.in_hand = InHand(self)
+        self.in_hand = RunningCalls(self)
         # Of an async actor: its loop, and what runs in it.
         self.tasks: Tasks | None = None
         # At the next safe point of a sync actor, while it blocks: the debugger's.
@@ -102,12 +102,12 @@ class Worker:
         self._cleaned = False
         self._teller: threading.Timer | None = None
         self._class: ActorClass | None = None
-        self.endpoints: ServedEndpoints | None = None  # once its class is known
+        self.endpoints: EndpointTable | None = None  # once its class is known
         self.instance_object: Any = None
         point = Extent(spec.labels, spec.sizes).point_of_rank(spec.rank)
         self.instance = ActorInstance(
             ActorId(runtime.name, spec.actor, spec.name), point, spec.class_name, spec.creator,
-            Waiting(runtime.name, spec.actor), runtime.proc_ref or runtime.client_ref,
+            ActorWaits(runtime.name, spec.actor), runtime.proc_ref or runtime.client_ref,
             self._end_from_inside, "__init__",
             find_creator=self._creator,
         )  # fmt: skip
@@ -115,7 +115,7 @@ class Worker:
         self.at_home = Context(self.instance, spec.rank, spec.labels, spec.sizes, spec.origin)
         self.supervision = Supervision(self)
         self.on_ask: Callable[[], None] = self.supervision.ask
-        self.keeper = Keeper(self._ask, self._tell_owner, self._bury)
+        self.keeper = Supervisor(self._ask, self._tell_owner, self._bury)
 
     def _ask(self) -> None:
         self.on_ask()
@@ -126,7 +126,7 @@ class Worker:
         """Queue a message; a call of an actor that has ended is answered at once."""
         if isinstance(message, StopActor):
             self._is_to_end_within(message.grace_s or settings().cleanup_s)
-            self.mailbox.put(StopNow(message.reason, (peer, message)))
+            self.mailbox.put(Stop(message.reason, (peer, message)))
             self._unpause()
         elif self.dead is not None:
             self.in_hand.refuse(peer, message)
@@ -150,7 +150,7 @@ class Worker:
     def stop(self, reason: str, grace_s: float | None = None) -> None:
         """End after what is queued, within that time; None: as the setting says."""
         self._is_to_end_within(settings().cleanup_s if grace_s is None else grace_s)
-        self.mailbox.put(StopNow(reason, grace_s=grace_s))
+        self.mailbox.put(Stop(reason, grace_s=grace_s))
         self._unpause()
 
     def _is_to_end_within(self, grace_s: float) -> None:
@@ -187,7 +187,7 @@ class Worker:
 
     def _end_from_inside(self, how: End, reason: str | None) -> None:
         if how == "stop":
-            self.mailbox.put(StopNow(reason or "stopped by itself"))
+            self.mailbox.put(Stop(reason or "stopped by itself"))
         elif self.dead is None:
             failure = self._given_up(how, reason)
             self.condemn(failure, SupervisionError(failures=[failure]))
@@ -221,7 +221,7 @@ class Worker:
             if self.runtime.proc_ref is not None:  # a client has its own front end
                 take_along(along, f"the actor {self.spec.name!r} on {self.spec.mesh_name!r}")
             self._class = actor_class(self._given[0])
-            self.endpoints = ServedEndpoints(self.runtime, self.spec, self._class)
+            self.endpoints = EndpointTable(self.runtime, self.spec, self._class)
         except BaseException as error:
             self.end(self.describe(error, "constructor", None), error)
             return None
@@ -333,7 +333,7 @@ class Worker:
         self.wait_for_meshes()
         self.cleaned(None)
 
-    def told_to_stop(self, item: StopNow) -> None:
+    def told_to_stop(self, item: Stop) -> None:
         """It is to end: what it owns is stopped, when what has failed of that is judged."""
         if item.asked is not None:
             self._stops.append(item.asked)
@@ -403,7 +403,7 @@ class Worker:
         while (item := self.mailbox.take()) is not None:
             if isinstance(item, tuple):
                 self.in_hand.refuse(item[0], item[1])
-            elif isinstance(item, StopNow) and item.asked is not None:
+            elif isinstance(item, Stop) and item.asked is not None:
                 self._stops.append(item.asked)
         while self.gone and self._stops:
             try:

@@ -31,7 +31,7 @@ def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class Served:
+class BoundEndpoint:
     """One endpoint of one actor; `counts` is None if it is not counted."""
 
     __slots__ = ("counts", "method")
@@ -41,16 +41,16 @@ class Served:
         self.counts = counts
 
 
-class ServedEndpoints:
+class EndpointTable:
     """Those of one actor."""
 
     def __init__(self, runtime: Runtime, spec: SpawnActor, cls: ActorClass) -> None:
         self._runtime = runtime
         self._spec = spec
         self._class = cls
-        self._called: dict[str, Served] = {}
+        self._called: dict[str, BoundEndpoint] = {}
 
-    def take(self, call: Call, payload: Payload, waited_ns: int) -> Served | None:
+    def take(self, call: Call, payload: Payload, waited_ns: int) -> BoundEndpoint | None:
         """The endpoint that a call is for, which is counted; None for the empty one.
 
         Raises:
@@ -67,13 +67,13 @@ class ServedEndpoints:
             counts.taken(nbytes, waited_ns)
         return served
 
-    def _first(self, name: str) -> Served:
+    def _first(self, name: str) -> BoundEndpoint:
         if name == UPDATE:
             update = _awaited(self._update) if self._class.is_async else self._update
-            return Served(EndpointMethod(update, instrument=False), None)
+            return BoundEndpoint(EndpointMethod(update, instrument=False), None)
         if name == CLASS:
             tell = _awaited(self._unlike) if self._class.is_async else self._unlike
-            return Served(EndpointMethod(tell, instrument=False), None)
+            return BoundEndpoint(EndpointMethod(tell, instrument=False), None)
         method = self._class.endpoints.get(name)
         if method is None:
             # A method that is no endpoint comes from as_endpoint, which has checked it.
@@ -84,10 +84,10 @@ class ServedEndpoints:
                 function = _awaited(function)
             method = EndpointMethod[Any, Any](function)
         if not method.instrument:
-            return Served(method, None)
+            return BoundEndpoint(method, None)
         spec = self._spec
         key = Key(spec.mesh, spec.mesh_name, spec.class_name, spec.name, name)
-        return Served(method, self._runtime.metrics.counts(key, monotonic_ns()))
+        return BoundEndpoint(method, self._runtime.metrics.counts(key, monotonic_ns()))
 
     def _update(self, instance: Any, cls: Any) -> None:
         """Have the actor be one of that class from its next message on; what it has, it keeps."""

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from monarch._src.net.local.leader import Baton
+from monarch._src.net.local.leader import ReceiveLeader
 from monarch._src.net.local.waitable import Waitable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ Events: TypeAlias = "list[tuple[selectors.SelectorKey, int]]"
 class _Selector(selectors.DefaultSelector):
     """The system's own selector (epoll or kqueue), but that it sleeps through the baton."""
 
-    def __init__(self, baton: Baton) -> None:
+    def __init__(self, baton: ReceiveLeader) -> None:
         super().__init__()
         self._baton = baton
         self.release: Callable[[], None] = _nothing
@@ -60,7 +60,7 @@ class _Selector(selectors.DefaultSelector):
 class ActorLoop(asyncio.SelectorEventLoop):
     """See the module's text. Made on the thread that runs it."""
 
-    def __init__(self, baton: Baton) -> None:
+    def __init__(self, baton: ReceiveLeader) -> None:
         selector = _Selector(baton)
         super().__init__(selector)
         self._baton = baton
@@ -93,7 +93,7 @@ class ActorLoop(asyncio.SelectorEventLoop):
         super().call_soon_threadsafe(_nothing)
 
 
-def new_loop(baton: Baton) -> asyncio.AbstractEventLoop:
+def new_loop(baton: ReceiveLeader) -> asyncio.AbstractEventLoop:
     """A loop for an actor: one that receives, unless the user's policy makes another kind."""
     loop = asyncio.new_event_loop()
     if type(loop) is not asyncio.SelectorEventLoop:

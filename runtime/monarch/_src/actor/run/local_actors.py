@@ -14,7 +14,7 @@ import msgspec
 
 from monarch._src.actor.errors.remote import pack
 from monarch._src.actor.run.actor_thread import run
-from monarch._src.actor.run.cell import Worker
+from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.creators import made_by_bootstrap
 from monarch._src.actor.runtime import Runtime
 from monarch._src.config import settings
@@ -34,14 +34,16 @@ class LocalActors:
     that a bootstrap function has spawned do, since it may wait for them.
     """
 
-    def __init__(self, runtime: Runtime, take_main: Callable[[Worker], bool] | None = None) -> None:
+    def __init__(
+        self, runtime: Runtime, take_main: Callable[[ActorCell], bool] | None = None
+    ) -> None:
         self._runtime = runtime
         self._take_main = take_main
-        self._workers: dict[int, Worker] = {}  # those of which something may still run
+        self._workers: dict[int, ActorCell] = {}  # those of which something may still run
         self._threads: list[threading.Thread] = []
         self._early: dict[int, _Early] = {}
         self._lock = threading.Lock()
-        self._held: list[Worker] | None = None
+        self._held: list[ActorCell] | None = None
         self._creators: set[str] = set()  # processes that own actors here, and are watched
         self._refused: RankFailure | None = None
         # Actors begin one at a time, in the order in which they came.
@@ -57,7 +59,7 @@ class LocalActors:
         known = self._runtime.workers.get(spec.actor)
         if spec.if_absent and known is not None and known.dead is None:
             return
-        worker = Worker(self._runtime, spec, payload)
+        worker = ActorCell(self._runtime, spec, payload)
         self._runtime.workers[spec.actor] = worker
         self._workers[spec.actor] = worker
         self._runtime.tombstones.forget(spec.actor)
@@ -70,7 +72,7 @@ class LocalActors:
             else:
                 self._begin(worker)
 
-    def _begin(self, worker: Worker) -> None:
+    def _begin(self, worker: ActorCell) -> None:
         if self._refused is not None:
             worker.refuse(self._refused)
             return
@@ -133,7 +135,7 @@ class LocalActors:
                 self._changed.wait(left)
         return True
 
-    def _gone(self, worker: Worker) -> None:
+    def _gone(self, worker: ActorCell) -> None:
         with self._changed:
             if self._workers.get(worker.spec.actor) is worker:
                 del self._workers[worker.spec.actor]

@@ -10,7 +10,7 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, StopActor, Undelivered
 
 
-class StopNow:
+class Stop:
     """A mailbox item: end after what came before. `asked` is who asked, and the message.
 
     `grace_s`: how long its end may take; None: as the setting says.
@@ -29,15 +29,15 @@ class StopNow:
         self.grace_s = grace_s
 
 
-class JudgeNow:
+class CheckFailures:
     """A mailbox item: something that the actor owns has failed. Goes before all others."""
 
 
-JUDGE = JudgeNow()
+CHECK_FAILURES = CheckFailures()
 
 
 # A call is (who sent it, what, its arguments, when it came: nanoseconds of the monotonic clock).
-Item = tuple[str, Call, Payload, int] | StopNow | JudgeNow | Undelivered
+Item = tuple[str, Call, Payload, int] | Stop | CheckFailures | Undelivered
 
 
 def caller_of(item: tuple[str, Call, Payload] | tuple[str, Call, Payload, int]) -> str:
@@ -112,7 +112,7 @@ class Mailbox(Waitable):
 
     def holds_stop(self) -> bool:
         """Whether its actor is told to end by something that it has not taken yet. Any thread."""
-        return any(isinstance(item, StopNow) for item in list(self._items))
+        return any(isinstance(item, Stop) for item in list(self._items))
 
     def close(self) -> None:
         """Its actor has ended: whoever waits for an item waits no longer. Any thread."""

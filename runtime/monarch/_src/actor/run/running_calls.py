@@ -16,7 +16,7 @@ from monarch._src.actor import forked
 from monarch._src.actor.call.pickling_errors import unpicklable_answer
 from monarch._src.actor.deadlock.state.waits import Wait
 from monarch._src.actor.errors.remote import pack, ship
-from monarch._src.actor.run.endpoint_table import Served
+from monarch._src.actor.run.endpoint_table import BoundEndpoint
 from monarch._src.actor.run.mailbox import caller_of
 from monarch._src.actor.state.endpoint_metrics import EndpointCounts
 from monarch._src.errors import CallCancelled
@@ -27,7 +27,7 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import DIED, OK, RAISED, Call, StopActor
 
 if TYPE_CHECKING:
-    from monarch._src.actor.run.cell import Worker
+    from monarch._src.actor.run.cell import ActorCell
 
 _NONE = ship(None)
 EARLY_CANCELS = 64  # how many of calls that have not come yet are remembered
@@ -44,10 +44,10 @@ class CutShort(BaseException):
         self.why = why
 
 
-class InHand:
+class RunningCalls:
     """The calls in hand of one actor."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: ActorCell) -> None:
         self._worker = worker
         # By `id`, as are those of them that their callers have cancelled.
         self.calls: dict[int, tuple[str, Call, Payload]] = {}
@@ -137,7 +137,7 @@ class InHand:
         call: Call,
         value: Any,
         error: BaseException | None,
-        served: Served | None,
+        served: BoundEndpoint | None,
         ran_ns: int,
     ) -> tuple[RankFailure, BaseException] | None:
         """Answer a call. What it raised may be the end of the actor: then the end is returned."""

@@ -17,7 +17,7 @@ log = logging.getLogger("monarch.actor")
 _came: tuple[bytes, ...] = ()
 
 
-def take(along: Sequence[bytes], who: str) -> None:
+def apply_spawn_extras(along: Sequence[bytes], who: str) -> None:
     """Unpickle it, for what that does here; `who`: what it has come with."""
     global _came
     if not along:
@@ -30,6 +30,6 @@ def take(along: Sequence[bytes], who: str) -> None:
         log.warning("what came along with %s is of no use here", who, exc_info=True)
 
 
-def that_came() -> tuple[bytes, ...]:
+def received_extras() -> tuple[bytes, ...]:
     """What is to go along with what is spawned here; nothing in a client."""
     return _came

@@ -10,10 +10,10 @@ import logging
 from typing import Any
 
 from monarch._src.actor.errors.remote import unship
-from monarch._src.actor.run.cell import Worker
-from monarch._src.actor.run.endpoint_table import Served, ServedEndpoints
+from monarch._src.actor.run.cell import ActorCell
+from monarch._src.actor.run.endpoint_table import BoundEndpoint, EndpointTable
 from monarch._src.actor.run.interruptible_sleep import make_interruptible
-from monarch._src.actor.run.mailbox import JudgeNow, StopNow
+from monarch._src.actor.run.mailbox import CheckFailures, Stop
 from monarch._src.errors import CallCancelled
 from monarch._src.net.local.interrupt import (
     Shield,
@@ -27,7 +27,7 @@ from monarch._src.wire.messages import Call
 log = logging.getLogger("monarch.actor")
 
 
-def live(worker: Worker) -> None:
+def live(worker: ActorCell) -> None:
     """Construct the actor and serve its messages until it ends."""
     shield = shield_this_thread(CallCancelled)
     if isinstance(shield, Shield) and worker.runtime.proc_ref is not None:  # not in a client
@@ -40,7 +40,7 @@ def live(worker: Worker) -> None:
         unshield_this_thread(shield)
 
 
-def _live(worker: Worker, shield: Shield | SignalShield) -> None:
+def _live(worker: ActorCell, shield: Shield | SignalShield) -> None:
     try:
         try:
             shield.begin(worker)
@@ -74,9 +74,9 @@ def _live(worker: Worker, shield: Shield | SignalShield) -> None:
                 fatal = finish(peer, call, *_run_endpoint(worker, endpoints, shield, *item))
                 if fatal is not None:
                     worker.condemn(*fatal)
-        elif isinstance(item, JudgeNow):
+        elif isinstance(item, CheckFailures):
             supervision.judge()
-        elif isinstance(item, StopNow):
+        elif isinstance(item, Stop):
             worker.told_to_stop(item)
             while keeper.lives and supervision.judge():
                 pass
@@ -90,9 +90,9 @@ def _live(worker: Worker, shield: Shield | SignalShield) -> None:
 
 
 def _run_endpoint(
-    worker: Worker, endpoints: ServedEndpoints, shield: Shield | SignalShield,
+    worker: ActorCell, endpoints: EndpointTable, shield: Shield | SignalShield,
     peer: str, call: Call, payload: Payload, came_ns: int,
-) -> tuple[Any, BaseException | None, Served | None, int]:  # fmt: skip
+) -> tuple[Any, BaseException | None, BoundEndpoint | None, int]:  # fmt: skip
     """Run an endpoint: its value, or what it raised; what ran, and for how long (ns)."""
     worker.set_context(call)
     worker.instance.endpoint = call.endpoint
@@ -121,4 +121,4 @@ def _run_endpoint(
 
 
 # Where code of users begins on a sync actor's thread.
-ENTRIES = (Worker.construct.__code__, _run_endpoint.__code__, Worker.clean_up.__code__)
+ENTRIES = (ActorCell.construct.__code__, _run_endpoint.__code__, ActorCell.clean_up.__code__)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from monarch._src.actor.errors.remote import pack
-from monarch._src.actor.supervise.ownership import Keeper, ended_keeper
+from monarch._src.actor.supervise.ownership import Supervisor, ended_keeper
 from monarch._src.failures.report import FailureKind, RankFailure
 from monarch._src.wire.actor_snapshot_codec import SeenActor
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import DIED, OK, Call, StopActor
 
 if TYPE_CHECKING:
-    from monarch._src.actor.run.cell import Worker
+    from monarch._src.actor.run.cell import ActorCell
     from monarch._src.actor.runtime import Runtime
 
 SHOWN = 64
@@ -74,7 +74,7 @@ class Tombstones:
                 self._stones[oldest] = told, _Brief(why.kind, why.endpoint, _text_of(why))
         self._stones[uid] = place, failure
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: ActorCell) -> None:
         """That actor has ended, and nothing of it runs."""
         spec, dead = worker.spec, worker.dead
         assert dead is not None
@@ -105,7 +105,7 @@ class Tombstones:
         elif run.is_fatal is None or not run.is_fatal(why):  # or the caller hears of that end
             run.routes.reply(peer, message, DIED, pack(why, None))
 
-    def keeper_of(self, uid: int) -> Keeper | None:
+    def keeper_of(self, uid: int) -> Supervisor | None:
         """For code that an actor has left running: an owner that can own nothing any more."""
         return ended_keeper(self._why(uid).message) if uid in self._stones else None
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from monarch._src.actor.context import current
-from monarch._src.actor.run.mailbox import JUDGE
+from monarch._src.actor.run.mailbox import CHECK_FAILURES
 from monarch._src.errors import ActorError, SupervisionError
 from monarch._src.failures.report import MeshFailure, RankFailure, Undeliverable, as_causes
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.wire.messages import Undelivered
 
 if TYPE_CHECKING:
-    from monarch._src.actor.run.cell import Worker
+    from monarch._src.actor.run.cell import ActorCell
 
 UNDELIVERABLE = "_handle_undeliverable_message"
 
@@ -29,7 +29,7 @@ UNDELIVERABLE = "_handle_undeliverable_message"
 class Supervision:
     """The hooks of one actor."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: ActorCell) -> None:
         self._worker = worker
         # Done while something is to be judged: a sync actor that blocks looks at it.
         self._asked = Waitable()
@@ -45,7 +45,7 @@ class Supervision:
         """Something is to be judged. Any thread."""
         worker = self._worker
         self._asked.done = True  # before the look at what it is blocked on
-        worker.mailbox.put_first(JUDGE)
+        worker.mailbox.put_first(CHECK_FAILURES)
         blocked_on = worker.instance.blocked_on
         if blocked_on is not None:
             blocked_on.stir()

@@ -1,8 +1,9 @@
-"""Who owns which mesh in this process, and what is done about it: the drivers of `Life`.
+"""Who owns which mesh in this process, and what is done about it: the drivers of `OwnerLifecycle`.
 
 Runs in: any process. Meshes are made, stopped and fail on any thread; every event of a life is
 entered under its lock, and what follows from it is done outside.
-Owns: one `Keeper` an actor, and one for the process, which owns what is made where no actor runs.
+Owns: one `Supervisor` an actor, and one for the process, which owns what is made where no actor
+runs.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from monarch._src.actor.context import current
 from monarch._src.actor.future import Future
 from monarch._src.actor.supervise.state.supervision import (
     Action,
-    Ask,
-    Bury,
-    CleanUp,
-    Life,
+    AskSupervisor,
+    Finalize,
+    OwnerLifecycle,
+    ReportFailure,
+    RunCleanup,
     Stage,
     StopMesh,
-    Tell,
 )
 from monarch._src.failures.report import MeshFailure, RankFailure, as_causes, of_bootstrap
 from monarch._src.net.local.interrupt import GuardedLock
@@ -39,7 +40,7 @@ FOR_MESHES = 0.75
 UNTIL_OVERDUE = 0.875
 
 
-class Owned(Protocol):
+class OwnedMesh(Protocol):
     """A mesh, as its owner sees it."""
 
     name: str
@@ -62,7 +63,7 @@ class Owned(Protocol):
         ...
 
 
-class Keeper:
+class Supervisor:
     """One owner: its life, and the meshes that it has."""
 
     def __init__(
@@ -76,8 +77,8 @@ class Keeper:
         self._tell = tell
         self._bury = bury
         self._lock = GuardedLock()
-        self.life: Life[RankFailure] = Life()
-        self.meshes: dict[int, Owned] = {}
+        self.life: OwnerLifecycle[RankFailure] = OwnerLifecycle()
+        self.meshes: dict[int, OwnedMesh] = {}
         self.may_clean = Waitable()
         self.on_change: Callable[[], None] | None = None  # after each event that had a consequence
         # How it is told to end: what its meshes are told, and how long all of it may take.
@@ -89,7 +90,7 @@ class Keeper:
         """Whether it has not begun to end."""
         return self.life.stage is Stage.LIVING
 
-    def own(self, uid: int, mesh: Owned, within: int) -> bool:
+    def own(self, uid: int, mesh: OwnedMesh, within: int) -> bool:
         """It makes a mesh; False: it ends, and must not."""
         with self._lock:
             owned = self.life.own(uid, within)
@@ -154,7 +155,7 @@ class Keeper:
         with self._lock:
             if self.life.stage is Stage.LIVING:
                 self.reason, self.grace_s = f"its owner has failed: {failure.what}", grace_s
-                failure = came_of(failure, self.life.unjudged())
+                failure = outcome_of(failure, self.life.unjudged())
             return failure, self.life.failed(failure)
 
     def had_its_time(self) -> None:
@@ -179,15 +180,15 @@ class Keeper:
         """Carry out what follows from an event. Any thread, without the lock."""
         for action in actions:
             match action:
-                case Ask():
+                case AskSupervisor():
                     self._ask()
                 case StopMesh(uid):
                     self._stop_mesh(uid)
-                case CleanUp():
+                case RunCleanup():
                     self.may_clean.finish()
-                case Tell(failure):
+                case ReportFailure(failure):
                     self._tell(failure)
-                case Bury():
+                case Finalize():
                     self._bury()
         if actions and self.on_change is not None:
             self.on_change()
@@ -203,19 +204,19 @@ class Keeper:
             self.gone(uid)
 
 
-def ended_keeper(reason: str) -> Keeper:
+def ended_keeper(reason: str) -> Supervisor:
     """One whose owner has ended, for that reason: it takes no mesh."""
 
     def ignore(_: object = None) -> None:
         """There is no owner left to tell."""
 
-    keeper = Keeper(ignore, ignore, ignore)
+    keeper = Supervisor(ignore, ignore, ignore)
     keeper.stop(reason, 0.0)
     keeper.cleaned_up()
     return keeper
 
 
-def came_of(failure: RankFailure, causes: Sequence[RankFailure]) -> RankFailure:
+def outcome_of(failure: RankFailure, causes: Sequence[RankFailure]) -> RankFailure:
     """A failure, and what had failed before it of what it owns."""
     added = [cause for cause in as_causes(causes) if cause not in failure.causes]
     return replace(failure, causes=as_causes([*failure.causes, *added])) if added else failure
@@ -230,38 +231,38 @@ class Process(msgspec.Struct, frozen=True):
     host: str
 
 
-class HasKeeper(Protocol):
+class HasSupervisor(Protocol):
     """What runs an actor."""
 
     @property
-    def keeper(self) -> Keeper:
+    def keeper(self) -> Supervisor:
         """Its part of the tree."""
         ...
 
 
-class Ownership:
+class OwnedMeshes:
     """Which owner of this process has which mesh."""
 
-    def __init__(self, workers: dict[int, Any], ended: Callable[[int], Keeper | None]) -> None:
+    def __init__(self, workers: dict[int, Any], ended: Callable[[int], Supervisor | None]) -> None:
         """`ended`: the owner that an actor which has ended is now; None of any other."""
         self._workers = workers
         self._ended = ended
-        self._keepers: dict[int, Keeper] = {}
+        self._keepers: dict[int, Supervisor] = {}
         # What becomes of failures that no actor here is to judge: at the client they are at the
         # top, a proc passes them on to whoever owns its mesh.
         self.at_top: Callable[[MeshFailure], None] | None = None
-        self.root = Keeper(self._judge_root, lambda _: None, lambda: None)
+        self.root = Supervisor(self._judge_root, lambda _: None, lambda: None)
 
-    def keeper_here(self) -> Keeper:
+    def keeper_here(self) -> Supervisor:
         """The owner of what is made by this code."""
         context = current.get()
         uid = 0 if context is None else context.actor_instance.actor_id.uid
-        worker: HasKeeper | None = self._workers.get(uid)
+        worker: HasSupervisor | None = self._workers.get(uid)
         if worker is None:
             return self._ended(uid) or self.root
         return worker.keeper
 
-    def own(self, uid: int, mesh: Owned, within: int = 0) -> None:
+    def own(self, uid: int, mesh: OwnedMesh, within: int = 0) -> None:
         """That mesh is being made by this code. `within`: the mesh of procs that it stands on.
 
         Raises:
@@ -306,7 +307,7 @@ class Ownership:
         if told and not keeper.mesh_failed(uid, told):
             log.info("%s has failed while it was stopped: %s", mesh.name, told[0].what)
 
-    def standing_on(self, procs: int, rank: int) -> list[tuple[int, Owned]]:
+    def standing_on(self, procs: int, rank: int) -> list[tuple[int, OwnedMesh]]:
         """Meshes of actors here, one of them on that proc, whose owner does not own the procs."""
         below = self._keepers.get(procs)
         return [
@@ -317,7 +318,7 @@ class Ownership:
             and mesh.stands_on(procs, rank)
         ]
 
-    def owns(self, keeper: Keeper, uid: int) -> bool:
+    def owns(self, keeper: Supervisor, uid: int) -> bool:
         """Whether that owner has that mesh, and so is told of its failures."""
         return self._keepers.get(uid) is keeper
 
@@ -328,7 +329,7 @@ class Ownership:
             self.root.handled()
 
 
-def passed_on(process: Process, fault: MeshFailure, why: str) -> RankFailure:
+def escalate(process: Process, fault: MeshFailure, why: str) -> RankFailure:
     """What no actor of a process could judge, as a failure of that process."""
     return RankFailure(
         process.mesh_name, process.rank, process.point, "", None, process.host, os.getpid(),

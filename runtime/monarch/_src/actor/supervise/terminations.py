@@ -17,7 +17,7 @@ from monarch._src.actor.deliver.routes import Routes
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import Known, ProcsRef, out_of_reach
 from monarch._src.actor.state.calls import CallTable
-from monarch._src.actor.supervise.ownership import Ownership
+from monarch._src.actor.supervise.ownership import OwnedMeshes
 from monarch._src.events import MeshStopped as MeshStoppedEvent
 from monarch._src.events import RankFailed, RankRestarting, bus
 from monarch._src.failures.report import Death, RankFailure
@@ -36,7 +36,7 @@ from monarch._src.wire.messages import (
 LOOK_AGAIN_S = 0.001
 
 
-class Ends:
+class Terminations:
     """What has been noticed, who is to be told, and who waits for it."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Ends:
         calls: CallTable,
         answering: Any,
         new_future: Callable[[], Future[Any]],
-        ownership: Ownership,
+        ownership: OwnedMeshes,
     ) -> None:
         """`answering` is the lock under which answers and ends are entered into `calls`."""
         self._node = node

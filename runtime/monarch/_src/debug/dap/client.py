@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from monarch._src.debug.agent_connection import Line
+from monarch._src.debug.agent_connection import AgentConnection
 from monarch._src.debug.dap.state.multiplexer import (
     Action,
     BreakIn,
@@ -56,7 +56,7 @@ class Bridge:
     nothing here.
     """
 
-    def __init__(self, line: Line, ranks: Sequence[BridgedRank], say: Say) -> None:
+    def __init__(self, line: AgentConnection, ranks: Sequence[BridgedRank], say: Say) -> None:
         self.ranks = tuple(ranks)
         self._line = line
         self._say = say

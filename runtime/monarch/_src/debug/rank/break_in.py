@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from monarch._src.actor.context import current
-from monarch._src.actor.run.cell import Worker
+from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.running_calls import CutShort
 from monarch._src.debug.rank.frames import is_all_users, is_runtime, is_users
 from monarch._src.debug.rank.pauses import ENTRY_CODES, PausesHere
@@ -44,7 +44,7 @@ def break_in(here: PausesHere) -> tuple[int, str]:
     will = 0
     problems: list[str] = []
     for worker in list(here.runtime.workers.values()):
-        if worker.dead is not None or not isinstance(worker, Worker) or not _is_busy(worker):
+        if worker.dead is not None or not isinstance(worker, ActorCell) or not _is_busy(worker):
             continue
         why = _break_into(here, worker)
         if why:
@@ -60,13 +60,13 @@ def break_in(here: PausesHere) -> tuple[int, str]:
     return will, "; ".join(dict.fromkeys(problems))
 
 
-def _is_busy(worker: Worker) -> bool:
+def _is_busy(worker: ActorCell) -> bool:
     return bool(worker.in_hand.calls) or (
         worker.instance.thread != 0 and worker.instance_object is None
     )
 
 
-def _break_into(here: PausesHere, worker: Worker) -> str:
+def _break_into(here: PausesHere, worker: ActorCell) -> str:
     """Arrange it; why it cannot be."""
     if worker.tasks is not None:
         return _in_loop(here, worker)
@@ -86,11 +86,11 @@ def _break_into(here: PausesHere, worker: Worker) -> str:
 # --- on the threads that pause --------------------------------------------------------------------
 
 
-def _calls(worker: Worker) -> list[Call]:
+def _calls(worker: ActorCell) -> list[Call]:
     return [call for _, call, _ in list(worker.in_hand.calls.values())]
 
 
-def _pause_at_safe_point(here: PausesHere, worker: Worker, meant: Sequence[Call]) -> None:
+def _pause_at_safe_point(here: PausesHere, worker: ActorCell, meant: Sequence[Call]) -> None:
     """`meant`: the calls that ran then, if it was not the constructor."""
     if meant and not any(call is one for call in _calls(worker) for one in meant):
         return  # they have ended meanwhile
@@ -112,7 +112,7 @@ def _on_main(here: PausesHere) -> str:
     return "" if call_on_main(arrived) else NO_HANDLER
 
 
-def _in_loop(here: PausesHere, worker: Worker) -> str:
+def _in_loop(here: PausesHere, worker: ActorCell) -> str:
     tasks = worker.tasks
     assert tasks is not None
     begun = threading.Event()

@@ -31,7 +31,7 @@ from monarch._src.wire.messages.dap import PIECE
 from monarch._src.wire.messages.debugger import ENDED, IN_EDITOR, STOPPED
 
 if TYPE_CHECKING:
-    from monarch._src.actor.run.cell import Worker
+    from monarch._src.actor.run.cell import ActorCell
     from monarch._src.debug.rank.pauses import Ending, PausesHere
 
 log = logging.getLogger("monarch.debug")
@@ -80,7 +80,7 @@ class _Pipe:
 class Stop:
     """One thread that stands in debugpy; see `pausing.Session`, whose place it takes there."""
 
-    def __init__(self, bridge: RankBridge, worker: Worker | None, call: object | None) -> None:
+    def __init__(self, bridge: RankBridge, worker: ActorCell | None, call: object | None) -> None:
         self.worker = worker
         self.call = call
         self.ending: Ending | None = None
@@ -143,7 +143,7 @@ class RankBridge:
         return self.is_open and self._db.is_attached()
 
     def take(
-        self, at: tuple[FrameType, int], error: BaseException | None, worker: Worker | None,
+        self, at: tuple[FrameType, int], error: BaseException | None, worker: ActorCell | None,
         call: object | None, gave: Callable[[], None],
     ) -> bool:  # fmt: skip
         """Have a thread of ours that stands there, with that error, stand in the debugger.
@@ -169,7 +169,7 @@ class RankBridge:
         return self._stand(frame, frame.f_lineno, *self.pauses.running_here(), wait)
 
     def _stand(
-        self, frame: FrameType, line: int, worker: Worker | None, call: object | None,
+        self, frame: FrameType, line: int, worker: ActorCell | None, call: object | None,
         wait: Callable[[], None],
     ) -> bool:  # fmt: skip
         pauses = self.pauses

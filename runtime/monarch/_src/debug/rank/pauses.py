@@ -4,9 +4,9 @@ Runs in: a proc; loaded with its first breakpoint, or when somebody wants to bre
 pauses where it is: it waits for what a console says as it would for an answer, so messages of the
 proc go on, and other actors. What a console says comes in on the thread that receives.
 Owns: the sessions of this process, and one debugger a thread.
-Invariants: a thread that is paused, and no other, waits in `Session.next_line`; a pause ends when a
-console says so, or its call is cancelled, or its actor or process is to end; whatever ends it, the
-host agent is told.
+Invariants: a thread that is paused, and no other, waits in `PausedThread.next_line`; a pause ends
+when a console says so, or its call is cancelled, or its actor or process is to end; whatever ends
+it, the host agent is told.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import msgspec
 
 from monarch._src.actor.context import ActorInstance, current
 from monarch._src.actor.run.async_loop import ENTRY as ASYNC_ENTRY
-from monarch._src.actor.run.cell import Worker
+from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.running_calls import CutShort
 from monarch._src.actor.run.sync_loop import ENTRIES
 from monarch._src.actor.runtime import Runtime, runtime_or_none
@@ -65,10 +65,10 @@ Ending = Callable[[], BaseException]
 FromAgent: TypeAlias = "DebugCommand | KeepFailures | BreakIn | SetBridge | BridgeBytes"
 
 
-class Session:
+class PausedThread:
     """One thread that is debugged, from its first stop until it runs on for good."""
 
-    def __init__(self, pauses: PausesHere, worker: Worker | None, call: object | None) -> None:
+    def __init__(self, pauses: PausesHere, worker: ActorCell | None, call: object | None) -> None:
         self.worker = worker
         self.call = call
         self._pauses = pauses
@@ -182,9 +182,9 @@ class PausesHere:
         self.runtime = runtime
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._sessions: dict[int, Session | Stop] = {}
+        self._sessions: dict[int, PausedThread | Stop] = {}
         # By thread: debuggers that still trace it, for breakpoints that were set at a console.
-        self._debuggers: dict[int, tuple[RankPdb, Session]] = {}
+        self._debuggers: dict[int, tuple[RankPdb, PausedThread]] = {}
         self._ends = False  # whether this process was told to
         self._breaks: Any = None
         self._keeps = False  # whether failing endpoints pause
@@ -238,7 +238,7 @@ class PausesHere:
             worker.pause_soon = None  # this is it
         return self._debugger_for(worker, call)
 
-    def _debugger_for(self, worker: Worker | None, call: object | None) -> RankPdb:
+    def _debugger_for(self, worker: ActorCell | None, call: object | None) -> RankPdb:
         known = self._debuggers.get(threading.get_ident())
         if known is not None:
             known[1].worker, known[1].call = worker, call
@@ -246,7 +246,7 @@ class PausesHere:
         # pdb takes 20 ms to load: on the thread that pauses, not on one that receives.
         from monarch._src.debug.rank.pdb import RankPdb
 
-        session = Session(self, worker, call)
+        session = PausedThread(self, worker, call)
         debugger = RankPdb(session)
         self._debuggers[threading.get_ident()] = debugger, session
         return debugger
@@ -255,7 +255,7 @@ class PausesHere:
         if not debugger.is_armed and sys.gettrace() is None:
             self._debuggers.pop(threading.get_ident(), None)
 
-    def running_here(self) -> tuple[Worker | None, object | None]:
+    def running_here(self) -> tuple[ActorCell | None, object | None]:
         """The actor that this code belongs to, and the call (or constructor) that it is."""
         instance = _instance_here()
         worker: Any = None if instance is None else self.runtime.workers.get(instance.actor_id.uid)
@@ -274,7 +274,7 @@ class PausesHere:
         """What somebody debugs this process through from outside."""
         return self._bridge
 
-    def is_taken(self, frame: FrameType, worker: Worker | None) -> bool:
+    def is_taken(self, frame: FrameType, worker: ActorCell | None) -> bool:
         """Whether a thread that stands there is to be debugged from outside from now on."""
         bridge = self._bridge
         return bridge is not None and bridge.takes and self.may_stop(frame, worker)
@@ -282,16 +282,16 @@ class PausesHere:
     def give_way(self) -> None:
         """Somebody debugs from outside now: what stands at a prompt goes there. Any thread."""
         for session in list(self._sessions.values()):
-            if isinstance(session, Session):
+            if isinstance(session, PausedThread):
                 session.give_way()
 
-    def may_stop(self, frame: FrameType, worker: Worker | None) -> bool:
+    def may_stop(self, frame: FrameType, worker: ActorCell | None) -> bool:
         """Whether a thread may wait there: it is in code of the user, and nobody waits for it."""
         if self.runtime.node.baton.handles() or self.is_to_end(worker):
             return False
         return is_all_users(frame, ENTRY_CODES)
 
-    def place_of(self, frame: FrameType, line: int, why: str, worker: Worker | None) -> PausedAt:
+    def place_of(self, frame: FrameType, line: int, why: str, worker: ActorCell | None) -> PausedAt:
         """Where this thread stands."""
         instance = _instance_here()
         thread = threading.current_thread()
@@ -310,11 +310,11 @@ class PausesHere:
             list(point.extent.labels), list(point.extent.sizes), point.rank, *where,
         )  # fmt: skip
 
-    def is_to_end(self, worker: Worker | None) -> bool:
+    def is_to_end(self, worker: ActorCell | None) -> bool:
         """Whether that actor, or all of this process, was told to."""
         return self._ends or (worker is not None and worker.is_to_end)
 
-    def opened(self, session: Session | Stop) -> int:
+    def opened(self, session: PausedThread | Stop) -> int:
         """A number for a session that begins."""
         with self._lock:
             number = next(self._numbers)
@@ -326,7 +326,7 @@ class PausesHere:
         with self._lock:
             self._sessions.pop(number, None)
 
-    def on_failure(self, worker: Worker, error: BaseException) -> None:
+    def on_failure(self, worker: ActorCell, error: BaseException) -> None:
         """An endpoint has raised, and that is wanted: look at its frames before it is answered."""
         if self._bridge is not None:
             self._bridge.trace_again()
@@ -351,7 +351,7 @@ class PausesHere:
         """The host agent wants something, in the name of a console."""
         if isinstance(message, DebugCommand):
             session = self._sessions.get(message.session)
-            if isinstance(session, Session):
+            if isinstance(session, PausedThread):
                 session.command(message)
         elif isinstance(message, KeepFailures):
             self._keeps = message.on
@@ -387,7 +387,7 @@ class PausesHere:
         threads, problem = self._breaks.break_in(self)
         self.runtime.node.send(AGENT, BrokeIn(request, threads, problem))
 
-    def unpause(self, worker: Worker | None, call: Call | None) -> bool:
+    def unpause(self, worker: ActorCell | None, call: Call | None) -> bool:
         """A call is cancelled, or that actor (none: all code that is no actor's) is to end.
 
         Any thread. Returns whether a thread was paused for it, which then raises.
@@ -402,7 +402,7 @@ class PausesHere:
         return found
 
 
-def _ending_of(worker: Worker | None, call: Call | None) -> Ending:
+def _ending_of(worker: ActorCell | None, call: Call | None) -> Ending:
     """What is raised where a thread of that actor is paused."""
     if worker is None:
         return SystemExit

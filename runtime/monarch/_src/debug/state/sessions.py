@@ -82,24 +82,24 @@ class Answer(msgspec.Struct, frozen=True):
     message: DebuggerAnswered
 
 
-class Order(msgspec.Struct, frozen=True):
+class Command(msgspec.Struct, frozen=True):
     """Have the rank of that place do something."""
 
     place: Place
     message: DebugCommand
 
 
-class Tell(msgspec.Struct, frozen=True):
+class Notify(msgspec.Struct, frozen=True):
     """Tell whoever watches that rank."""
 
     place: Place
     message: RankPaused
 
 
-Action: TypeAlias = Answer | Order | Tell
+Action: TypeAlias = Answer | Command | Notify
 
 
-class Session(msgspec.Struct):
+class DebugSession(msgspec.Struct):
     """One thread that is debugged. `owes`: the console and request that wait for its answer."""
 
     place: Place
@@ -126,7 +126,7 @@ class DebugTable:
     """All sessions of one host."""
 
     def __init__(self) -> None:
-        self.sessions: dict[Place, dict[int, Session]] = {}
+        self.sessions: dict[Place, dict[int, DebugSession]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.sessions)
@@ -141,10 +141,10 @@ class DebugTable:
         if session is None:
             if message.state != STOPPED or message.at is None:
                 return []
-            session = Session(place, message.session, message.at, now, prompt=message.prompt)
+            session = DebugSession(place, message.session, message.at, now, prompt=message.prompt)
             session.holder = editor if session.in_editor else ""
             self.sessions.setdefault(place, {})[message.session] = session
-            return [Tell(place, RankPaused(*place, message.session, True, message.at))]
+            return [Notify(place, RankPaused(*place, message.session, True, message.at))]
         step = (session.phase, _EVENTS[message.state])
         if step not in TRANSITIONS:
             return []
@@ -172,7 +172,7 @@ class DebugTable:
             if session.owes is not None
         ]
         if paused is not None:  # the next life of that rank is not
-            actions.append(Tell(place, RankPaused(*place, paused.number, False, None)))
+            actions.append(Notify(place, RankPaused(*place, paused.number, False, None)))
         return actions
 
     # --- from consoles ----------------------------------------------------------------------------
@@ -197,14 +197,14 @@ class DebugTable:
             if message.what in (COMMAND, COMPLETE, SOURCE):
                 session.phase = _C
                 order = DebugCommand(number, message.what, message.text)
-                actions.append(Order(session.place, order))
+                actions.append(Command(session.place, order))
                 continue
             session.holder = console if message.what == ATTACH else ""
             actions.append(self._answer(session, session.phase.value, ""))
             session.owes = None
         return actions
 
-    def _refusal(self, session: Session, console: str, message: AskDebugger) -> str:
+    def _refusal(self, session: DebugSession, console: str, message: AskDebugger) -> str:
         if session.in_editor:
             who = session.holder or "somebody"
             return f"{who} debugs it in an editor, which has to let it go first"
@@ -230,7 +230,7 @@ class DebugTable:
 
     # --- questions --------------------------------------------------------------------------------
 
-    def paused_at(self, place: Place) -> Session | None:
+    def paused_at(self, place: Place) -> DebugSession | None:
         """What that rank is paused in, the last that stopped first; None: it is not."""
         found = [one for one in self.sessions.get(place, {}).values() if one.pauses]
         return max(found, key=lambda one: one.since, default=None)
@@ -266,26 +266,26 @@ class DebugTable:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _all(self) -> list[Session]:
+    def _all(self) -> list[DebugSession]:
         return [one for here in self.sessions.values() for one in here.values()]
 
-    def _drop(self, session: Session) -> None:
+    def _drop(self, session: DebugSession) -> None:
         here = self.sessions[session.place]
         del here[session.number]
         if not here:
             del self.sessions[session.place]
 
-    def _tell_change(self, place: Place, before: bool, session: Session) -> list[Action]:
+    def _tell_change(self, place: Place, before: bool, session: DebugSession) -> list[Action]:
         stands = self.paused_at(place)
         if (stands is not None) == before and session.number in self.sessions.get(place, {}):
             return []
         if stands is None:
             told = RankPaused(*place, session.number, False, None)
-            return [Tell(place, told)] if before else []
+            return [Notify(place, told)] if before else []
         # Also where another one has ended meanwhile: the rank stands in this one.
-        return [Tell(place, RankPaused(*place, stands.number, True, stands.at))]
+        return [Notify(place, RankPaused(*place, stands.number, True, stands.at))]
 
-    def _answer(self, session: Session, state: int, text: str, problem: str = "") -> Answer:
+    def _answer(self, session: DebugSession, state: int, text: str, problem: str = "") -> Answer:
         console, request = session.owes or ("", 0)
         shown = STOPPED if state == Phase.COMMANDED.value else state
         answered = DebuggerAnswered(

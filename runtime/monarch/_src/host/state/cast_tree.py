@@ -8,7 +8,7 @@ back. Three things are not given by the tree itself:
 
 - *Order.* Casts to different regions have different trees, so a later one may be faster. Each
   says, for each host, which cast of its sender came before it there, and the host holds it back
-  until that has been taken (`Arrivals`). Hosts that have had the same casts are told in one run.
+  until that has been taken (`CastOrder`). Hosts that have had the same casts are told in one run.
   Within the host, and against direct messages, `net.state.message_order` holds.
 - *Deaths.* The root keeps what it has cast until each stretch has said that it is done. When a
   host on the way is lost, or says whom it cannot pass on to, the root itself sends to each host
@@ -17,8 +17,8 @@ back. Three things are not given by the tree itself:
   (`settled`).
 - *Bad news*, ends of processes and streams don't wait: they go to the root without a detour.
 
-`Forest` is the root's part for one mesh, `Boughs` that of one host, for all who cast there. Events
-are methods named in the past tense; they return what is to be sent.
+`TreeSender` is the root's part for one mesh, `TreeRelays` that of one host, for all who cast there.
+Events are methods named in the past tense; they return what is to be sent.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ Where: TypeAlias = "tuple[int, tuple[int, ...], tuple[int, ...]]"  # offset, siz
 Key: TypeAlias = "tuple[str, int, int]"  # who has cast, to which mesh, the number of the cast
 
 
-class Stretch(msgspec.Struct, frozen=True):
+class HostRange(msgspec.Struct, frozen=True):
     """Some hosts in a row, by their places in the list of a cast; the first one is the head."""
 
     first: int
     count: int
 
     @property
-    def rest(self) -> Stretch:
+    def rest(self) -> HostRange:
         """The hosts that the head passes on to."""
-        return Stretch(self.first + 1, self.count - 1)
+        return HostRange(self.first + 1, self.count - 1)
 
 
-def cut(stretch: Stretch, fanout: int) -> list[Stretch]:
+def cut(stretch: HostRange, fanout: int) -> list[HostRange]:
     """At most `fanout` stretches, as equal as can be, that make up this one."""
     parts = min(fanout, stretch.count)
-    found: list[Stretch] = []
+    found: list[HostRange] = []
     first = stretch.first
     for part in range(parts):
         count = stretch.count // parts + (part < stretch.count % parts)
-        found.append(Stretch(first, count))
+        found.append(HostRange(first, count))
         first += count
     return found
 
 
-def behind(stretch: Stretch, fanout: int, place: int) -> Stretch:
+def behind(stretch: HostRange, fanout: int, place: int) -> HostRange:
     """The stretch of which that place, one of these, is the head."""
     while stretch.first != place:
         rest = cut(stretch.rest, fanout)
@@ -104,19 +104,19 @@ def part_of(runs: Runs, first: int, count: int) -> Runs:
 
 
 @lru_cache(maxsize=64)
-def _from_root(sites: tuple[int, ...], fanout: int, own: int | None) -> tuple[Stretch, ...]:
+def _from_root(sites: tuple[int, ...], fanout: int, own: int | None) -> tuple[HostRange, ...]:
     """All of them in stretches; the host of the root is one by itself, and passes on to none."""
     if own not in sites:
-        return tuple(cut(Stretch(0, len(sites)), fanout))
+        return tuple(cut(HostRange(0, len(sites)), fanout))
     at = sites.index(own)
-    before, after = Stretch(0, at), Stretch(at + 1, len(sites) - at - 1)
-    return (*cut(before, fanout), Stretch(at, 1), *cut(after, fanout))
+    before, after = HostRange(0, at), HostRange(at + 1, len(sites) - at - 1)
+    return (*cut(before, fanout), HostRange(at, 1), *cut(after, fanout))
 
 
 # --- the root -------------------------------------------------------------------------------------
 
 
-class ToHead(msgspec.Struct, frozen=True):
+class SendToHead(msgspec.Struct, frozen=True):
     """Send the cast of that number to the head of a stretch.
 
     site: the head's number in the mesh. before: of each host of the stretch, the cast before it.
@@ -124,7 +124,7 @@ class ToHead(msgspec.Struct, frozen=True):
 
     number: int
     site: int
-    stretch: Stretch
+    stretch: HostRange
     before: Runs
 
 
@@ -139,11 +139,11 @@ class _Standing(msgspec.Struct, Generic[T]):
     size: int
     sites: tuple[int, ...]
     before: Runs
-    open: dict[int, Stretch] = {}
+    open: dict[int, HostRange] = {}
     asked: set[int] = set()
 
 
-class Forest(Generic[T]):
+class TreeSender(Generic[T]):
     """What one process has cast over the hosts of one mesh. Not thread-safe."""
 
     def __init__(self, fanout: int) -> None:
@@ -181,7 +181,7 @@ class Forest(Generic[T]):
 
     def cast(
         self, number: int, sites: tuple[int, ...], item: T, size: int, own: int | None = None
-    ) -> list[ToHead]:
+    ) -> list[SendToHead]:
         """Something is cast to these hosts, of which `own` is the root's. Numbers grow.
 
         size: what it counts of what is `held`.
@@ -210,12 +210,12 @@ class Forest(Generic[T]):
             self._last.update(dict.fromkeys(alike, last))
         return in_runs(self._last.get(site, 0) for site in sites)
 
-    def _open(self, number: int, standing: _Standing[T], stretch: Stretch) -> ToHead:
+    def _open(self, number: int, standing: _Standing[T], stretch: HostRange) -> SendToHead:
         standing.open[stretch.first] = stretch
         before = part_of(standing.before, stretch.first, stretch.count)
-        return ToHead(number, standing.sites[stretch.first], stretch, before)
+        return SendToHead(number, standing.sites[stretch.first], stretch, before)
 
-    def done(self, number: int, place: int, missing: Sequence[int] = ()) -> list[ToHead]:
+    def done(self, number: int, place: int, missing: Sequence[int] = ()) -> list[SendToHead]:
         """The head at that place has said that its stretch is done, but for what is behind these.
 
         Who could not pass it on to them has said so before, but on another way.
@@ -238,15 +238,15 @@ class Forest(Generic[T]):
             del self._standing[number]
             self.held -= standing.size
 
-    def lost(self, site: int) -> list[ToHead]:
+    def lost(self, site: int) -> list[SendToHead]:
         """That host is gone: what it was to pass on goes to each host behind it."""
-        found: list[ToHead] = []
+        found: list[SendToHead] = []
         for number, standing in list(self._standing.items()):
             if site in standing.sites:
                 found += self._around(number, standing, standing.sites.index(site), alive=False)
         return found
 
-    def stuck(self, number: int, place: int, *, alive: bool) -> list[ToHead]:
+    def stuck(self, number: int, place: int, *, alive: bool) -> list[SendToHead]:
         """Somebody on the way could not pass a cast on to that place; `alive`: it is there."""
         standing = self._standing.get(number)
         if standing is None or not 0 <= place < len(standing.sites):
@@ -255,7 +255,7 @@ class Forest(Generic[T]):
 
     def _around(
         self, number: int, standing: _Standing[T], place: int, *, alive: bool
-    ) -> list[ToHead]:
+    ) -> list[SendToHead]:
         whole = standing.open.pop(place, None)
         if whole is None:  # the rest of that stretch still answers through its head
             whole = next(
@@ -267,7 +267,7 @@ class Forest(Generic[T]):
         standing.asked.update(range(theirs.first, theirs.first + theirs.count))
         first = theirs.first if alive else theirs.first + 1
         found = [
-            self._open(number, standing, Stretch(at, 1))
+            self._open(number, standing, HostRange(at, 1))
             for at in range(first, theirs.first + theirs.count)
             if at not in standing.open
         ]
@@ -286,7 +286,7 @@ class Forest(Generic[T]):
 # --- a host ---------------------------------------------------------------------------------------
 
 
-class Arrivals(Generic[T]):
+class CastOrder(Generic[T]):
     """The casts of one sender to one mesh, as they come to one host: each once, in order."""
 
     __slots__ = ("_held", "taken")
@@ -316,7 +316,7 @@ class Arrivals(Generic[T]):
         return found
 
 
-class _Bough(msgspec.Struct):
+class _TreeRelay(msgspec.Struct):
     """One cast on one host. `up`: who is told when all is done."""
 
     up: str
@@ -354,11 +354,11 @@ class Stuck(msgspec.Struct, frozen=True):
     place: int
 
 
-class Boughs:
+class TreeRelays:
     """All casts that this host was given to pass on, and may be asked for again."""
 
     def __init__(self) -> None:
-        self._open: dict[Key, _Bough] = {}
+        self._open: dict[Key, _TreeRelay] = {}
         # Those that have answers which nobody was told: since when, the oldest first.
         self._since: dict[Key, float] = {}
         # What the ranks of this host have answered to casts that are done here: call and answers,
@@ -370,7 +370,7 @@ class Boughs:
         self, key: Key, up: str, place: int, call: int, children: dict[int, str], *, owes: bool
     ) -> list[Done]:
         """A cast was taken, and passed on to these; `owes`: the ranks here will answer."""
-        bough = self._open[key] = _Bough(up, place, call, owes, dict(children))
+        bough = self._open[key] = _TreeRelay(up, place, call, owes, dict(children))
         return self._looked(key, bough)
 
     def own_done(self, key: Key, answers: Sequence[Answered], now: float) -> list[Done]:
@@ -395,7 +395,9 @@ class Boughs:
         bough.missing += missing
         return self._held(key, bough, answers, now)
 
-    def _held(self, key: Key, bough: _Bough, answers: Sequence[Answered], now: float) -> list[Done]:
+    def _held(
+        self, key: Key, bough: _TreeRelay, answers: Sequence[Answered], now: float
+    ) -> list[Done]:
         if answers:
             self._since.setdefault(key, now)
         return self._looked(key, bough)
@@ -467,7 +469,7 @@ class Boughs:
             del self._kept[pair]
             self._enough.pop(pair, None)
 
-    def _looked(self, key: Key, bough: _Bough) -> list[Done]:
+    def _looked(self, key: Key, bough: _TreeRelay) -> list[Done]:
         if not bough.is_done:
             return []
         del self._open[key]

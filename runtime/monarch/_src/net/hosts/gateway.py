@@ -29,7 +29,7 @@ from monarch._src.net.node import AT_ONCE, Node
 from monarch._src.net.remote_links import frames_within
 from monarch._src.net.state.access import Role
 from monarch._src.net.state.addresses import Address
-from monarch._src.net.state.flow_control import QUEUE, Allowances
+from monarch._src.net.state.flow_control import QUEUE, GatewayCredit
 from monarch._src.net.state.link_actions import (
     Bounds,
     LinkState,
@@ -109,7 +109,7 @@ class Gateway:
         )  # fmt: skip
         self.has_keys = keys is not None
         self.links.on_missed = node.router.wake
-        self._allowances = Allowances()
+        self._allowances = GatewayCredit()
         self._unreported: dict[str, int] = {}  # bytes of each link
         node.outside = self
         node.rooms.has_room = self.has_room

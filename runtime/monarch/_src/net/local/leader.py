@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING
 from monarch._src.errors import BlockedLoopError
 from monarch._src.net.local.interrupt import Guard, guard_for_this_thread
 from monarch._src.net.local.spin import Spin
-from monarch._src.net.local.waitable import LoopAsleep, Sleeper, Waitable, release
+from monarch._src.net.local.waitable import SleepingLoop, Waitable, Waiter, release
 
 if TYPE_CHECKING:
     from monarch._src.net.local.router import Router
@@ -58,7 +58,7 @@ FORKED = (
 )
 
 
-class Baton:
+class ReceiveLeader:
     """Decides which thread waits on one router.
 
     `drain` handles all that can be read now.
@@ -72,9 +72,9 @@ class Baton:
         self._router = router
         self._drain = drain
         self._lead = threading.Lock()
-        self._followers: deque[Sleeper] = deque()  # those who would lead
-        self._patients: deque[Sleeper] = deque()  # idle actors, who would lead too
-        self._asleep: set[Sleeper] = set()  # all who sleep
+        self._followers: deque[Waiter] = deque()  # those who would lead
+        self._patients: deque[Waiter] = deque()  # idle actors, who would lead too
+        self._asleep: set[Waiter] = set()  # all who sleep
         self._served = 0  # how often somebody was woken by another's receiving
         self._watched: dict[int, Callable[[], None]] = {}
         self._turns = 0
@@ -163,7 +163,7 @@ class Baton:
                     self._follow(what, left, guard, None if gave_up else queue, unless)
         return what.done
 
-    def wait_beside(self, loop: LoopAsleep, timeout_s: float | None) -> None:
+    def wait_beside(self, loop: SleepingLoop, timeout_s: float | None) -> None:
         """Let an event loop sleep: until it has something to do, the time is up, or for no reason.
 
         Its thread receives meanwhile if nobody else does. A KeyboardInterrupt consumes nothing.
@@ -312,7 +312,7 @@ class Baton:
         what: Waitable,
         left: float | None,
         guard: Guard | None,
-        queue: deque[Sleeper] | None,
+        queue: deque[Waiter] | None,
         unless: Waitable | None,
     ) -> None:
         """Sleep until `what` is done or the baton may be had; no `queue`: it is not wanted."""
@@ -347,10 +347,10 @@ class Baton:
 
     def _sleep_beside(
         self,
-        loop: LoopAsleep,
+        loop: SleepingLoop,
         left: float | None,
         guard: Guard | None,
-        queue: deque[Sleeper] | None,
+        queue: deque[Waiter] | None,
     ) -> None:
         """Sleep as any loop does, or until the baton may be had; no `queue`: it is not wanted."""
         if self._closed:

@@ -1,7 +1,7 @@
 """What threads wait for: done once, by any thread, which wakes who waits.
 
-Runs in: every process, on any thread. How a thread waits, `net.local.leader` decides; `Aside` waits
-where there is no socket to receive from.
+Runs in: every process, on any thread. How a thread waits, `net.local.leader` decides;
+`UnmanagedWait` waits where there is no socket to receive from.
 Invariants: who sleeps has registered first and looked at `done` after, and who finishes marks first
 and wakes after; so nobody sleeps beside what is done.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from monarch._src.net.local.interrupt import guard_for_this_thread
 
 if TYPE_CHECKING:
-    from monarch._src.net.local.leader import Baton
+    from monarch._src.net.local.leader import ReceiveLeader
 
 _registering = threading.Lock()
 
@@ -34,7 +34,7 @@ class Waitable:
 
     def __init__(self) -> None:
         self.done = False
-        self.leader: Baton | None = None
+        self.leader: ReceiveLeader | None = None
         self.sleepers: list[threading.Lock] | None = None
 
     def finish(self) -> None:
@@ -74,7 +74,7 @@ class Waitable:
         self.sleepers.remove(lock)
 
 
-class Aside:
+class UnmanagedWait:
     """Lets threads wait where there is no runtime, for what some other thread brings about."""
 
     ended = ""
@@ -98,13 +98,13 @@ class Aside:
         """There is nothing to receive."""
 
 
-class Sleeper(Protocol):
+class Waiter(Protocol):
     """What ends a thread's sleep: a lock that it waits for, or an event loop. Any thread."""
 
     def release(self) -> None: ...
 
 
-class LoopAsleep(Sleeper, Protocol):
+class SleepingLoop(Waiter, Protocol):
     """An event loop that has nothing to do.
 
     `turn` is done once a message has scheduled something in it; `fd` is readable while its own
@@ -124,7 +124,7 @@ class LoopAsleep(Sleeper, Protocol):
         ...
 
 
-def release(sleeper: Sleeper) -> None:
+def release(sleeper: Waiter) -> None:
     """Wake it, which may be awake already."""
     try:
         sleeper.release()

@@ -7,7 +7,8 @@ gateway raises it as the link has room. Between a gateway and one process there 
 `ALLOWANCE` and one message for each host, however slow that is; and who sends to a slow one is held
 up by that, and nobody else.
 
-`Spending` is the part of who sends, `Allowances` that of the gateway. Neither is thread-safe.
+`SenderCredit` is the part of who sends, `GatewayCredit` that of the gateway. Neither is
+thread-safe.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ALLOWANCE = 16 << 20
 QUEUE = 64 << 20  # what waits in one link
 
 
-class Spending:
+class SenderCredit:
     """What this process gave its gateway, by host."""
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class Spending:
         self._limits.clear()
 
 
-class Allowances:
+class GatewayCredit:
     """What the processes of this host may give to be passed on, by process and host."""
 
     def __init__(self) -> None:

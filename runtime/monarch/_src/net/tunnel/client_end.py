@@ -78,7 +78,7 @@ class State(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class Near:
+class TunnelClient:
     """See the module's text. `tell` is given a line for the client, and must not block."""
 
     def __init__(
@@ -341,7 +341,7 @@ def main() -> None:
         with suppress(OSError):  # a client that reads nothing for so long needs no news
             os.write(1, line)
 
-    near = Near(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=NearOptions), tell)
+    near = TunnelClient(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=NearOptions), tell)
     try:
         os.write(1, b"\n")  # it can be asked
         near.run(0)

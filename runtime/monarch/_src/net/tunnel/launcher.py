@@ -29,7 +29,7 @@ _PROGRAM = (
 ENDS_S = 5.0
 
 
-class Through:
+class TunnelLauncher:
     """See the module's text. `fd` is readable when there is news for `hear`."""
 
     def __init__(

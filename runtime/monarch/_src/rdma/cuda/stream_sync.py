@@ -13,7 +13,7 @@ from monarch._src.rdma.cuda.driver import PER_THREAD_STREAM
 from monarch._src.rdma.cuda.gpu import gpu
 from monarch._src.rdma.memory import Memory, Queued
 from monarch._src.rdma.transfer import Op
-from monarch._src.rdma.transports.base import TooLate
+from monarch._src.rdma.transports.base import DeadlineExceeded
 
 QUEUED_FAILED = "what the program has queued on a GPU of this process has failed"
 _SHORTEST_S, _LONGEST_S = 2e-5, 1e-3  # between looks; the driver has no wait with a limit
@@ -44,7 +44,9 @@ def _wait_until_idle(queued: Queued, deadline: float) -> None:
     while not gpu().is_idle(queued.ordinal, queued.stream):
         now = time.monotonic()
         if now >= deadline:
-            raise TooLate("what the program has queued on a GPU of this process was not done")
+            raise DeadlineExceeded(
+                "what the program has queued on a GPU of this process was not done"
+            )
         pause = min(max((now - began) / 8, _SHORTEST_S), _LONGEST_S)
         time.sleep(min(pause, deadline - now))
 

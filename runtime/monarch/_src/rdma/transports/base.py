@@ -33,7 +33,7 @@ def device_of(piece: Piece) -> Device | None:
     return None if piece.local is None else piece.local.device
 
 
-class Link(Protocol):
+class Transport(Protocol):
     """An open way to one peer. Threads may use it at once.
 
     `piece`: how many bytes a call should move at most, so that a transfer can be told to end.
@@ -61,7 +61,7 @@ class Link(Protocol):
         ...
 
 
-class Broken(Exception):
+class TransportFailed(Exception):
     """This transport cannot do it, for no fault of the handle: another one may."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
@@ -69,7 +69,7 @@ class Broken(Exception):
         self.why = Why(reason, remedy)
 
 
-class Unfit(Broken):
+class NotSupported(TransportFailed):
     """It cannot reach the memory of those slots; that of others it can."""
 
     def __init__(self, slots: Collection[int], reason: str, remedy: str) -> None:
@@ -77,7 +77,7 @@ class Unfit(Broken):
         self.slots = slots
 
 
-class Stale(Exception):
+class HandleExpired(Exception):
     """The handle opens nothing: its region was dropped or freed, or never was."""
 
     def __init__(self, handle: Handle) -> None:
@@ -85,13 +85,13 @@ class Stale(Exception):
         self.handle = handle
 
 
-class Gone(Exception):
+class OwnerGone(Exception):
     """The owner's process, or its session, has ended."""
 
 
-class TooLate(Exception):
+class DeadlineExceeded(Exception):
     """The deadline has passed."""
 
 
-class Unable(Exception):
+class Unavailable(Exception):
     """The memory of this process cannot be copied here, whatever the transport; the text is why."""

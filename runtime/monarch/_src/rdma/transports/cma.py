@@ -15,7 +15,12 @@ from typing import ClassVar
 
 from monarch._src.rdma.memory import memory_of
 from monarch._src.rdma.regions import PROBE_ATTEMPTS, PROBE_CELL, probe_cell
-from monarch._src.rdma.transports.base import Broken, Piece, Stale, TooLate
+from monarch._src.rdma.transports.base import (
+    DeadlineExceeded,
+    HandleExpired,
+    Piece,
+    TransportFailed,
+)
 from monarch._src.rdma.transports.local_peer import Peer
 from monarch._src.system import shared_memory
 
@@ -45,7 +50,9 @@ class CmaLink:
             self._all(shared_memory.copy_from, [(there, _at(came), PROBE_CELL)])
             if sent == came:
                 return
-        raise Broken("what was written to the other process was not what could be read there")
+        raise TransportFailed(
+            "what was written to the other process was not what could be read there"
+        )
 
     def read_into(self, pieces: Sequence[Piece], deadline: float) -> None:
         _in_time(deadline)
@@ -63,7 +70,7 @@ class CmaLink:
             entries = [(piece, self._peer.find(piece.handle)[0]) for piece in pieces]
             for piece, entry in entries:
                 if entry.readonly:
-                    raise Stale(piece.handle)
+                    raise HandleExpired(piece.handle)
             vectors = [(e.address + p.offset, p.address, p.size) for p, e in entries]
             self._all(shared_memory.copy_to, vectors)
             self._peer.check_alive()
@@ -81,7 +88,7 @@ class CmaLink:
                 done = copy(pid, left[: shared_memory.MOST_VECTORS])
             except OSError as error:
                 self._peer.check_alive()
-                raise Broken(*_why(error, pid)) from error
+                raise TransportFailed(*_why(error, pid)) from error
             left = _rest(left, done)
 
     def close(self, *, now: bool = False) -> None:
@@ -102,7 +109,7 @@ def _at(block: bytearray) -> int:
 
 def _in_time(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise TooLate
+        raise DeadlineExceeded
 
 
 def _why(error: OSError, pid: int) -> tuple[str, str]:

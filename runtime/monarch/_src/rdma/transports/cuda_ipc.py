@@ -32,7 +32,15 @@ from monarch._src.rdma.handle import Handle
 from monarch._src.rdma.key_table import GPU, PROBING, Entry
 from monarch._src.rdma.memory import memory_of
 from monarch._src.rdma.regions import PROBE_ATTEMPTS, PROBE_CELL, probe_cell
-from monarch._src.rdma.transports.base import Broken, Gone, Piece, Stale, TooLate, Unfit, device_of
+from monarch._src.rdma.transports.base import (
+    DeadlineExceeded,
+    HandleExpired,
+    NotSupported,
+    OwnerGone,
+    Piece,
+    TransportFailed,
+    device_of,
+)
 from monarch._src.rdma.transports.local_peer import Peer
 
 NOT_EXPORTED = (
@@ -73,7 +81,7 @@ class CudaIpcLink:
             self._probe()
         except GpuError as error:
             peer.check_alive()
-            raise Broken(str(error)) from error
+            raise TransportFailed(str(error)) from error
 
     @property
     def opened(self) -> int:
@@ -86,7 +94,7 @@ class CudaIpcLink:
             self._peer.check_alive()
             export = export_table.get(self._peer.exports(), export_table.PROBE, 0)
             if export is None or export.reason:
-                raise Broken(export.reason if export else "it has no memory for the probe")
+                raise TransportFailed(export.reason if export else "it has no memory for the probe")
             device = self._gpu.ordinal_of(export.uuid) or 0
             base = self._gpu.open(device, export.handle)
             try:
@@ -99,14 +107,16 @@ class CudaIpcLink:
                         return
             finally:
                 self._gpu.close_opened(device, base)
-        raise Broken("what was written to the other process was not what could be read there")
+        raise TransportFailed(
+            "what was written to the other process was not what could be read there"
+        )
 
     def reaches(self, handle: Handle) -> bool:
         """Whether that memory can be opened, as far as its owner's tables say."""
         try:
             entry, _ = self._peer.find(handle)
             return not self._export(handle, entry).reason
-        except (Broken, Stale, Gone):
+        except (TransportFailed, HandleExpired, OwnerGone):
             return True  # whatever it is, a transfer tells
 
     # --- transfers --------------------------------------------------------------------------------
@@ -119,21 +129,23 @@ class CudaIpcLink:
 
     def _move(self, pieces: Sequence[Piece], deadline: float, *, write: bool) -> None:
         if time.monotonic() > deadline:
-            raise TooLate
+            raise DeadlineExceeded
         with self._peer.writing(list(pieces)):
             try:
                 found = [(piece, *self._peer.find(piece.handle)) for piece in pieces]
-            except Stale:
+            except HandleExpired:
                 self._sweep()
                 raise
             for piece, entry, _ in found:
                 if write and entry.readonly:
-                    raise Stale(piece.handle)
+                    raise HandleExpired(piece.handle)
             try:
                 self._copy([(piece, entry) for piece, entry, _ in found], write=write)
             except GpuError as error:
                 self._peer.check_alive()
-                raise Broken(f"a copy from or to the owner's GPU failed: {error}") from error
+                raise TransportFailed(
+                    f"a copy from or to the owner's GPU failed: {error}"
+                ) from error
             if write:
                 self._peer.check_alive()
             else:
@@ -149,7 +161,7 @@ class CudaIpcLink:
         }
         if closed:
             reason = next(iter(closed.values()))
-            raise Unfit(
+            raise NotSupported(
                 closed.keys(), f"the owner's driver lets nobody open it: {reason}", NOT_EXPORTED
             )
         with ExitStack() as openings, ExitStack() as copies:  # those end first
@@ -168,9 +180,9 @@ class CudaIpcLink:
     def _export(self, handle: Handle, entry: Entry) -> Export:
         export = export_table.get(self._peer.exports(), GPU - entry.segment, entry.file)
         if export is None:
-            raise Stale(handle)
+            raise HandleExpired(handle)
         if not export.reason and entry.offset + entry.size > export.size:
-            raise Broken("it does not lie in the allocation that it is said to lie in")
+            raise TransportFailed("it does not lie in the allocation that it is said to lie in")
         return export
 
     def _device_for(self, piece: Piece, export: Export) -> int:
@@ -188,7 +200,7 @@ class CudaIpcLink:
         with self._lock:
             if self._closed:
                 self._peer.check_alive()
-                raise Broken("it was closed meanwhile")
+                raise TransportFailed("it was closed meanwhile")
             opening = self._openings.get(key)
             if opening is not None:
                 opening.users += 1

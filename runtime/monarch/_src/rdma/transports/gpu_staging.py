@@ -16,7 +16,7 @@ from monarch._src.rdma.cuda.driver import GpuError
 from monarch._src.rdma.cuda.gpu import gpu
 from monarch._src.rdma.cuda.pinned_chunks import Half
 from monarch._src.rdma.cuda.staging_schedule import Cut, rounds
-from monarch._src.rdma.transports.base import Link, Piece, Unable, device_of
+from monarch._src.rdma.transports.base import Piece, Transport, Unavailable, device_of
 
 _Move = Callable[[Sequence[Piece], float], None]
 
@@ -31,7 +31,7 @@ class StagedLink:
     at_once: ClassVar[bool] = False
     takes_gpus: ClassVar[bool] = True
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Transport) -> None:
         self._link = link
         self.piece = link.piece
         self.streams = link.streams
@@ -58,7 +58,9 @@ class StagedLink:
                 with gpu().chunks.taken(ordinal) as halves:
                     on_gpu(theirs, halves, deadline)
         except GpuError as error:
-            raise Unable(f"memory of a GPU of this process could not be copied: {error}") from error
+            raise Unavailable(
+                f"memory of a GPU of this process could not be copied: {error}"
+            ) from error
 
     def _read(self, pieces: Sequence[Piece], halves: tuple[Half, ...], deadline: float) -> None:
         for n, cuts in enumerate(_cut(pieces, halves)):

@@ -24,7 +24,7 @@ import msgspec
 from monarch._src.rdma.handle import Handle, Owner
 from monarch._src.rdma.memory import Memory, memory_of
 from monarch._src.rdma.regions import PROBE_ATTEMPTS, PROBE_CELL, probe_cell
-from monarch._src.rdma.transports.base import Broken, Gone, Piece, Stale
+from monarch._src.rdma.transports.base import HandleExpired, OwnerGone, Piece, TransportFailed
 from monarch._src.rdma.verbs.card import Card
 from monarch._src.rdma.verbs.channel import LANES, Channel
 from monarch._src.rdma.verbs.protocol import (
@@ -109,7 +109,7 @@ class IbverbsLink:
                 return found
             if self._closed:
                 self._check_alive()
-                raise Broken("this process leaves its session")
+                raise TransportFailed("this process leaves its session")
             if found is not None:
                 self._hang_up(found)
             self._open = None
@@ -122,13 +122,13 @@ class IbverbsLink:
             said = Connect(channel.name, self._own, channel.ends)
             answer = decode(self._ask(CONNECT, encode(said), deadline), Connected)
             if answer.ends is None:
-                raise Broken(f"process {self._owner.pid}: {answer.reason}", answer.remedy)
+                raise TransportFailed(f"process {self._owner.pid}: {answer.reason}", answer.remedy)
             found = _Open(channel)
             channel.connect(answer.ends)
             self._probe(channel, answer, deadline)
         except ValueError as error:
             channel.cut("it was not understood")
-            raise Broken(str(error)) from error
+            raise TransportFailed(str(error)) from error
         except BaseException:
             channel.cut("it could not be made")
             raise
@@ -157,13 +157,15 @@ class IbverbsLink:
                     done = channel.move(way, chunks, deadline)
                     if done.left:
                         self._check_alive()
-                        raise Broken(f"the probe failed: {done.why}")
+                        raise TransportFailed(f"the probe failed: {done.why}")
                 if bytes(block[half:]) == sent:
                     return
         finally:
             if mr is not None:
                 self._card.verbs.close(mr)
-        raise Broken("what was written to the other process was not what could be read there")
+        raise TransportFailed(
+            "what was written to the other process was not what could be read there"
+        )
 
     def _hang_up(self, found: _Open) -> None:
         found.channel.cut("the connection was closed")
@@ -205,14 +207,14 @@ class IbverbsLink:
                     return
                 self._check_alive()
                 if self._closed:
-                    raise Broken("this process leaves its session")
+                    raise TransportFailed("this process leaves its session")
                 in_vain = 0 if done.landed else in_vain + 1
                 if done.status in _REFUSED and self._has_new_key(pieces, grants, deadline):
                     continue
                 failures += done.status is not None
                 if failures == FAILURES or in_vain == IN_VAIN:
                     at, offset, size = left[0]
-                    raise Broken(
+                    raise TransportFailed(
                         f"{done.why}, {max(failures, in_vain)} times, over "
                         f"{self._card.place.text}; the first that is not done: {size:,} bytes at "
                         f"{pieces[at].offset + offset:,} of {pieces[at].handle.text}"
@@ -264,7 +266,7 @@ class IbverbsLink:
         for piece in pieces:
             grant = found.grants[piece.handle.slot, piece.handle.key]
             if grant.stale or (grant.readonly and way == "write"):
-                raise Stale(piece.handle)
+                raise HandleExpired(piece.handle)
             grants.append(grant)
         return grants
 
@@ -275,14 +277,14 @@ class IbverbsLink:
         try:
             answer = decode(self._ask(GRANT, encode(Wants(channel, wants)), deadline), Grants)
         except ValueError as error:
-            raise Broken(str(error)) from error
+            raise TransportFailed(str(error)) from error
         if not answer.known:
             return None
         for handle, grant in zip(handles, answer.grants, strict=True):
             if grant.stale:
-                raise Stale(handle)
+                raise HandleExpired(handle)
             if grant.reason:
-                raise Broken(f"process {self._owner.pid}: {grant.reason}", grant.remedy)
+                raise TransportFailed(f"process {self._owner.pid}: {grant.reason}", grant.remedy)
         return answer.grants
 
     def _has_new_key(
@@ -297,7 +299,7 @@ class IbverbsLink:
 
     def _check_alive(self) -> None:
         if self._gone():
-            raise Gone("its process has ended")
+            raise OwnerGone("its process has ended")
 
     def close(self, *, now: bool = False) -> None:
         if not now:

@@ -20,7 +20,7 @@ from monarch._src.rdma.handle import Handle, Owner
 from monarch._src.rdma.key_table import GPU, Entry, KeyView, bytes_for, range_of
 from monarch._src.rdma.regions import CAPACITY
 from monarch._src.rdma.shared_segments import Mapping
-from monarch._src.rdma.transports.base import Broken, Gone, Piece, Stale
+from monarch._src.rdma.transports.base import HandleExpired, OwnerGone, Piece, TransportFailed
 from monarch._src.system import shared_memory
 from monarch._src.system.process import pidfd
 
@@ -50,12 +50,14 @@ class Peer:
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
         if owner.host != shared_memory.this_host():
-            raise Broken(f"it is on another host ({owner.host.partition('/')[0]})")
+            raise TransportFailed(f"it is on another host ({owner.host.partition('/')[0]})")
         if owner.page < 0 or not shared_memory.PRESENT:
-            raise Broken("this system has no memory that processes can look into (Linux has)")
+            raise TransportFailed(
+                "this system has no memory that processes can look into (Linux has)"
+            )
         found = pidfd(owner.pid)
         if found is None:
-            raise Gone("there is no such process any more")
+            raise OwnerGone("there is no such process any more")
         self._pidfd = found
         weakref.finalize(self, os.close, found).atexit = False
         try:
@@ -63,15 +65,15 @@ class Peer:
             self._locks = shared_memory.open_of(owner.pid, owner.page, writable=False)
         except (OSError, LookupError) as error:
             self.check_alive()
-            raise Broken(*_not_opened(owner, error)) from error
+            raise TransportFailed(*_not_opened(owner, error)) from error
         weakref.finalize(self, os.close, self._locks).atexit = False
         try:
             self.keys = KeyView(self._page.view())
         except ValueError as error:
-            raise Broken(f"process {owner.pid}: {error}") from error
+            raise TransportFailed(f"process {owner.pid}: {error}") from error
         if self.keys.header.incarnation != owner.incarnation:
             # Its own process has ended, or left its session, and this is another with its pid.
-            raise Gone("there is no such process any more")
+            raise OwnerGone("there is no such process any more")
         self.check_alive()
         self._lock = threading.Lock()
         self._writing: dict[int, int] = {}
@@ -81,14 +83,14 @@ class Peer:
     def check_alive(self) -> None:
         """Raises Gone."""
         if not is_alive(self._pidfd):
-            raise Gone("its process has ended")
+            raise OwnerGone("its process has ended")
 
     def find(self, handle: Handle) -> tuple[Entry, bytes]:
         """What a handle names, and what its slot holds. Raises Stale, Gone."""
         found = self.keys.find(handle.slot, handle.key, handle.size)
         self.check_alive()
         if found is None or (found[0].segment <= GPU) != handle.gpu:  # its address is another kind
-            raise Stale(handle)
+            raise HandleExpired(handle)
         return found
 
     def still(self, handle: Handle, raw: bytes) -> None:
@@ -96,7 +98,7 @@ class Peer:
         unchanged = self.keys.raw(handle.slot) == raw
         self.check_alive()
         if not unchanged:
-            raise Stale(handle)
+            raise HandleExpired(handle)
 
     def writing(self, pieces: list[Piece]) -> AbstractContextManager[None]:
         """Keep the regions from being dropped, or their memory freed, meanwhile."""
@@ -144,7 +146,7 @@ class Peer:
             mapped = Mapping(self.owner.pid, entry.segment, size, entry.file, writable=writable)
         except (OSError, LookupError) as error:
             self.find(handle)
-            raise Broken(*_not_opened(self.owner, error)) from error
+            raise TransportFailed(*_not_opened(self.owner, error)) from error
         with self._lock:
             self._mappings = {
                 k: (m, h) for k, (m, h) in list(self._mappings.items())[-_MAPPED:]
@@ -167,10 +169,12 @@ class Peer:
                     )
                 except (OSError, LookupError) as error:
                     self.check_alive()
-                    raise Broken(*_not_opened(self.owner, error)) from error
+                    raise TransportFailed(*_not_opened(self.owner, error)) from error
                 if not export_table.belongs_to(found.view(), self.owner.incarnation):
                     self.check_alive()
-                    raise Broken(f"process {self.owner.pid} has no table of its GPU memory")
+                    raise TransportFailed(
+                        f"process {self.owner.pid} has no table of its GPU memory"
+                    )
                 self._exports = found
             return self._exports.view()
 

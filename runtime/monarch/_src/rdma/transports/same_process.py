@@ -9,7 +9,13 @@ from typing import ClassVar
 from monarch._src.rdma.cuda.driver import GpuError
 from monarch._src.rdma.cuda.gpu import gpu
 from monarch._src.rdma.regions import Held, Regions
-from monarch._src.rdma.transports.base import Piece, Stale, TooLate, Unable, device_of
+from monarch._src.rdma.transports.base import (
+    DeadlineExceeded,
+    HandleExpired,
+    Piece,
+    Unavailable,
+    device_of,
+)
 from monarch._src.system import shared_memory
 
 
@@ -38,17 +44,17 @@ class LocalLink:
             held = self._hold(piece, deadline)
             try:
                 if held.readonly:
-                    raise Stale(piece.handle)
+                    raise HandleExpired(piece.handle)
                 _copy(piece, held, held.address + piece.offset, piece.address)
             finally:
                 self._regions.release(held)
 
     def _hold(self, piece: Piece, deadline: float) -> Held:
         if time.monotonic() > deadline:
-            raise TooLate
+            raise DeadlineExceeded
         held = self._regions.hold(piece.handle.slot, piece.handle.key)
         if held is None or held.size != piece.handle.size:
-            raise Stale(piece.handle)
+            raise HandleExpired(piece.handle)
         return held
 
     def close(self, *, now: bool = False) -> None:
@@ -63,4 +69,4 @@ def _copy(piece: Piece, held: Held, to: int, source: int) -> None:
     try:
         gpu().copy(to, source, piece.size, device.ordinal)
     except GpuError as error:
-        raise Unable(str(error)) from error
+        raise Unavailable(str(error)) from error

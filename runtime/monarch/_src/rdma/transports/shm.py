@@ -13,7 +13,12 @@ from typing import ClassVar
 
 from monarch._src.rdma.regions import PROBE_ATTEMPTS, PROBE_BYTES, PROBE_CELL, probe_cell
 from monarch._src.rdma.shared_segments import Mapping
-from monarch._src.rdma.transports.base import Broken, Piece, Stale, TooLate
+from monarch._src.rdma.transports.base import (
+    DeadlineExceeded,
+    HandleExpired,
+    Piece,
+    TransportFailed,
+)
 from monarch._src.rdma.transports.local_peer import Peer
 from monarch._src.system import shared_memory
 
@@ -41,7 +46,7 @@ class ShmLink:
             fd = shared_memory.open_of(owner.pid, header.probe_fd, writable=False)
         except (OSError, LookupError) as error:
             self._peer.check_alive()
-            raise Broken(
+            raise TransportFailed(
                 f"a segment of process {owner.pid} could not be mapped: {error}"
             ) from error
         try:
@@ -54,12 +59,14 @@ class ShmLink:
                     return
         finally:
             os.close(fd)
-        raise Broken("what was written to a shared segment was not what could be read there")
+        raise TransportFailed(
+            "what was written to a shared segment was not what could be read there"
+        )
 
     def read_into(self, pieces: Sequence[Piece], deadline: float) -> None:
         for piece in pieces:
             if time.monotonic() > deadline:
-                raise TooLate
+                raise DeadlineExceeded
             entry, raw = self._peer.find(piece.handle)
             mapping = self._peer.mapping(piece.handle, entry, writable=not entry.readonly)
             place = mapping.address + entry.offset + piece.offset
@@ -70,10 +77,10 @@ class ShmLink:
         with self._peer.writing(list(pieces)):
             for piece in pieces:
                 if time.monotonic() > deadline:
-                    raise TooLate
+                    raise DeadlineExceeded
                 entry, _ = self._peer.find(piece.handle)
                 if entry.readonly:
-                    raise Stale(piece.handle)
+                    raise HandleExpired(piece.handle)
                 mapping = self._peer.mapping(piece.handle, entry, writable=True)
                 place = mapping.address + entry.offset + piece.offset
                 shared_memory.copy(place, piece.address, piece.size)

@@ -16,7 +16,13 @@ from typing import ClassVar
 
 from monarch._src.rdma.handle import Owner
 from monarch._src.rdma.memory import view_of
-from monarch._src.rdma.transports.base import Broken, Gone, Piece, Stale, TooLate
+from monarch._src.rdma.transports.base import (
+    DeadlineExceeded,
+    HandleExpired,
+    OwnerGone,
+    Piece,
+    TransportFailed,
+)
 from monarch._src.rdma.transports.tcp_channel import Connection
 from monarch._src.rdma.transports.tcp_protocol import (
     ANSWER,
@@ -75,14 +81,14 @@ class TcpLink:
         patience = time.monotonic() + HELLO_S
         try:
             self._with_connection(echo, min(deadline, patience))
-        except TooLate:
+        except DeadlineExceeded:
             if deadline <= patience:
                 raise
-            raise Broken(
+            raise TransportFailed(
                 f"{self._connector.text} did not answer within {HELLO_S:g} s", _LET_THROUGH
             ) from None
         if sent != bytes(came):
-            raise Broken("what was sent to the other process was not what came back")
+            raise TransportFailed("what was sent to the other process was not what came back")
 
     def read_into(self, pieces: Sequence[Piece], deadline: float) -> None:
         def read(connection: Connection, deadline: float) -> None:
@@ -114,13 +120,15 @@ class TcpLink:
             use(connection, deadline)
         except TimeoutError as error:
             _drop(connection)
-            raise TooLate from error
+            raise DeadlineExceeded from error
         except OSError as error:
             _drop(connection)
             if self._gone():
-                raise Gone("its process has ended") from error
-            raise Broken(f"the connection to {self._connector.text} broke: {error}") from error
-        except Stale:
+                raise OwnerGone("its process has ended") from error
+            raise TransportFailed(
+                f"the connection to {self._connector.text} broke: {error}"
+            ) from error
+        except HandleExpired:
             self._put_back(connection)
             raise
         except BaseException:
@@ -149,16 +157,16 @@ class TcpLink:
         _fill(connection, memoryview(head), deadline)
         magic, status, number = ANSWER.unpack(head)
         if magic != MAGIC:
-            raise Broken(f"what answers at {self._connector.text} is no peer")
+            raise TransportFailed(f"what answers at {self._connector.text} is no peer")
         if status == WRONG_PROCESS:
-            raise Gone("another process listens where it did")
+            raise OwnerGone("another process listens where it did")
         if status == FAILED:
-            raise Broken(
+            raise TransportFailed(
                 f"process {self._owner.pid} could not copy the memory of its GPU (CUDA error "
                 f"{number}): its log says more"
             )
         if status != DONE and piece is not None:
-            raise Stale(piece.handle)
+            raise HandleExpired(piece.handle)
 
     def _put_back(self, connection: Connection | None) -> None:
         with self._lock:

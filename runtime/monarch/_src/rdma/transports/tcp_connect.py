@@ -20,7 +20,7 @@ import msgspec
 
 from monarch._src.config import settings
 from monarch._src.rdma.regions import Regions
-from monarch._src.rdma.transports.base import Broken
+from monarch._src.rdma.transports.base import TransportFailed
 from monarch._src.rdma.transports.tcp_channel import Connection
 from monarch._src.rdma.transports.tcp_server import TcpServer
 from monarch._src.rdma.transports.tcp_sockets import LOOPBACK, Connector, Opener, Place, Through
@@ -136,11 +136,11 @@ class Dialling:
             return said if opener is None else Through(said, opener)
         bind, told = self._serves_at()
         if not told:
-            raise Broken(f"{said.why}; nor is {self._host}", _REMEDY)
+            raise TransportFailed(f"{said.why}; nor is {self._host}", _REMEDY)
         own = self._place(bind, told, sealed=settings().rdma_encrypt_tcp)
         server = self._server
         if server is None or not own.hosts:
-            raise Broken(f"{said.why}; and {own.why}", _REMEDY)
+            raise TransportFailed(f"{said.why}; and {own.why}", _REMEDY)
         return _Invited(server, own, self._regions.owner.incarnation, ask_to_come)
 
     def close(self) -> None:

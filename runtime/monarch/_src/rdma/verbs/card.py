@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from monarch._src.rdma.memory import Memory, span_of_root
 from monarch._src.rdma.shared_segments import segment_of
-from monarch._src.rdma.transports.base import Broken
+from monarch._src.rdma.transports.base import TransportFailed
 from monarch._src.rdma.verbs import sysfs
 from monarch._src.rdma.verbs.device_choice import Place, choose
 from monarch._src.rdma.verbs.protocol import Ends
@@ -41,7 +41,7 @@ class Card:
     def __init__(self) -> None:
         place, reason = choose(sysfs.devices())
         if place is None:
-            raise Broken(reason)
+            raise TransportFailed(reason)
         self.place: Place = place
         self.verbs = verbs()
         self.context, self.domain, self.limits = self.verbs.open(place.device, place.port)

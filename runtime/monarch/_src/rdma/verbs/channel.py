@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from monarch._src.rdma.transports.base import Broken, TooLate
+from monarch._src.rdma.transports.base import DeadlineExceeded, TransportFailed
 from monarch._src.rdma.verbs.card import Card, first_packet
 from monarch._src.rdma.verbs.device_choice import mtu_of
 from monarch._src.rdma.verbs.protocol import Ends
@@ -68,7 +68,7 @@ class Channel:
             TooLate: the deadline has passed.
         """
         if time.monotonic() > deadline:
-            raise TooLate
+            raise DeadlineExceeded
         with self._moved:
             transfer = self._traffic.add(way, chunks)
             self._post()
@@ -83,7 +83,7 @@ class Channel:
                 elif not transfer.over:
                     self._cut("a transfer was not done in time")
                 if transfer.over and transfer.left:
-                    raise TooLate
+                    raise DeadlineExceeded
         return transfer
 
     def _post(self) -> None:
@@ -94,7 +94,7 @@ class Channel:
                     self._pairs[post.lane], post.number, post.way, (chunk.address, chunk.lkey),
                     (chunk.remote, chunk.rkey), chunk.size,
                 )  # fmt: skip
-            except Broken as error:
+            except TransportFailed as error:
                 self._cut(error.why.reason)
                 return
 
@@ -121,7 +121,7 @@ class Channel:
                     self._post()
                     if len(found) < _BATCH:
                         break
-            except Broken as error:
+            except TransportFailed as error:
                 self._cut(error.why.reason)
                 ended = True
             if ended:
@@ -149,7 +149,7 @@ class Channel:
 def connect_all(card: Card, pairs: Sequence[Any], first: Sequence[int], theirs: Ends) -> None:
     """Connect each of our queue pairs with the one of theirs that has its place."""
     if len(theirs.pairs) != len(pairs):
-        raise Broken(f"{len(theirs.pairs)} queue pairs there, {len(pairs)} here")
+        raise TransportFailed(f"{len(theirs.pairs)} queue pairs there, {len(pairs)} here")
     own = card.place.port, card.place.gid
     mtu = mtu_of((theirs.mtu, card.limits.mtu))
     out = min(card.limits.reads_out, theirs.reads_in)

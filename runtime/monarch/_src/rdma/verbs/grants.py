@@ -21,7 +21,7 @@ import msgspec
 
 from monarch._src.rdma.memory import span_of_root
 from monarch._src.rdma.regions import Held, Regions
-from monarch._src.rdma.transports.base import Broken
+from monarch._src.rdma.transports.base import TransportFailed
 from monarch._src.rdma.verbs.card import Card
 from monarch._src.rdma.verbs.expired_keys import ExpiredKeys
 from monarch._src.rdma.verbs.protocol import Grant, Want
@@ -65,7 +65,7 @@ class Grants:
                     found.slots.add(want.slot)
                     self._of_slot[want.slot] = found
                 return Grant(held.address, found.mr.rkey, held.readonly)
-            except Broken as error:
+            except TransportFailed as error:
                 return Grant(0, 0, reason=error.why.reason, remedy=error.why.remedy)
             finally:
                 self._regions.release(held)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from monarch._src.config import settings
 from monarch._src.rdma.handle import Owner
 from monarch._src.rdma.regions import Regions
-from monarch._src.rdma.transports.base import Broken
+from monarch._src.rdma.transports.base import TransportFailed
 from monarch._src.rdma.transports.ibverbs import Ask, IbverbsLink
 from monarch._src.rdma.transports.local_peer import process_of
 from monarch._src.rdma.verbs import sysfs
@@ -56,12 +56,12 @@ class Cards:
         """Ours. Raises Broken."""
         with self._lock:
             if self._closed:
-                raise Broken("it leaves its session")
+                raise TransportFailed("it leaves its session")
             if settings().rdma_disable_ibverbs:
-                raise Broken("rdma_disable_ibverbs is True")
+                raise TransportFailed("rdma_disable_ibverbs is True")
             if self._card is None:
                 if not sysfs.present():
-                    raise Broken("no RDMA device in this kernel")
+                    raise TransportFailed("no RDMA device in this kernel")
                 self._card = Card()
             return self._card
 
@@ -89,7 +89,7 @@ class Cards:
     def _connect(self, said: Connect) -> Connected:
         try:
             server = self._serving()
-        except Broken as error:
+        except TransportFailed as error:
             return Connected(None, reason=error.why.reason, remedy=error.why.remedy)
         self._sweep(server)
         answer = server.connect(said)
@@ -102,7 +102,7 @@ class Cards:
         with self._lock:
             if self._server is None:
                 if self._closed:
-                    raise Broken("it leaves its session")
+                    raise TransportFailed("it leaves its session")
                 self._server = VerbsServer(card, self._regions)
             return self._server
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from monarch._src.rdma.transports.base import Broken
+from monarch._src.rdma.transports.base import TransportFailed
 from monarch._src.rdma.verbs.device_choice import Gid
 from monarch._src.rdma.verbs.protocol import Ends
 from monarch._src.rdma.verbs.sysfs import INSTALL
@@ -85,7 +85,7 @@ class Verbs:
             self._addr = _module("addr")
             enum = enums()
         except (ImportError, AttributeError) as error:
-            raise Broken(f"pyverbs cannot be used: {error}", INSTALL) from error
+            raise TransportFailed(f"pyverbs cannot be used: {error}", INSTALL) from error
         self._rc = enum("ibv_qp_type", "IBV_QPT_RC")
         self._ways = {
             "read": enum("ibv_wr_opcode", "IBV_WR_RDMA_READ"),
@@ -104,7 +104,7 @@ class Verbs:
             device, found = context.query_device(), context.query_port(port)
         except self._error as error:
             context.close()
-            raise Broken(f"{name} cannot be used: {error}") from error
+            raise TransportFailed(f"{name} cannot be used: {error}") from error
         limits = Limits(
             128 << int(found.active_mtu),
             max(1, min(16, device.max_qp_init_rd_atom)),
@@ -133,7 +133,9 @@ class Verbs:
             remedy = ""
             if number in (errno.ENOMEM, errno.EAGAIN) or "annot allocate" in str(error):
                 remedy = "raise the limit of locked memory (`ulimit -l unlimited`)"
-            raise Broken(f"{size:,} bytes could not be registered: {error}", remedy) from error
+            raise TransportFailed(
+                f"{size:,} bytes could not be registered: {error}", remedy
+            ) from error
 
     def completion_channel(self, context: Any) -> tuple[Any, int]:
         """What tells of completions, and its descriptor, which never blocks."""
@@ -148,7 +150,9 @@ class Verbs:
                 os.set_blocking(found, False)
                 return channel, found
             channel.close()  # another library of this process made one in the same moment
-        raise Broken("the descriptor of a completion channel could not be told from others")
+        raise TransportFailed(
+            "the descriptor of a completion channel could not be told from others"
+        )
 
     def completion_queue(self, context: Any, size: int, channel: Any | None) -> Any:
         """Room for that many completions."""
@@ -249,7 +253,7 @@ class Verbs:
         try:
             return make()
         except self._error as error:
-            raise Broken(f"{what}: {error}") from error
+            raise TransportFailed(f"{what}: {error}") from error
 
 
 def _module(name: str) -> Any:

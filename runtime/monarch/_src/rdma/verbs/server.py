@@ -17,7 +17,7 @@ import msgspec
 
 from monarch._src.rdma.handle import Owner
 from monarch._src.rdma.regions import PROBE_BYTES, Regions
-from monarch._src.rdma.transports.base import Broken
+from monarch._src.rdma.transports.base import TransportFailed
 from monarch._src.rdma.verbs.card import Card, first_packet
 from monarch._src.rdma.verbs.channel import LANES, connect_all
 from monarch._src.rdma.verbs.device_choice import why_not_together
@@ -58,7 +58,7 @@ class VerbsServer:
             return Connected(None, reason=f"{len(said.ends.pairs)} queue pairs are too many")
         try:
             pairs, ends = self._connected(said.ends)
-        except Broken as error:
+        except TransportFailed as error:
             return Connected(None, reason=error.why.reason, remedy=error.why.remedy)
         with self._lock:
             if not self._closed:

@@ -75,21 +75,21 @@ class End(msgspec.Struct, frozen=True):
     why: str
 
 
-class Leave(msgspec.Struct, frozen=True):
+class ReleaseClient(msgspec.Struct, frozen=True):
     """That node is the client no more, and nobody is yet: stop what is tied to it, forget it."""
 
     node: str
     why: str
 
 
-class Oust(msgspec.Struct, frozen=True):
+class Evict(msgspec.Struct, frozen=True):
     """As Leave, and tell that client, which lives, who has taken its place."""
 
     node: str
     why: str
 
 
-class Welcome(msgspec.Struct, frozen=True):
+class Grant(msgspec.Struct, frozen=True):
     """That client owns the kept meshes from now on: give them to it, and tell their procs."""
 
     holder: Holder
@@ -106,7 +106,7 @@ class WriteRecord(msgspec.Struct, frozen=True):
     """What others can read of the session has changed."""
 
 
-Action: TypeAlias = End | Leave | Oust | Welcome | Refuse | WriteRecord
+Action: TypeAlias = End | ReleaseClient | Evict | Grant | Refuse | WriteRecord
 
 
 class Lease:
@@ -190,13 +190,13 @@ class Lease:
                 elif not self.meshes:  # as when the holder lets go: there is nothing to give
                     return [Refuse(client.node, "nothing is left of what it kept")]
                 else:
-                    leave = [Oust(self.holder.node, f"{client.words} has taken it over")]
+                    leave = [Evict(self.holder.node, f"{client.words} has taken it over")]
         self.holder = client
         self.number += 1
         self.left = ""
         self._move(LeaseState.ATTACHED, now)
         # Who looks as soon as the client has its answer finds the record of it.
-        return [*leave, WriteRecord(), Welcome(client)]
+        return [*leave, WriteRecord(), Grant(client)]
 
     def told_to_end(self, why: str, now: float) -> list[Action]:
         """By its client, or by a signal."""
@@ -232,7 +232,7 @@ class Lease:
             return self._end(why, now)
         self.left = why
         self._move(LeaseState.DETACHED, now)
-        return [Leave(self.holder.node, why), WriteRecord()]
+        return [ReleaseClient(self.holder.node, why), WriteRecord()]
 
     def _end(self, why: str, now: float) -> list[Action]:
         self._move(LeaseState.ENDING, now)

@@ -80,19 +80,19 @@ class Tenant(msgspec.Struct, frozen=True):
         return process_words(self.pid, self.program, self.host)
 
 
-class Welcome(msgspec.Struct, frozen=True):
+class Grant(msgspec.Struct, frozen=True):
     """That client has the host."""
 
     tenant: Tenant
 
 
-class TakeUp(msgspec.Struct, frozen=True):
+class Resume(msgspec.Struct, frozen=True):
     """That client has the host, and owns what is kept there: give it to it, tell the procs."""
 
     tenant: Tenant
 
 
-class Leave(msgspec.Struct, frozen=True):
+class ReleaseClient(msgspec.Struct, frozen=True):
     """That client has the host no more, and nobody has: end what is tied to it, keep the rest.
 
     It waits to be told when that has ended, with that number, unless that is 0.
@@ -103,7 +103,7 @@ class Leave(msgspec.Struct, frozen=True):
     request: int
 
 
-class Oust(msgspec.Struct, frozen=True):
+class Evict(msgspec.Struct, frozen=True):
     """As Leave; that client may live, and another one comes next: say nothing to it any more."""
 
     tenant: Tenant
@@ -124,14 +124,14 @@ class Clear(msgspec.Struct, frozen=True):
     why: str
 
 
-class Part(msgspec.Struct, frozen=True):
+class Drop(msgspec.Struct, frozen=True):
     """Nothing of that tenant is left. It waits to be told, with that number, unless that is 0."""
 
     tenant: Tenant
     request: int
 
 
-Action: TypeAlias = Welcome | TakeUp | Leave | Oust | Refuse | Clear | Part | End
+Action: TypeAlias = Grant | Resume | ReleaseClient | Evict | Refuse | Clear | Drop | End
 
 
 class Tenancy:
@@ -225,7 +225,7 @@ class Tenancy:
         if self.state is not _S.CLEARING:
             return []
         assert self.tenant is not None
-        actions: list[Action] = [Part(self.tenant, self._leaving)]
+        actions: list[Action] = [Drop(self.tenant, self._leaving)]
         self._move(_S.FREE)
         self._leaving = 0
         if self._waiting:
@@ -282,17 +282,17 @@ class Tenancy:
             return [Refuse(client, f"{self.tenant.words} has taken that session up since")]
         actions: list[Action] = []
         if self.state is _S.HELD:
-            actions.append(Oust(self.tenant, f"{client.words} has taken its session over"))
+            actions.append(Evict(self.tenant, f"{client.words} has taken its session over"))
         waiting, self._waiting = self._waiting, []
         self.tenant, self._reachable = client, True
         self._move(_S.HELD)
-        return [*actions, TakeUp(client), *(self._refused(other) for other in waiting)]
+        return [*actions, Resume(client), *(self._refused(other) for other in waiting)]
 
     def _detach(self, why: str, request: int) -> list[Action]:
         assert self.tenant is not None
         self._move(_S.DETACHED)
         waiting, self._waiting = self._waiting, []
-        leave = Leave(self.tenant, why, request)
+        leave = ReleaseClient(self.tenant, why, request)
         return [leave, *(self._refused(client) for client in waiting)]
 
     def _refused(self, client: Tenant) -> Action:
@@ -309,7 +309,7 @@ class Tenancy:
     def _welcome(self, client: Tenant) -> list[Action]:
         self.tenant, self._reachable = client, True
         self._move(_S.HELD)
-        return [Welcome(client)]
+        return [Grant(client)]
 
     def _clear(self, why: str) -> list[Action]:
         assert self.tenant is not None

@@ -7,7 +7,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._src.actor.deadlock.state.waits import FIRST_S, Wait, Waiting
+from monarch._src.actor.deadlock.state.waits import FIRST_S, ActorWaits, Wait
 
 # One wait: for these actors, whether it ends by itself, and whether it keeps its actor from
 # answering (a task that nobody awaits does not).
@@ -26,7 +26,7 @@ class Model:
     """Actors whose waits last, and the probes on their way."""
 
     def __init__(self, drawn: dict[int, list[Drawn]], unowed: set[tuple[int, int]]) -> None:
-        self.actors = {name: Waiting("node", name) for name in drawn}
+        self.actors = {name: ActorWaits("node", name) for name in drawn}
         self.drawn = drawn
         self.unowed = unowed  # (who asked, who was asked): it owes that one no answer any more
         self.on_the_way: deque[tuple[int, int, int, tuple[str, int, int, int]]] = deque()
@@ -113,7 +113,7 @@ def test_who_waits_in_a_cycle_is_told_and_nobody_else(
 
 
 def test_a_probe_of_a_wait_that_is_over_finds_nothing() -> None:
-    actor = Waiting("node", 1)
+    actor = ActorWaits("node", 1)
     wait = Wait(5, None)
     actor.begin(wait)
     old = actor.probe(wait)
@@ -125,7 +125,7 @@ def test_a_probe_of_a_wait_that_is_over_finds_nothing() -> None:
 
 
 def test_a_probe_is_passed_on_once_a_round() -> None:
-    actor = Waiting("node", 1)
+    actor = ActorWaits("node", 1)
     wait = Wait(5, None)
     actor.begin(wait)
     assert actor.probed(("other", 2, 9, 1), always)[1] == [wait]
@@ -139,7 +139,7 @@ def test_a_probe_is_passed_on_once_a_round() -> None:
 
 def test_what_one_round_could_not_pass_on_the_next_one_does() -> None:
     """A task began to matter, or the call arrived, after the probe came."""
-    actor = Waiting("node", 1)
+    actor = ActorWaits("node", 1)
     wait = Wait(5, None)
     actor.begin(wait)
     assert actor.probed(("other", 2, 9, 1), never) == (None, [])
@@ -148,7 +148,7 @@ def test_what_one_round_could_not_pass_on_the_next_one_does() -> None:
 
 def test_who_has_answered_meanwhile_is_in_no_cycle() -> None:
     """A asks B, whose answer crosses A's probe; by then B waits for what A is to do next."""
-    asking, asked = Waiting("node", 1), Waiting("node", 2)
+    asking, asked = ActorWaits("node", 1), ActorWaits("node", 2)
     first = Wait(5, None)
     asking.begin(first)
     probe = asking.probe(first)
@@ -157,7 +157,7 @@ def test_who_has_answered_meanwhile_is_in_no_cycle() -> None:
 
 
 def test_a_wait_that_ends_by_itself_is_told_of_its_cycle_and_stands_in_no_other() -> None:
-    actor = Waiting("node", 1)
+    actor = ActorWaits("node", 1)
     timed = Wait(5, None, timed=True)
     actor.begin(timed)
     assert actor.probed(("other", 2, 9, 1), always) == (None, [])
@@ -165,7 +165,7 @@ def test_a_wait_that_ends_by_itself_is_told_of_its_cycle_and_stands_in_no_other(
 
 
 def test_the_end_of_one_of_two_waits_for_a_call_leaves_the_other() -> None:
-    actor = Waiting("node", 1)
+    actor = ActorWaits("node", 1)
     first, second = Wait(5, None), Wait(5, None)
     actor.begin(first)
     actor.begin(second)
@@ -176,7 +176,7 @@ def test_the_end_of_one_of_two_waits_for_a_call_leaves_the_other() -> None:
 
 
 def test_each_round_comes_after_twice_the_time_of_the_last() -> None:
-    actor, wait = Waiting("node", 1), Wait(5, None)
+    actor, wait = ActorWaits("node", 1), Wait(5, None)
     times: list[float] = []
     for _ in range(4):
         times.append(wait.next_round_s())

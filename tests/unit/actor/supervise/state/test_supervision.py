@@ -15,13 +15,13 @@ import pytest
 
 from monarch._src.actor.supervise.state.supervision import (
     TRANSITIONS,
-    Ask,
-    Bury,
-    CleanUp,
-    Life,
+    AskSupervisor,
+    Finalize,
+    OwnerLifecycle,
+    ReportFailure,
+    RunCleanup,
     Stage,
     StopMesh,
-    Tell,
 )
 
 DEEP = int(os.environ.get("MONARCH_MISCHIEF", "1"))
@@ -35,7 +35,7 @@ EVENTS = {
 }  # fmt: skip
 
 
-class Checked(Life[str]):
+class Checked(OwnerLifecycle[str]):
     """A life that is validated after every event."""
 
     def __getattribute__(self, name: str) -> Any:
@@ -60,8 +60,8 @@ def owner_of(*uids: int) -> Checked:
 
 def test_without_meshes_it_cleans_up_as_soon_as_it_is_to_end() -> None:
     life = Checked()
-    assert life.told_to_stop() == [CleanUp()]
-    assert life.cleaned_up() == [Bury()]
+    assert life.told_to_stop() == [RunCleanup()]
+    assert life.cleaned_up() == [Finalize()]
     assert [stage for _, stage in life.story] == [Stage.ENDING, Stage.CLEANING, Stage.GONE]
 
 
@@ -69,7 +69,7 @@ def test_it_cleans_up_when_nothing_is_left_of_what_it_owns() -> None:
     life = owner_of(1, 2)
     assert life.told_to_stop() == [StopMesh(1), StopMesh(2)]
     assert life.mesh_gone(2) == []
-    assert life.mesh_gone(1) == [CleanUp()]
+    assert life.mesh_gone(1) == [RunCleanup()]
 
 
 def test_what_stands_on_a_mesh_of_its_own_goes_with_that() -> None:
@@ -78,7 +78,7 @@ def test_what_stands_on_a_mesh_of_its_own_goes_with_that() -> None:
     life.own(3, 77)  # on procs of somebody else
     assert life.told_to_stop() == [StopMesh(1), StopMesh(3)]
     assert life.mesh_gone(1) == []
-    assert life.mesh_gone(3) == [CleanUp()]
+    assert life.mesh_gone(3) == [RunCleanup()]
 
 
 def test_it_waits_for_a_mesh_that_was_stopped_before_and_does_not_stop_it_again() -> None:
@@ -86,25 +86,25 @@ def test_it_waits_for_a_mesh_that_was_stopped_before_and_does_not_stop_it_again(
     assert life.released(1) == []
     assert life.failed("ill") == [StopMesh(2)]
     assert life.mesh_gone(2) == []
-    assert life.mesh_gone(1) == [CleanUp()]
-    assert life.cleaned_up() == [Tell("ill"), Bury()]
+    assert life.mesh_gone(1) == [RunCleanup()]
+    assert life.cleaned_up() == [ReportFailure("ill"), Finalize()]
 
 
 def test_it_waits_no_longer_than_it_may() -> None:
     life = owner_of(1)
     life.failed("ill")
-    assert life.had_its_time() == [CleanUp()]
+    assert life.had_its_time() == [RunCleanup()]
     assert life.had_its_time() == []
     assert life.mesh_gone(1) == []
-    assert life.cleaned_up() == [Tell("ill"), Bury()]
+    assert life.cleaned_up() == [ReportFailure("ill"), Finalize()]
 
 
 def test_its_owner_is_told_once_though_clean_up_takes_long() -> None:
     life = Checked()
     life.failed("ill")
-    assert life.tell_now() == [Tell("ill")]
+    assert life.tell_now() == [ReportFailure("ill")]
     assert life.tell_now() == []
-    assert life.cleaned_up() == [Bury()]
+    assert life.cleaned_up() == [Finalize()]
 
 
 def test_an_owner_that_ends_makes_nothing_new() -> None:
@@ -119,13 +119,13 @@ def test_an_owner_that_ends_makes_nothing_new() -> None:
 
 def test_failures_are_judged_one_mesh_at_a_time_and_those_of_a_mesh_together() -> None:
     life = owner_of(1, 2)
-    assert life.mesh_failed(1, ["a"]) == [Ask()]
+    assert life.mesh_failed(1, ["a"]) == [AskSupervisor()]
     assert life.mesh_failed(2, ["b"]) == []
     assert life.mesh_failed(1, ["c"]) == []
     assert life.judge() == (1, ["a", "c"])
     assert life.judge() is None, "never inside itself"
     assert life.mesh_failed(2, ["d"]) == []
-    assert life.judged(None) == [Ask()]
+    assert life.judged(None) == [AskSupervisor()]
     assert life.judge() == (2, ["b", "d"])
     assert life.judged(None) == []
     assert life.judge() is None
@@ -192,7 +192,7 @@ def test_a_failure_while_it_stops_makes_that_a_failure() -> None:
     assert life.failed("gave up") == []
     assert life.failed("again") == []
     life.mesh_gone(1)
-    assert life.cleaned_up("in clean-up") == [Tell("gave up"), Bury()]
+    assert life.cleaned_up("in clean-up") == [ReportFailure("gave up"), Finalize()]
 
 
 def test_every_stage_is_reached_and_left_as_the_table_says() -> None:
@@ -210,7 +210,7 @@ Fault: TypeAlias = "tuple[int, str, tuple[Any, ...]]"
 class Node:
     """An actor: its life, the messages to it and from it, and what its process still is."""
 
-    life: Life[Fault]
+    life: OwnerLifecycle[Fault]
     down: list[str] = field(default_factory=list[str])
     up: list[Any] = field(default_factory=list[Any])
     wanted: bool = False  # somebody waits for its end
@@ -245,7 +245,7 @@ class Tree:
 
     def __init__(self, owners: tuple[int, ...], mischief: int) -> None:
         self.owners = owners  # of actor n + 1; actor 0 belongs to the client
-        self.nodes = [Node(Life()) for _ in range(len(owners) + 1)]
+        self.nodes = [Node(OwnerLifecycle()) for _ in range(len(owners) + 1)]
         self.left = mischief  # how much may still go wrong
         self.stop_left = True
         self.top: list[Fault] = []  # what the client was told
@@ -374,19 +374,19 @@ class Tree:
             match action:
                 case StopMesh(uid):
                     self.nodes[uid].down.append("stop")
-                case CleanUp():
+                case RunCleanup():
                     if not node.life.overdue:
                         assert all(self.nodes[child].over for child in self.children(actor)), (
                             "it cleans up before what it owns is gone"
                         )
                     node.cleans = True
-                case Tell(failure):
+                case ReportFailure(failure):
                     node.up.append(failure)
-                case Bury():
+                case Finalize():
                     if node.wanted:
                         node.up.append("gone")
                 case _:
-                    assert action == Ask()
+                    assert action == AskSupervisor()
                     assert node.life.asked
 
     def goes_up(self, actor: int, message: Any) -> None:

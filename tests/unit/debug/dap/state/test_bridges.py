@@ -13,8 +13,8 @@ from monarch._src.debug.dap.state.bridges import (
     ENDED,
     Action,
     BridgeTable,
-    Order,
-    Tell,
+    Command,
+    Notify,
 )
 from monarch._src.wire.messages import (
     AskBridge,
@@ -43,11 +43,11 @@ def ask(table: BridgeTable, opens: bool, who: str = "me", number: int = 1) -> li
 def opened(table: BridgeTable, who: str = "me") -> int:
     """A bridge that is open, and its number."""
     (order,) = ask(table, True, who)
-    assert isinstance(order, Order)
+    assert isinstance(order, Command)
     assert isinstance(order.message, SetBridge)
     number = order.message.bridge
     assert table.told(PLACE, BridgeSet(number, True, "")) == [
-        Tell(who, BridgeAnswered(1, *PLACE, number, ""))
+        Notify(who, BridgeAnswered(1, *PLACE, number, ""))
     ]
     return number
 
@@ -55,11 +55,11 @@ def opened(table: BridgeTable, who: str = "me") -> int:
 def test_bytes_pass_between_the_two_and_nobody_else(table: BridgeTable) -> None:
     number = opened(table)
     said = BridgeBytes(*PLACE, number, b"x")
-    assert table.said("me", said) == [Order(PLACE, said)]
+    assert table.said("me", said) == [Command(PLACE, said)]
     assert table.said("other", said) == []
     assert table.said("me", BridgeBytes(*PLACE, number + 1, b"x")) == []
     assert table.answered(PLACE, BridgeBytes(0, 0, number, b"y")) == [
-        Tell("me", BridgeBytes(*PLACE, number, b"y"))
+        Notify("me", BridgeBytes(*PLACE, number, b"y"))
     ]
     assert table.answered((7, 4), BridgeBytes(0, 0, number, b"y")) == []
 
@@ -67,7 +67,7 @@ def test_bytes_pass_between_the_two_and_nobody_else(table: BridgeTable) -> None:
 def test_a_rank_has_one_bridge_at_a_time(table: BridgeTable) -> None:
     opened(table)
     (refused,) = ask(table, True, "other", 5)
-    assert isinstance(refused, Tell)
+    assert isinstance(refused, Notify)
     assert isinstance(refused.message, BridgeAnswered)
     assert refused.message.problem == "me debugs it already; close that first"
     assert table.console_of(PLACE) == "me"
@@ -75,50 +75,50 @@ def test_a_rank_has_one_bridge_at_a_time(table: BridgeTable) -> None:
 
 def test_who_asks_while_one_closes_gets_the_next(table: BridgeTable) -> None:
     number = opened(table)
-    assert ask(table, False, number=2) == [Order(PLACE, SetBridge(number, False))]
+    assert ask(table, False, number=2) == [Command(PLACE, SetBridge(number, False))]
     assert ask(table, True, "other", 3) == []
     told = table.told(PLACE, BridgeSet(number, False, ""))
     assert told == [
-        Tell("me", BridgeAnswered(2, *PLACE, 0, "")),
-        Order(PLACE, SetBridge(number + 1, True)),
+        Notify("me", BridgeAnswered(2, *PLACE, 0, "")),
+        Command(PLACE, SetBridge(number + 1, True)),
     ]
 
 
 def test_one_that_cannot_be_opened_says_why(table: BridgeTable) -> None:
     ask(table, True)
     (said,) = table.told(PLACE, BridgeSet(1, False, "no debugpy"))
-    assert said == Tell("me", BridgeAnswered(1, *PLACE, 0, "no debugpy"))
+    assert said == Notify("me", BridgeAnswered(1, *PLACE, 0, "no debugpy"))
     assert not table.bridges
 
 
 def test_one_that_is_closed_before_it_is_open_answers_both(table: BridgeTable) -> None:
     ask(table, True)
     first, order = ask(table, False, number=2)
-    assert first == Tell("me", BridgeAnswered(1, *PLACE, 0, CLOSED_MEANWHILE))
-    assert order == Order(PLACE, SetBridge(1, False))
+    assert first == Notify("me", BridgeAnswered(1, *PLACE, 0, CLOSED_MEANWHILE))
+    assert order == Command(PLACE, SetBridge(1, False))
     assert table.told(PLACE, BridgeSet(1, True, "")) == []
     assert len(table.told(PLACE, BridgeSet(1, False, ""))) == 1
 
 
 def test_the_end_of_a_process_is_told_and_answered(table: BridgeTable) -> None:
     number = opened(table)
-    assert table.proc_ended(PLACE) == [Tell("me", BridgeClosed(*PLACE, number, ENDED))]
+    assert table.proc_ended(PLACE) == [Notify("me", BridgeClosed(*PLACE, number, ENDED))]
     ask(table, True, number=4)
-    assert table.proc_ended(PLACE) == [Tell("me", BridgeAnswered(4, *PLACE, 0, ENDED))]
+    assert table.proc_ended(PLACE) == [Notify("me", BridgeAnswered(4, *PLACE, 0, ENDED))]
     assert table.proc_ended(PLACE) == []
 
 
 def test_a_console_that_is_gone_leaves_no_debugger_behind(table: BridgeTable) -> None:
     number = opened(table)
     assert table.console_gone("other") == []
-    assert table.console_gone("me") == [Order(PLACE, SetBridge(number, False))]
+    assert table.console_gone("me") == [Command(PLACE, SetBridge(number, False))]
     assert table.told(PLACE, BridgeSet(number, False, "")) == []
     assert not table.bridges
 
 
 def test_a_process_that_begins_later_is_told_then(table: BridgeTable) -> None:
     ask(table, True)
-    assert table.begun(PLACE) == [Order(PLACE, SetBridge(1, True))]
+    assert table.begun(PLACE) == [Command(PLACE, SetBridge(1, True))]
     table.told(PLACE, BridgeSet(1, True, ""))
     assert table.begun(PLACE) == []
 
@@ -151,11 +151,11 @@ def test_every_question_is_answered_once_in_any_order_of_events(
             actions = table.console_gone(who)
             owed = {one: console for one, console in owed.items() if console != who}
         for action in actions:
-            if isinstance(action, Tell) and isinstance(action.message, BridgeAnswered):
+            if isinstance(action, Notify) and isinstance(action.message, BridgeAnswered):
                 assert owed.pop(action.message.request, action.console) == action.console
         table.validate()
     for action in table.proc_ended(PLACE):
-        if isinstance(action, Tell) and isinstance(action.message, BridgeAnswered):
+        if isinstance(action, Notify) and isinstance(action.message, BridgeAnswered):
             owed.pop(action.message.request, None)
     assert not table.bridges
     assert not owed

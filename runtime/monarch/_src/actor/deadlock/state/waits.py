@@ -48,7 +48,7 @@ class Wait(msgspec.Struct, eq=False):
         return FIRST_S * (1 << self.rounds)
 
 
-class Waiting:
+class ActorWaits:
     """What one actor waits for now. It begins and ends waits; any thread may probe."""
 
     __slots__ = ("_seen", "actor", "node", "on_begin", "waits")

@@ -43,7 +43,7 @@ TRANSITIONS: dict[Stage, frozenset[Stage]] = {
 }
 
 
-class Ask(msgspec.Struct, frozen=True):
+class AskSupervisor(msgspec.Struct, frozen=True):
     """Something is to be judged: call `judge` at the next safe point."""
 
 
@@ -53,21 +53,21 @@ class StopMesh(msgspec.Struct, frozen=True):
     uid: int
 
 
-class CleanUp(msgspec.Struct, frozen=True):
+class RunCleanup(msgspec.Struct, frozen=True):
     """Run its clean-up now; report `cleaned_up`."""
 
 
-class Tell(msgspec.Struct, Generic[F], frozen=True):
+class ReportFailure(msgspec.Struct, Generic[F], frozen=True):
     """Tell its own owner that it has failed."""
 
     failure: F
 
 
-class Bury(msgspec.Struct, frozen=True):
+class Finalize(msgspec.Struct, frozen=True):
     """Nothing of it runs any more: answer whoever waits for its end."""
 
 
-Action: TypeAlias = "Ask | StopMesh | CleanUp | Tell[F] | Bury"
+Action: TypeAlias = "AskSupervisor | StopMesh | RunCleanup | ReportFailure[F] | Finalize"
 
 
 class _Mesh(msgspec.Struct):
@@ -77,7 +77,7 @@ class _Mesh(msgspec.Struct):
     stopping: bool = False
 
 
-class Life(msgspec.Struct, Generic[F]):
+class OwnerLifecycle(msgspec.Struct, Generic[F]):
     """One owner. F is what a failure is told as; nothing here looks into it."""
 
     stage: Stage = Stage.LIVING
@@ -169,7 +169,7 @@ class Life(msgspec.Struct, Generic[F]):
             return []
         self.overdue = True
         self._move("overdue", Stage.CLEANING)
-        return [CleanUp()]
+        return [RunCleanup()]
 
     def cleaned_up(self, failure: F | None = None) -> list[Action[F]]:
         """Its clean-up has ended; `failure`: in that it raised, and nothing had failed before."""
@@ -177,14 +177,14 @@ class Life(msgspec.Struct, Generic[F]):
             return []
         self.failure = failure if self.failure is None else self.failure
         self._move("cleaned up", Stage.GONE)
-        return [*self.tell_now(), Bury()]
+        return [*self.tell_now(), Finalize()]
 
     def tell_now(self) -> list[Action[F]]:
         """Its owner is to know by now, whether it has cleaned up or not."""
         if self.failure is None or self.told:
             return []
         self.told = True
-        return [Tell(self.failure)]
+        return [ReportFailure(self.failure)]
 
     # --- questions ----------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class Life(msgspec.Struct, Generic[F]):
             return []
         if self.faults:
             self.asked = True
-            return [Ask()]
+            return [AskSupervisor()]
         return self._end("told to stop") if self.to_stop else []
 
     def _end(self, event: str) -> list[Action[F]]:
@@ -243,7 +243,7 @@ class Life(msgspec.Struct, Generic[F]):
         if self.stage is not Stage.ENDING or self.meshes:
             return []
         self._move(event, Stage.CLEANING)
-        return [CleanUp()]
+        return [RunCleanup()]
 
     def _move(self, event: str, stage: Stage) -> None:
         assert stage in TRANSITIONS[self.stage], f"{event}: {self.stage} -> {stage}"

@@ -44,21 +44,21 @@ class Phase(enum.Enum):
     CLOSING = 2
 
 
-class Tell(msgspec.Struct, frozen=True):
+class Notify(msgspec.Struct, frozen=True):
     """Say that to a console."""
 
     console: str
     message: BridgeAnswered | BridgeBytes | BridgeClosed
 
 
-class Order(msgspec.Struct, frozen=True):
+class Command(msgspec.Struct, frozen=True):
     """Say that to the rank of that place."""
 
     place: Place
     message: SetBridge | BridgeBytes
 
 
-Action: TypeAlias = Tell | Order
+Action: TypeAlias = Notify | Command
 Asked: TypeAlias = "tuple[str, int]"  # a console, and the number of its question
 
 
@@ -111,7 +111,7 @@ class BridgeTable:
     def _begin(self, place: Place, asked: Asked) -> list[Action]:
         number = next(self._numbers)
         self.bridges[place] = Bridge(place, number, asked[0], asked)
-        return [Order(place, SetBridge(number, True))]
+        return [Command(place, SetBridge(number, True))]
 
     def _close(self, place: Place, asked: Asked) -> list[Action]:
         bridge = self.bridges.get(place)
@@ -128,14 +128,14 @@ class BridgeTable:
             actions.append(_answer(bridge.place, bridge.opener, 0, CLOSED_MEANWHILE))
             bridge.opener = None
         bridge.phase = Phase.CLOSING
-        return [*actions, Order(bridge.place, SetBridge(bridge.number, False))]
+        return [*actions, Command(bridge.place, SetBridge(bridge.number, False))]
 
     def said(self, console: str, message: BridgeBytes) -> list[Action]:
         """A console says something to its debugger."""
         bridge = self._of(message.mesh, message.rank, message.bridge)
         if bridge is None or bridge.console != console or bridge.phase is not Phase.OPEN:
             return []
-        return [Order(bridge.place, message)]
+        return [Command(bridge.place, message)]
 
     def console_gone(self, console: str) -> list[Action]:
         """Nobody is there any more: what it debugs runs on."""
@@ -145,7 +145,7 @@ class BridgeTable:
                 bridge.next_one = None
             if bridge.console == console:
                 actions += self._end(bridge)
-        return [one for one in actions if isinstance(one, Order)]  # it hears nothing any more
+        return [one for one in actions if isinstance(one, Command)]  # it hears nothing any more
 
     # --- from procs -------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class BridgeTable:
         bridge = self.bridges.get(place)
         if bridge is None or bridge.phase is Phase.OPEN:
             return []
-        return [Order(place, SetBridge(bridge.number, bridge.phase is Phase.OPENING))]
+        return [Command(place, SetBridge(bridge.number, bridge.phase is Phase.OPENING))]
 
     def told(self, place: Place, message: BridgeSet) -> list[Action]:
         """The debugger of a rank is there, or gone."""
@@ -174,7 +174,7 @@ class BridgeTable:
         bridge = self._of(*place, message.bridge)
         if bridge is None or bridge.phase is Phase.CLOSING:
             return []
-        return [Tell(bridge.console, BridgeBytes(*place, bridge.number, message.data))]
+        return [Notify(bridge.console, BridgeBytes(*place, bridge.number, message.data))]
 
     def proc_ended(self, place: Place) -> list[Action]:
         """That process is gone, and its debugger with it."""
@@ -195,7 +195,7 @@ class BridgeTable:
             actions.append(_answer(place, bridge.opener, 0, why or ENDED))
         elif bridge.phase is Phase.OPEN:
             closed = BridgeClosed(*place, bridge.number, why or "its debugger has ended")
-            actions.append(Tell(bridge.console, closed))
+            actions.append(Notify(bridge.console, closed))
         actions += [_answer(place, closer, 0, "") for closer in bridge.closers]
         if bridge.next_one is not None:
             if again:
@@ -211,6 +211,6 @@ class BridgeTable:
             assert bridge.phase is Phase.CLOSING or not (bridge.closers or bridge.next_one)
 
 
-def _answer(place: Place, asked: Asked, number: int, problem: str) -> Tell:
+def _answer(place: Place, asked: Asked, number: int, problem: str) -> Notify:
     console, request = asked
-    return Tell(console, BridgeAnswered(request, *place, number, problem))
+    return Notify(console, BridgeAnswered(request, *place, number, problem))
