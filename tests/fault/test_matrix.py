@@ -299,7 +299,7 @@ CLIENT = """
     import sys
     from functools import partial
     import psutil
-    from monarch._src.actor import routes
+    from monarch._src.actor.deliver import routes
     from monarch.actor import this_host
     from monarch.config import configure
     from monarch.observe import snapshot

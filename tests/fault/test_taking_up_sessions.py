@@ -63,7 +63,7 @@ def test_the_next_client_calls_slices_spawns_and_stops_as_the_first_could(
 def test_a_mesh_large_enough_to_be_cast_to_is_taken_up_twice(
     name: str, tmp_path: Path, few_are_many: None
 ) -> None:
-    few = "    from monarch._src.actor import routes\n    routes.CAST_FROM = 8"
+    few = "    from monarch._src.actor.deliver import routes\n    routes.CAST_FROM = 8"
     setup = few + KEEPS.replace('{"gpus": 2}', '{"gpus": 8}')
     with keeper(tmp_path, name, setup) as first:
         first.do("print(mine.add.call(1).get().values() == [2] * 8)")

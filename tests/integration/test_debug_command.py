@@ -215,7 +215,7 @@ ENDS = """
 import sys
 from pathlib import Path
 from monarch.debug import DebugError
-from monarch._src.cli.agent_connection import TerminalLine
+from monarch._src.cli.agent_connection import TerminalConnection
 from monarch._src.net.node import Node
 from monarch._src.session.directories import Session
 from monarch._src.wire.messages import ListPaused
@@ -231,10 +231,10 @@ def told(work):
     except DebugError as error:
         print("DebugError", error)
 
-told(lambda: TerminalLine(Named))
+told(lambda: TerminalConnection(Named))
 agent = Node("agent", "agent", f"ipc://{folder}/agent", lambda *_: agent.router.close())
 agent.start()
-line = TerminalLine(Named)
+line = TerminalConnection(Named)
 told(lambda: line.ask(lambda number: ListPaused(number, []), 1).wait(None))
 line.close()
 agent.close()

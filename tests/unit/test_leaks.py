@@ -282,7 +282,7 @@ def test_each_leak_fails_the_run_and_is_blamed_on_its_module(tmp_path: Path) -> 
     imports = (
         "import logging, os, subprocess, sys, threading\n"
         "import monarch.actor\n"
-        "from monarch._src.net import directory as sessions\n"
+        "from monarch._src.net import session_directory as sessions\n"
     )
     for number, leak in enumerate(LEAKY_MODULES.values()):
         test = f"{imports}\ndef test_it():\n    {leak}\n"

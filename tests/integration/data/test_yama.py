@@ -17,22 +17,22 @@ from monarch._src.system import shared_memory
 
 OWNER = """
 import sys
-from monarch._src.rdma import kernel
+from monarch._src.system import shared_memory
 from monarch._src.rdma.memory import memory_of
 data = bytearray(b"registered")
 if sys.argv[1] == "lets":
-    kernel.let_others_trace()
+    shared_memory.let_others_trace()
 print(memory_of(data).address, flush=True)
 sys.stdin.read()
 """
 READER = """
 import sys
-from monarch._src.rdma import kernel
+from monarch._src.system import shared_memory
 from monarch._src.rdma.memory import memory_of
 room = bytearray(10)
 pid, address = map(int, sys.argv[1:])
 try:
-    kernel.copy_from(pid, [(address, memory_of(room).address, 10)])
+    shared_memory.copy_from(pid, [(address, memory_of(room).address, 10)])
 except OSError as error:
     print(error.strerror)
 else:

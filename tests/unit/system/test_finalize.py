@@ -60,7 +60,7 @@ def test_in_a_cycle_it_comes_after_every_finalizer() -> None:
 
 PROGRAM = """
 import gc
-from monarch._src.rdma import kernel
+from monarch._src.system import shared_memory
 from monarch._src.payload.sender import Mapped
 
 class Looker:
@@ -70,8 +70,8 @@ class Looker:
     def __del__(self):
         assert bytes(self.view[:8]) == bytes(8)
 
-fd = kernel.sealed_file("test", 1 << 20)
-Looker(Mapped(kernel.map_shared(fd, 1 << 20, writable=True), 1 << 20))
+fd = shared_memory.sealed_file("test", 1 << 20)
+Looker(Mapped(shared_memory.map_shared(fd, 1 << 20, writable=True), 1 << 20))
 gc.collect()
 print("seen")
 """

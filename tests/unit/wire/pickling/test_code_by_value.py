@@ -31,7 +31,7 @@ def send(*values, defines=False):
 FUTURE = "from __future__ import annotations\n"
 RECEIVE = """
 import pickle, sys
-from monarch._src.wire import main_names
+from monarch._src.wire.pickling import main_names
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.pickling.pickler import loads
 main_names.begin()
