@@ -10,6 +10,7 @@ Python that constraints.txt is for; elsewhere the tests that need it are skipped
 """
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -133,7 +134,9 @@ def main() -> int:
             shutil.copy(source, place)
     pytest = [inside, "-m", "pytest", "-p", "no:nbmake", "-q", "--timeout=900"]
     tests = options.arguments or TESTS
-    return subprocess.run([*pytest, *tests], cwd=place, check=False).returncode
+    # Ranks and kernels that the tests start import `tests` as well.
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    return subprocess.run([*pytest, *tests], cwd=place, env=environment, check=False).returncode
 
 
 if __name__ == "__main__":

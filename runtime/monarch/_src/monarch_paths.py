@@ -72,7 +72,6 @@ _TABLE = {
         job_load=monarch.job:job_load
     """,
     f"{_JOB}.process": "ProcessJob=monarch.job:ProcessJob",
-    "monarch.config": "ChannelTransport",
 }
 
 # What to use in place of names that are absent: objects of Monarch's Rust, or of its own inside.
