@@ -40,8 +40,8 @@ TESTS = (
     "tests/contract",
     "tests/notebook",
     "tests/unit/test_errors.py",
-    "tests/unit/failures/test_report.py",
-    "tests/unit/wire/pickling/test_pickler.py",
+    "tests/unit/failures",
+    "tests/unit/wire/pickling",
     "tests/integration/test_debugging.py",
     "tests/integration/test_errors.py",
 )
