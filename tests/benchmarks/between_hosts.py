@@ -1,11 +1,13 @@
 """What a call and a large argument cost between two hosts, against bare sockets there.
 
-    python -m tests.benchmarks.between_hosts [--rounds 5] [--profile]
+    [MIB=64] python -m tests.benchmarks.between_hosts [--rounds 5] [--profile]
 
 As root: the hosts are network namespaces. A call to one rank of a worker is compared with a round
-trip of bare ZeroMQ over TCP with CURVE, and an argument of 256 MiB, as `bytes` and as an array,
-with one TCP stream; all in one run, in turn, the best and the median of all rounds. `--profile`
-says where the client's time goes.
+trip of bare ZeroMQ over TCP with CURVE, also while arguments of MIB mebibytes are on their way to
+another rank, or an RDMABuffer is read. Such an argument, as `bytes` and as an array, and such an
+answer are compared with an RDMABuffer of that size that is read, and with one TCP stream. All in
+one run, in turn, a few of each in a row, the best and the median of all rounds. `--profile` says
+where the client's time goes.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +33,14 @@ import zmq
 from monarch._src.net.hosts import keys
 from monarch._src.net.state.access import Role
 from monarch.actor import Actor, attach_to_workers, endpoint
+from monarch.rdma import RDMABuffer
+from tests.fault.test_rdma_of_hosts import alone
 from tests.netns import hosts_up, v4
 from tests.workers import worker
 
-CALLS, SIZE = 500, 256 << 20
+CALLS = 500
+SIZE = int(os.environ.get("MIB", "64")) << 20
+IN_A_ROW = 4  # messages: memory of the first is there for the next
 PORT, BARE, STREAM = 26600, 26601, 26602
 
 
@@ -47,6 +54,19 @@ class Rank(Actor):
     @endpoint
     def weigh(self, data: Any) -> int:
         return len(data)
+
+    @endpoint
+    def answer(self) -> Any:
+        return self.memory()
+
+    @endpoint
+    def register(self) -> RDMABuffer:
+        return RDMABuffer(self.memory())
+
+    def memory(self) -> Any:
+        if not hasattr(self, "_memory"):
+            self._memory = numpy.ones(SIZE, numpy.uint8)
+        return self._memory
 
 
 # --- the other side of bare sockets ---------------------------------------------------------------
@@ -113,8 +133,11 @@ def client(directory: str, host: str, rounds: int, profile: bool) -> None:
     bare.setsockopt(zmq.CURVE_SECRETKEY, own.secret.reveal())
     bare.connect(f"tcp://{host}:{BARE}")
     hosts = attach_to_workers(ca=directory, workers=[f"tcp://{host}:{PORT}"])
-    rank = hosts.spawn_procs().spawn("rank", Rank)
-    rank.add.call_one(1).get()
+    ranks = hosts.spawn_procs({"gpus": 2}).spawn("rank", Rank)
+    rank, other = ranks.slice(gpus=0), ranks.slice(gpus=1)
+    ranks.add.call(1).get()
+    buffer = rank.register.call_one().get()
+    room, data, array = numpy.ones(SIZE, numpy.uint8), b"x" * SIZE, numpy.ones(SIZE, numpy.uint8)
 
     def bare_trip() -> None:
         bare.send(b"x" * 64)
@@ -125,17 +148,46 @@ def client(directory: str, host: str, rounds: int, profile: bool) -> None:
         assert rank.weigh.call_one(data).get() == SIZE
         return SIZE / (time.perf_counter() - began) / (1 << 20)
 
+    def rate(move: Any) -> float:
+        began = time.perf_counter()
+        move()
+        return SIZE / (time.perf_counter() - began) / (1 << 20)
+
+    def beside(move: Any) -> float:
+        """Microseconds of a call while that is done a few times, the median."""
+
+        def again() -> None:
+            for _ in range(IN_A_ROW):
+                move()
+
+        times: list[float] = []
+        moving = threading.Thread(target=again)
+        moving.start()
+        while moving.is_alive():
+            began = time.perf_counter()
+            rank.add.call_one(1).get()
+            times.append(time.perf_counter() - began)
+        return 1e6 * statistics.median(times)
+
     profiler = cProfile.Profile()
-    found: dict[str, list[float]] = {"bare": [], "call": [], "tcp": [], "bytes": [], "array": []}
+    found: dict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
         found["bare"].append(trips(bare_trip))
         found["call"].append(trips(lambda: rank.add.call_one(1).get()))
         found["tcp"].append(stream(host))
         if profile:
             profiler.enable()
-        found["bytes"].append(argument(b"x" * SIZE))
+        for _ in range(IN_A_ROW):
+            found["bytes"].append(argument(data))
         profiler.disable()
-        found["array"].append(argument(numpy.ones(SIZE, numpy.uint8)))
+        for _ in range(IN_A_ROW):
+            found["array"].append(argument(array))
+        for _ in range(IN_A_ROW):
+            found["answer"].append(rate(lambda: rank.answer.call_one().get()))
+        for _ in range(IN_A_ROW):
+            found["read"].append(rate(lambda: buffer.read_into(room, timeout=60).get()))
+        found["beside"].append(beside(lambda: other.weigh.call_one(array).get()))
+        found["beside read"].append(beside(lambda: buffer.read_into(room, timeout=60).get()))
     if profile:
         pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(12)
     print(json.dumps(found), flush=True)
@@ -161,7 +213,8 @@ def main() -> None:
         address = ("--address", f"tcp://*:{PORT}", "--keys", job)
         module = ("-m", "tests.benchmarks.between_hosts")
         with (
-            worker(*address, before=hosts.command(1)),
+            # By names of their own, or they would count as one host, with memory in common.
+            worker(*address, before=hosts.command(1, *alone("host1"))),
             hosts.program(1, *module, "serve", job) as server,
         ):
             server.wait_for(lambda line: "serving" in line)
@@ -175,14 +228,22 @@ def main() -> None:
     # A bare trip is quick for as long as no processor falls asleep, which is luck: both are told.
     for what, of in (("best", (min, max)), ("median", (statistics.median, statistics.median))):
         time_of, rate_of = of
-        bare, call, tcp = time_of(found["bare"]), time_of(found["call"]), rate_of(found["tcp"])
+        bare, call = time_of(found["bare"]), time_of(found["call"])
+        tcp, read = rate_of(found["tcp"]), rate_of(found["read"])
         print(
             f"{what:7}call_one {call:7.0f} us     bare CURVE {bare:7.0f} us     {call / bare:.2f}"
         )
-        for kind in ("bytes", "array"):
+        for name, of_what in (("beside", "an array"), ("beside read", "an RDMABuffer")):
+            beside = time_of(found[name])
+            print(
+                f"{what:7}call_one {beside:7.0f} us     beside {of_what:15} "
+                f"{beside / call:.2f} times as long"
+            )
+        for kind in ("bytes", "array", "answer"):
             rate = rate_of(found[kind])
             print(
-                f"{what:7}{kind:8} {rate:7.0f} MiB/s  one TCP    {tcp:7.0f} MiB/s  {rate / tcp:.2f}"
+                f"{what:7}{kind:8} {rate:7.0f} MiB/s  RDMABuffer {read:7.0f} MiB/s  "
+                f"{rate / read:.2f}      one TCP {tcp:7.0f} MiB/s  {rate / tcp:.2f}"
             )
 
 

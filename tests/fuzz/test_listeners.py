@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -27,6 +29,7 @@ from monarch._src.mesh.client import current_session
 from monarch._src.net.hosts import keys
 from monarch._src.net.state.access import Role
 from monarch._src.net.state.addresses import parse_address
+from monarch._src.payload.pieces import Wanted
 from monarch._src.rdma.transports import tcp_protocol as tcp
 from monarch._src.rdma.transports.tcp_sockets import Place, dial
 from monarch._src.wire.frames import FrameError, Payload, encode
@@ -91,6 +94,10 @@ class Target(Actor):
     @endpoint
     def pid(self) -> int:
         return os.getpid()
+
+    @endpoint
+    def large(self) -> bytes:
+        return self.kept * 64
 
     @endpoint
     def serve(self) -> tuple[Place, bytes, int, bytes]:
@@ -207,6 +214,49 @@ def test_the_data_port_hangs_up_on_who_is_no_peer_and_serves_the_others(
     wrong = pack(tcp.MAGIC, tcp.READ, slot, incarnation, bytes(16), size, 0, 100)
     assert told(peer(place), [wrong])[4:8] == struct.pack("<I", tcp.STALE), "a key that is no key"
     assert target.pid.call_one().get() == pid
+
+
+def test_the_port_for_payloads_hangs_up_on_nonsense_and_reads_what_is_meant_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys.make(tmp_path / "job")
+    job = str(tmp_path / "job")
+    with worker("--address", "tcp://127.0.0.1:0", "--keys", job) as listening:
+        mesh = attach_to_workers(ca=job, workers=[listening.address])
+        target = mesh.spawn_procs(name="mine").spawn("target", Target)
+        asked: list[tcp.PartAsked] = []
+        ask = Wanted.asked
+
+        def noted(wanted: Wanted) -> tcp.PartAsked:
+            asked.append(ask(wanted))
+            return asked[-1]
+
+        monkeypatch.setattr(Wanted, "asked", noted)
+        kept = target.large.call_one().get(timeout=PATIENCE_S)
+        session = current_session()
+        assert session is not None
+        assert session.sites is not None
+        (site,) = session.sites.held()
+        place, incarnation = session.sites._bulk.connector(site, time.monotonic() + PATIENCE_S)
+        assert isinstance(place, Place)
+        pid, source, before = listening.process.pid, Seeded(SEED), 0
+        own = msgspec.structs.replace(asked[0], pid=pid)
+        valid = [one.packed(incarnation) for one in (asked[0], own)]
+        valid.append(tcp.REQUEST.pack(tcp.MAGIC, tcp.READ, 0, incarnation, bytes(16), 9, 0, 9))
+        for number in range(max(40, FRAMES // EACH)):
+            if number == max(20, WARM_UP // EACH):
+                before = size_of(pid)
+            said = b"".join(data(source, one_of(source, valid)) for _ in range(EACH))
+            sealed = place.connect(time.monotonic() + PATIENCE_S)
+            with contextlib.suppress(OSError):  # it hangs up while more is said
+                sealed.send(said)
+            sealed.close()
+            assert len(raw((place.hosts[0], place.port), said)) <= GREETED
+        assert size_of(pid) - before < GROWN
+        got = target.large.call_one().get(timeout=PATIENCE_S)
+        assert got == kept
+        mesh.stop().get(timeout=PATIENCE_S)
+        shutdown_context(reason="the worker is about to end")
 
 
 def peer(place: Place) -> socket.socket:

@@ -1,4 +1,7 @@
-"""Large payloads to and from other hosts: over each link once, whole, in order, and then gone."""
+"""Large payloads to and from other hosts: to each host once, whole, in order, and then gone.
+
+Both beside the links and, where that is forbidden, by them.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,11 @@ import psutil
 import pytest
 
 from monarch._src.actor.runtime import runtime
+from monarch._src.bulk import client as bulk
+from monarch._src.bulk.client import OFF
+from monarch._src.bulk.server import PartRequests
+from monarch._src.config import settings
+from monarch._src.mesh.client import current_session
 from monarch._src.net.state.flow_control import QUEUE
 from monarch.actor import (
     Actor,
@@ -31,16 +39,17 @@ from monarch.actor import (
     shutdown_context,
     this_host,
 )
+from monarch.config import configured
 from monarch.observe import payload_counts
 from tests.conftest import Faults
 from tests.integration.segments import until
-from tests.workers import PATIENCE_S, TRUST_ALL, Worker, workers
+from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="segments need memfd_create, which Linux has"
 )
 MEBI = 1 << 20
-SIZE = 24 * MEBI  # three times what a host is asked for at a time
+SIZE = 40 * MEBI  # more than a host is asked for at a time
 
 
 class Reader(Actor):
@@ -83,14 +92,25 @@ class Reader(Actor):
     @endpoint
     def spread(self, others: Reader, size: int) -> tuple[list[int], int]:
         """Send that much to others: what they say of it, and how much of it other hosts fetched."""
-        before = payload_counts().served_bytes
+        before = payload_counts()
         answers = others.total.call(numbers(size)).get(timeout=PATIENCE_S)
-        return [total for total, _, _ in answers.values()], payload_counts().served_bytes - before
+        after = payload_counts()
+        bulk, of_all = (
+            after.bulk_bytes - before.bulk_bytes,
+            after.served_bytes - before.served_bytes,
+        )
+        assert bulk == (of_all if settings().rdma_allow_tcp_fallback else 0)
+        return [total for total, _, _ in answers.values()], of_all
 
     @endpoint
     def begin(self, others: Reader, size: int) -> None:
         """Send that much to others, and wait for nothing."""
         others.total.broadcast(numbers(size))
+
+    @endpoint
+    def make_for(self, port: Any, size: int) -> None:
+        """Send that much through a port."""
+        port.send(numbers(size))
 
     @endpoint
     def idle(self) -> bool:
@@ -133,8 +153,18 @@ def is_free() -> bool:
     return payload_counts().segments == 0
 
 
+@pytest.fixture(scope="module", params=[True, False], ids=["beside the links", "by the links"])
+def beside(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether hosts may connect beside their links."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("MONARCH_RDMA_ALLOW_TCP_FALLBACK", str(request.param))
+    with configured(rdma_allow_tcp_fallback=request.param):
+        yield request.param
+    patch.undo()
+
+
 @pytest.fixture(scope="module")
-def two(agent_errors: object) -> Iterator[list[Worker]]:
+def two(agent_errors: object, beside: bool) -> Iterator[list[Worker]]:
     with workers(2) as found:
         yield found
         shutdown_context(reason="the workers are about to end")
@@ -155,10 +185,13 @@ def readers(procs: ProcMesh) -> Reader:
     return procs.spawn("readers", Reader)
 
 
-def test_what_goes_to_many_ranks_of_a_host_crosses_the_link_once(readers: Reader) -> None:
-    before = payload_counts().served_bytes
+def test_what_goes_to_many_ranks_of_a_host_goes_there_once(readers: Reader, beside: bool) -> None:
+    before = payload_counts()
     answers = readers.total.call(numbers(SIZE)).get(timeout=PATIENCE_S)
-    assert payload_counts().served_bytes - before == 2 * SIZE
+    after = payload_counts()
+    assert after.served_bytes - before.served_bytes == 2 * SIZE
+    assert after.bulk_bytes - before.bulk_bytes == (2 * SIZE if beside else 0)
+    assert after.carried.get(OFF, 0) - before.carried.get(OFF, 0) == (0 if beside else 2)
     totals, writable, files = zip(*answers.values(), strict=True)
     assert set(totals) == {sum_of(SIZE)}
     assert all(writable)
@@ -266,6 +299,114 @@ def test_who_can_map_no_segment_gets_the_bytes_of_the_gateway_in_order(hosts: Ho
     there.stop().get(timeout=PATIENCE_S)
 
 
+class Halted:
+    """Has a thread that moves pieces in this process stop before one of them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, of: Any, method: str, pieces: int) -> None:
+        self.reached, self.go = threading.Event(), threading.Event()
+        self._left = pieces
+        move, lock = getattr(of, method), threading.Lock()
+
+        def halting(*arguments: Any) -> Any:
+            with lock:
+                self._left -= 1
+                is_last = self._left <= 0
+            if is_last:
+                self.reached.set()
+                assert self.go.wait(PATIENCE_S)
+            return move(*arguments)
+
+        patch.setattr(of, method, halting)
+
+
+def test_a_sender_that_dies_in_the_middle_is_told_and_the_next_one_is_fetched(
+    hosts: HostMesh,
+    readers: Reader,
+    faults: Faults,
+    beside: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not beside:
+        pytest.skip("pieces that go by the link are handled on one thread")
+    procs = hosts.slice(hosts=0).spawn_procs(name="doomed in the middle")
+    sender = procs.spawn("sender", Reader)
+    pid = sender.pid.call_one().get(timeout=PATIENCE_S)
+    with monkeypatch.context() as patch:
+        halted = Halted(patch, bulk._Site, "_receive", 3)  # pyright: ignore[reportPrivateUsage]
+        pending = sender.make.call_one(SIZE)
+        assert halted.reached.wait(PATIENCE_S)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(SupervisionError):
+            sender.pid.call_one().get(timeout=PATIENCE_S)
+        halted.go.set()
+        with pytest.raises(SupervisionError):
+            pending.get(timeout=PATIENCE_S)
+    made = readers.slice(hosts=0, gpus=0).make.call_one(SIZE).get(timeout=PATIENCE_S)
+    assert int(made.sum()) == sum_of(SIZE)
+    del made
+    until(is_free, "what was fetched of it is given up")
+    assert faults.take()
+
+
+def test_a_receiver_that_dies_in_the_middle_holds_nothing_and_others_get_it(
+    hosts: HostMesh, faults: Faults, beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not beside:
+        pytest.skip("pieces that go by the link are handled on one thread")
+    procs = hosts.spawn_procs({"gpus": 2}, name="some die in the middle")
+    readers = procs.spawn("some die", Reader)
+    pids = list(readers.pid.call().get(timeout=PATIENCE_S).values())
+    with monkeypatch.context() as patch:
+        halted = Halted(patch, PartRequests, "_serve_own", 3)
+        pending = readers.slice(hosts=1).total.call(numbers(SIZE))
+        assert halted.reached.wait(PATIENCE_S)
+        os.kill(pids[3], signal.SIGKILL)
+        with pytest.raises(SupervisionError):
+            readers.slice(hosts=1, gpus=1).pid.call_one().get(timeout=PATIENCE_S)
+        halted.go.set()
+        with pytest.raises(SupervisionError):
+            pending.get(timeout=PATIENCE_S)
+    one = readers.slice(hosts=1, gpus=0)
+    assert one.total.call_one(numbers(SIZE)).get(timeout=PATIENCE_S)[0] == sum_of(SIZE)
+    until(is_free, "nobody has it any more")
+    assert faults.take()
+
+
+def test_connections_that_are_cut_under_load_lose_nothing_and_mix_nothing_up(
+    hosts: HostMesh, readers: Reader, beside: bool
+) -> None:
+    session = current_session()
+    assert session is not None
+    assert session.sites is not None
+    ours = session.sites._bulk  # pyright: ignore[reportPrivateUsage]
+    before, count = payload_counts().bulk_bytes, 6
+    ended = threading.Event()
+
+    def cut() -> None:
+        while not ended.wait(0.02):
+            for site in list(ours._sites.values()):  # pyright: ignore[reportPrivateUsage]
+                for connection in list(site._connections):  # pyright: ignore[reportPrivateUsage]
+                    connection.hang_up()
+            server = ours._dialling._server  # pyright: ignore[reportPrivateUsage]
+            for ends in list(server._serving.values()) if server else ():  # pyright: ignore[reportPrivateUsage]
+                ends.hang_up()
+
+    one = readers.slice(hosts=0, gpus=0)
+    cutting = threading.Thread(target=cut)
+    cutting.start()
+    try:
+        for number in range(count):
+            data = os.urandom(16 * MEBI + number)
+            digests = readers.digest.call(data).get(timeout=PATIENCE_S).values()
+            assert set(digests) == {hashlib.sha256(data).hexdigest()}
+            assert one.echo.call_one(data).get(timeout=PATIENCE_S) == data
+    finally:
+        ended.set()
+        cutting.join()
+    served = payload_counts().bulk_bytes - before
+    assert served == (sum(3 * (16 * MEBI + number) for number in range(count)) if beside else 0)
+
+
 def test_nothing_is_left_on_any_host(two: list[Worker], readers: Reader) -> None:
     readers.total.call(numbers(SIZE)).get(timeout=PATIENCE_S)
     until(is_free, "the client's segments are free")
@@ -315,3 +456,23 @@ def test_a_receiver_that_dies_meanwhile_holds_nothing_and_others_get_it(
         until(lambda one=one: not segments_of(one.process.pid), "nobody has it any more")
     until(is_free, "nor the sender")
     assert faults.take()
+
+
+def test_to_a_worker_that_no_port_leads_to_payloads_go_by_the_link_and_the_reason_is_told(
+    hosts: HostMesh, beside: bool, tmp_path: Path
+) -> None:
+    """Its client cannot be dialled either."""
+    if not beside:
+        pytest.skip("no other way is tried")
+    with worker("--address", f"ipc://{tmp_path}/w", "--keys", TRUST_ALL) as one:
+        mesh = attach_to_workers(ca=TRUST_ALL, workers=[one.address])
+        readers = mesh.spawn_procs(name="behind a socket").spawn("readers", Reader)
+        before = payload_counts()
+        assert readers.total.call_one(numbers(SIZE)).get(timeout=PATIENCE_S)[0] == sum_of(SIZE)
+        assert int(readers.make.call_one(SIZE).get(timeout=PATIENCE_S).sum()) == sum_of(SIZE)
+        after = payload_counts()
+        assert after.served_bytes - before.served_bytes == SIZE
+        assert after.bulk_bytes == before.bulk_bytes
+        (why,) = set(after.carried) - set(before.carried)
+        assert why.startswith("no connection beside the link to the client: ")
+        mesh.stop().get(timeout=PATIENCE_S)

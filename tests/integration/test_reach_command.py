@@ -70,6 +70,7 @@ def test_it_says_what_passes_between_the_two(job: str, tmp_path: Path) -> None:
     assert "versions  equal" in out
     assert re.search(r"answers   after [\d.]+ ms", out)
     assert re.search(r"carries   \d+ MiB/s, encrypted", out)
+    assert re.search(r"payloads  beside the link, at 127\.0\.0\.1:\d+, encrypted", out)
     assert [line.split(": ")[1] for line in lines[2:]] == ["linked\n", "left\n"]
     assert '"what":"linked","role":"owner"' in audit.read_text()
 
@@ -150,6 +151,20 @@ def test_a_host_tells_others_the_addresses_that_they_can_reach_and_they_do(
                 2, "-m", "monarch", "reach", "--keys", job, "--size", "1", f"tcp://{told}:26600"
             )
         assert (status, out.splitlines()[0]) == (0, f"reached tcp://{told}:26600")
+
+
+@needs_hosts
+@pytest.mark.parametrize("says_no", [True, False], ids=["refused", "dropped"])
+def test_a_firewall_that_lets_the_link_through_alone_is_told(
+    hosts: Hosts, job: str, says_no: bool
+) -> None:
+    hosts.open_only(1, 26600, says_no=says_no)
+    with listening(hosts.command(1, *listen("tcp://*:26600", "--keys", job))):
+        dial = ("-m", "monarch", "reach", "--keys", job, "--size", "1", "--timeout", "5")
+        status, out, _ = hosts.run(2, *dial, f"tcp://{v4(1)}:26600")
+    assert status == 0
+    assert "payloads  by the link, which is slower: no connection to" in out
+    assert "has to let more ports through than that of the link" in out
 
 
 @needs_hosts

@@ -49,8 +49,9 @@ class Settings(msgspec.Struct, frozen=True):
         as many pass it on, and so on: a tree.
     fault_injection: whether `monarch.testing` may hold, delay and lose messages of new procs.
     rdma_allow_tcp_fallback: use TCP between two processes where nothing faster works; else such a
-        transfer is an error.
-    rdma_encrypt_tcp: encrypt what RDMABuffers move by TCP between hosts.
+        transfer is an error. And have large payloads go between hosts by TCP connections beside the
+        links.
+    rdma_encrypt_tcp: encrypt what RDMABuffers move by TCP between hosts; payloads always are.
     rdma_disable_ibverbs: never use RDMA network cards.
     actor_queue_dispatch: always True; what an actor is sent waits in a queue of its own.
     """

@@ -25,6 +25,7 @@ from monarch._src.rdma import handle as handles
 from monarch._src.rdma.plane import plane_of
 from monarch._src.rdma.regions import Regions
 from monarch._src.rdma.transports.tcp_protocol import MAGIC, READ, REQUEST
+from monarch._src.rdma.transports.tcp_regions import RegionRequests
 from monarch._src.rdma.transports.tcp_server import TcpServer
 from monarch._src.rdma.transports.tcp_sockets import LOOPBACK, Place, StrangerError, dial
 from monarch._src.rdma.verbs import sysfs
@@ -354,7 +355,7 @@ def test_a_stranger_at_the_socket_gets_nothing_and_takes_nothing(sealed: bool) -
     plane = plane_of(runtime())
     data = bytearray(b"secret" * 10)
     buffer = RDMABuffer(data)
-    server = TcpServer(plane.regions)
+    server = TcpServer(RegionRequests(plane.regions))
     place = server.place(LOOPBACK, [LOOPBACK], sealed=sealed)
     there = buffer.handle()
     incarnation = there.owner.incarnation

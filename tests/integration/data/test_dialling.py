@@ -20,6 +20,7 @@ from monarch._src.rdma.transports import tcp_client
 from monarch._src.rdma.transports.base import DeadlineExceeded, Piece, TransportFailed
 from monarch._src.rdma.transports.tcp_client import TcpLink
 from monarch._src.rdma.transports.tcp_connect import Dialling, Invitation
+from monarch._src.rdma.transports.tcp_regions import RegionRequests
 from monarch._src.rdma.transports.tcp_sockets import LOOPBACK, Place
 from tests.integration.data.parties import is_pattern, pattern
 
@@ -32,8 +33,11 @@ class Side:
     def __init__(self, name: str, *told: str) -> None:
         self.regions = Regions(name, "nowhere")
         self.dialling = Dialling(
-            self.regions, name, lambda: (LOOPBACK if told else "", list(told)), lambda _: False
-        )
+            RegionRequests(self.regions),
+            name,
+            lambda: (LOOPBACK if told else "", list(told)),
+            lambda _: False,
+        )  # fmt: skip
 
     def share(self, value: Any) -> Handle:
         memory = memory_of(value)

@@ -363,6 +363,18 @@ def test_parts_that_are_not_in_the_segment_are_not_sound(spans: tuple[tuple[int,
     assert not msgspec.structs.replace(WHERE, spans=spans).is_sound(1 << 14)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("pid", 0), ("pid", 1 << 32), ("fd", -1), ("fd", 1 << 32), ("file", -1), ("file", 1 << 64),
+        ("key", 1 << 62), ("capacity", 1 << 48), ("use", -1), ("use", 1 << 32), ("word", -1),
+        ("word", 1 << 62),
+    ],
+)  # fmt: skip
+def test_a_segment_that_no_request_could_name_is_not_sound(field: str, value: int) -> None:
+    assert not msgspec.structs.replace(WHERE, **{field: value}).is_sound(1 << 14)
+
+
 def test_loose_memory_is_copied_before_it_is_kept() -> None:
     scratch = bytearray(b"before")
     payload = Payload(b"x", [memoryview(scratch).toreadonly(), b"fixed"], [0])

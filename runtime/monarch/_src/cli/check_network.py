@@ -1,7 +1,8 @@
 """`monarch reach`: whether two hosts can work together, before a job has to.
 
 On one host it listens, on another it dials: which address works, whether the keys fit, whether both
-sides are of the same versions, how long an answer takes and how much passes.
+sides are of the same versions, how long an answer takes and how much passes. And whether the one
+that dials can connect beside the link as well, which is how large payloads go (`bulk.client`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import msgspec
 
 from monarch._src.cli.columns import columns
 from monarch._src.net.hosts import keys
@@ -36,11 +39,16 @@ from monarch._src.net.state.addresses import (
 )
 from monarch._src.net.state.link import NoRoomError
 from monarch._src.net.state.link_actions import LinkDown, LinkState, PeerLost, PeerRefused
+from monarch._src.rdma.transports.tcp_channel import Connection
+from monarch._src.rdma.transports.tcp_connect import Dialling
+from monarch._src.rdma.transports.tcp_protocol import Request
+from monarch._src.rdma.transports.tcp_sockets import Place
 from monarch._src.wire.ids import OBSERVER
 
 LISTENER = "reach"
 PROBES = 50
 PIECE = 1 << 20
+ASK_PLACE = b"where do you serve payloads?"
 
 
 class Missing(Exception):
@@ -88,9 +96,20 @@ def _listen(where: str, own: str | None, audit_file: str | None, once: bool) -> 
         if links.link_to(peer).is_final:
             left.append(peer)
 
-    def taken(peer: str, _frames: Sequence[Any], size: int) -> None:
+    def taken(peer: str, frames: Sequence[Any], size: int) -> None:
         links.handled(peer, size)
+        if frames[0] == ASK_PLACE:
+            links.send(peer, [msgspec.msgpack.encode(beside.serve(""))])
 
+    def serves_at() -> tuple[str, list[str]]:
+        if got.transport != "tcp":
+            return "", []
+        return got.host, [address.host for address in _others(where, got)] or [got.host]
+
+    beside = Dialling(
+        _NoRequests(), os.uname().nodename, serves_at, lambda _: False,
+        seals=lambda: found is not None,
+    )  # fmt: skip
     audit = Audit(audit_file)
     links = Links(LISTENER, found, audit, bounds_of(30.0), 5.0, taken, told)
     try:
@@ -100,6 +119,7 @@ def _listen(where: str, own: str | None, audit_file: str | None, once: bool) -> 
         while not (once and left):
             links.wait(1.0)
     finally:
+        beside.close()
         links.close("its program has ended")
         audit.close()
 
@@ -113,15 +133,36 @@ def _listened(links: Links, listening: Listening, trusts_all: bool) -> Address:
         raise Missing(listening_problem(listening.bind, error)) from None
 
 
-def _told_to_others(where: str, got: Address) -> str:
+class _NoRequests:
+    """See `rdma.transports.tcp_server.Requests`: none but the server's own, which is the probe."""
+
+    incarnation = bytes(16)
+    kinds = ()
+
+    def serve(self, connection: Connection, request: Request) -> bool:
+        return False
+
+
+def _others(where: str, got: Address) -> list[Address]:
+    """Where other hosts may dial this one; none if they cannot."""
+    try:
+        return _candidates(where, got)
+    except ValueError:
+        return []
+
+
+def _candidates(where: str, got: Address) -> list[Address]:
     listening = parse_listening(where)
     listening = type(listening)(got, listening.dial)
     resolved = resolve(got) if got.transport == "tcp" else []
+    return candidates(listening, interface_addresses(), resolved=resolved)
+
+
+def _told_to_others(where: str, got: Address) -> str:
     try:
-        found = candidates(listening, interface_addresses(), resolved=resolved)
+        return ", ".join(map(str, _candidates(where, got)))
     except ValueError as error:
         return f"no address: {error}"
-    return ", ".join(map(str, found))
 
 
 def _news(notice: Notice) -> str:
@@ -151,8 +192,11 @@ def _dial(
         if isinstance(notice, (PeerLost, PeerRefused)):
             problems.append(_why(notice.why))
 
-    def taken(peer: str, _frames: Sequence[Any], size: int) -> None:
+    answers: list[bytes] = []
+
+    def taken(peer: str, frames: Sequence[Any], size: int) -> None:
         links.handled(peer, size)
+        answers.append(bytes(frames[0]))
 
     role = "nobody in particular" if found is None else found.role.value
     name = OBSERVER if found is not None and found.role is Role.OBSERVER else f"{LISTENER}-"
@@ -169,11 +213,32 @@ def _dial(
         rows.append(("  answers", _answers(links, problems)))
         if found is not None and found.role is Role.OBSERVER:
             rows.append(("  carries", "not measured: an observer sends nothing"))
-        elif size:
-            rows.append(("  carries", _rate(links, size, problems)))
+        else:
+            if size:
+                rows.append(("  carries", _rate(links, size, problems)))
+            links.send(LISTENER, [ASK_PLACE])
+            _until(links, lambda: answers, problems)
+            place = msgspec.msgpack.decode(answers[0], type=Place)
+            rows.append(("  payloads", _beside(place, timeout_s)))
         print("\n".join(columns(rows)))
     finally:
         links.close("it has seen enough")
+
+
+def _beside(place: Place, timeout_s: float) -> str:
+    """Whether large payloads can go beside the link."""
+    if not place.hosts:
+        return f"by the link: {place.why}"
+    try:
+        connection = place.connect(time.monotonic() + timeout_s)
+    except OSError as error:
+        return (
+            f"by the link, which is slower: no connection to {place.text}: {error or 'no answer'}. "
+            "A firewall between the two has to let more ports through than that of the link"
+        )
+    at = place.found_at(connection.host).text.partition(" or ")[0]
+    connection.close()
+    return f"beside the link, at {at}{', encrypted' if place.sealed else ''}"
 
 
 def _why(said: str) -> str:

@@ -222,6 +222,15 @@ class Node:
         peer = self._peers.get(name)
         return name == self.name or (peer is not None and not peer.gone)
 
+    def has_process(self, pid: int) -> bool:
+        """Whether a node of this host has said that this is its process. On any thread."""
+        with self._lock:
+            return any(
+                peer.hello is not None and peer.hello.pid == pid
+                for peer in self._peers.values()
+                if not peer.gone and peer.route not in (None, REMOTE)
+            )
+
     def address_of(self, name: str) -> str:
         """Where a known node listens, as it said itself; empty if it has not."""
         peer = self._peers.get(name)

@@ -3,10 +3,11 @@
 Runs in: the gateway of a host, on the thread that handles what its links bring: the client, the
 agent of a worker. Owns: segments in which what was fetched is lent to processes of this host, and
 in the client lies for itself.
-A payload is asked for in pieces, of whoever has sent it, over the link by which its message came:
-they are encrypted as that is, and pass where that does. What is asked for when, and what waits
-meanwhile, `payload.state.fetches` says. A piece is written to its place in the segment as it comes.
-Where no segment can be had the parts are put together in memory, and go by the socket.
+A payload is asked for in pieces, which go by connections of their own, gateway to gateway
+(`bulk.client`). Where there can be none, and of a sender whose segments its gateway cannot open,
+they are asked of the sender, over the link by which the message came. What is asked for when, and
+what waits meanwhile, `payload.state.fetches` says. A piece is written to its place in the segment
+as it comes. Where no segment can be had the parts are put together in memory, and go by the socket.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from monarch._src.net.hosts.gateway import Gateway
 from monarch._src.net.node import Node
 from monarch._src.payload.cleanup_thread import Tidying
 from monarch._src.payload.host_server import send_copied
+from monarch._src.payload.outgoing import OutgoingPayloads
+from monarch._src.payload.pieces import FetchesPieces, Outcome, Wanted
 from monarch._src.payload.sender import HEADER, InOwnSegment, PayloadSender, ReceiversOf
 from monarch._src.payload.state.fetches import Ask, Fetching, Lane
 from monarch._src.wire.frames import (
@@ -34,8 +37,10 @@ from monarch._src.wire.frames import (
 )
 from monarch._src.wire.ids import AGENT, agent_at
 from monarch._src.wire.messages import (
+    AskBulk,
     AskPart,
     AskPayload,
+    BulkAt,
     Cast,
     CastTree,
     PayloadPart,
@@ -46,7 +51,7 @@ from monarch._src.wire.segment_refs import InSegment
 
 log = logging.getLogger("monarch.data")
 # What is about payloads themselves waits for none.
-_AT_ONCE = (AskPart, AskPayload, PayloadPart, PayloadSent, PayloadTaken)
+_AT_ONCE = (AskBulk, AskPart, AskPayload, BulkAt, PayloadPart, PayloadSent, PayloadTaken)
 
 
 class _InMemory:
@@ -58,14 +63,28 @@ class _InMemory:
     def put(self, part: int, at: int, data: Buffer) -> None:
         self.parts[part][at : at + len(data)] = data
 
+    def room(self, part: int, at: int, size: int) -> memoryview:
+        return memoryview(self.parts[part])[at : at + size]
+
+    write = put
+
+    def is_filled(self) -> None:
+        pass
+
 
 class _Coming(msgspec.Struct, eq=False):
-    """A message. `lent`: where its sender has the rest of it; `here`: where it is put."""
+    """A message.
+
+    lent: where its sender has the rest of it. here: where it is put.
+    why: it comes by the link. bulk: bytes that came in the other way.
+    """
 
     lane: Lane
     frames: Sequence[Buffer]
     lent: InSegment | None = None
     here: InOwnSegment | _InMemory | None = None
+    why: str = ""
+    bulk: int = 0
 
 
 class Segments:
@@ -96,7 +115,11 @@ class Segments:
     def taken(self, message: PayloadTaken) -> None:
         """Another host has got what was sent there."""
         if self._lender is not None:
-            self._lender.served.taken(message.key, message.word)
+            self._lender.taken(message)
+
+    def served(self) -> OutgoingPayloads | None:
+        """What this process itself has sent. On any thread."""
+        return None if self._lender is None else self._lender.served
 
     def close(self) -> None:
         """Free them."""
@@ -110,10 +133,12 @@ class Fetcher:
 
     def __init__(
         self, node: Node, gateway: Gateway, to_lend: Callable[[], PayloadSender],
+        bulk: FetchesPieces,
         watch: Callable[[str, str], None] = lambda _site, _sender: None,
     ) -> None:  # fmt: skip
         """Args:
         to_lend: gives the segments of this process, and sees that they are looked after.
+        bulk: the connections beside links.
         watch: called with a site and a node there, of whose end `ended` is to be told.
         """
         self._node = node
@@ -124,6 +149,9 @@ class Fetcher:
         self._coming: dict[int, _Coming] = {}  # what is being fetched
         self._numbers: dict[tuple[str, int, int], int] = {}  # by sender, its key and its number
         self._watched: set[tuple[str, str]] = set()
+        self._by_link: dict[tuple[str, str], str] = {}  # senders that can't be had otherwise, why
+        self._bulk = bulk
+        bulk.done = self._on_piece
         self._unable: set[str] = set()  # nodes of this host that can map no segment of ours
         self.fetched_bytes = 0
         gateway.passes = self._passes
@@ -154,7 +182,9 @@ class Fetcher:
         coming.here = self._to_lend().reserve(
             sizes, body=lent.body, readonly=lent.readonly, sole=lent.sole
         ) or _InMemory(sizes)
-        number, asks = self._fetching.wanted(lane, coming, sizes)
+        coming.why = self._by_link.get(lane[:2]) or self._bulk.why_not(lane[0])
+        by_link = bool(coming.why)
+        number, asks = self._fetching.wanted(lane, coming, sizes, by_link=by_link)
         self._coming[number] = coming
         self._numbers[_named(lane), lent.key, lent.word] = number
         if lane[:2] not in self._watched:
@@ -165,11 +195,15 @@ class Fetcher:
     def _ask(self, asks: Sequence[Ask]) -> None:
         for ask in asks:
             coming = self._coming.get(ask.fetch)
-            if coming is None or coming.lent is None:
+            if coming is None or coming.lent is None or coming.here is None:
                 continue  # the one before it could not be said: its sender is out of reach
             lent = coming.lent
-            wanted = AskPart(lent.number, lent.key, lent.word, ask.part, ask.at, ask.size)
-            if not self._say(coming.lane, wanted):
+            if not coming.why:
+                wanted = Wanted(ask.fetch, ask.part, ask.at, ask.size, lent, coming.here)
+                self._bulk.ask(coming.lane[0], wanted)
+                continue
+            by_link = AskPart(lent.number, lent.key, lent.word, ask.part, ask.at, ask.size)
+            if not self._say(coming.lane, by_link):
                 self._drop([ask.fetch])
 
     def _say(self, lane: Lane, message: AskPart | PayloadTaken) -> bool:
@@ -190,13 +224,34 @@ class Fetcher:
             return
         (piece,) = cast("tuple[Buffer]", tuple(payload.buffers))
         try:
-            asks, is_here = self._fetching.piece_came(number, message.part, message.at, len(piece))
             coming.here.put(message.part, message.at, piece)
+            self._came(number, message.part, message.at, len(piece))
         except (OSError, ValueError) as error:
             log.warning("a payload of %s is lost on its way: %s", peer, error)
             self._drop([number])
-            return
-        self.fetched_bytes += len(piece)
+
+    def _on_piece(self, wanted: Wanted, outcome: Outcome, why: str) -> None:
+        """A piece came beside the link, or did not."""
+        coming = self._coming.get(wanted.fetch)
+        if coming is None:
+            return  # of one that is not wanted any more
+        if outcome is Outcome.HERE:
+            coming.bulk += wanted.size
+            self._came(wanted.fetch, wanted.part, wanted.at, wanted.size)
+        elif outcome is Outcome.NO_MEMORY:
+            log.warning("a payload of %s is lost on its way: %s", coming.lane[1], why)
+            self._drop([wanted.fetch])
+        else:
+            if outcome is Outcome.UNREADABLE:
+                self._by_link[coming.lane[:2]] = why
+            # Its sender knows whether it has it still.
+            coming.why = why or "its segment has another message"
+            self._ask(self._fetching.goes_by_link(wanted.fetch, wanted.part, wanted.at))
+
+    def _came(self, number: int, part: int, at: int, size: int) -> None:
+        """ValueError: that piece was not asked for."""
+        asks, is_here = self._fetching.piece_came(number, part, at, size)
+        self.fetched_bytes += size
         self._ask(asks)
         if is_here:
             self._finish(number)
@@ -205,6 +260,9 @@ class Fetcher:
 
     def _finish(self, number: int) -> None:
         """All of a payload is here: tell its sender, and hand on what may be."""
+        here = self._coming[number].here
+        assert here is not None
+        here.is_filled()
         lane = self._forget(number)
         if lane is not None:
             self._release(lane)
@@ -225,7 +283,8 @@ class Fetcher:
             return None
         lent = coming.lent
         del self._numbers[_named(coming.lane), lent.key, lent.word]
-        self._say(coming.lane, PayloadTaken(lent.number, lent.key, lent.word))
+        taken = PayloadTaken(lent.number, lent.key, lent.word, coming.bulk, coming.why)
+        self._say(coming.lane, taken)
         return coming.lane
 
     def _release(self, lane: Lane) -> None:
@@ -270,6 +329,10 @@ class Fetcher:
         self._watched = {
             one for one in self._watched if one[0] != site or sender not in (None, one[1])
         }
+        for one in [one for one in self._by_link if one[0] == site and sender in (None, one[1])]:
+            del self._by_link[one]
+        if sender is None:
+            self._bulk.ended(site)
         for number in self._fetching.sender_ended(site, sender):
             self._drop([number])
 

@@ -28,7 +28,8 @@ class OutgoingPayloads:
         self._lock = threading.Lock()
         self._kept: dict[int, _Kept] = {}
         self._numbers = itertools.count(1)
-        self.bytes = 0  # that have left, so far
+        self.bytes = 0  # that other hosts have fetched, so far
+        self.bulk_bytes = 0  # those of them that did not go over a link
         self._waits: Counter[str] = Counter()
         self.on_less: Callable[[str], None] = lambda _: None  # told of a site that fewer wait for
 
@@ -48,19 +49,30 @@ class OutgoingPayloads:
         return self._waits[site]
 
     def piece(self, key: int, number: int, part: int, at: int, size: int) -> memoryview | None:
-        """A piece of a part; None if there is no such any more."""
+        """A piece of a part, which leaves by a link; None if there is no such any more."""
+        view = self.view(key, number, part, at, size)
+        if view is not None:
+            self.bytes += size
+        return view
+
+    def view(self, key: int, number: int, part: int, at: int, size: int) -> memoryview | None:
+        """A piece of a part; None if there is no such any more. On any thread."""
         kept = self._kept.get(number)
         if kept is None or kept.key != key or not 0 <= part < len(kept.parts):
             return None
         view = kept.parts[part]
         if not 0 <= at < at + size <= len(view):
             return None
-        self.bytes += size
         return view[at : at + size]
 
-    def taken(self, key: int, number: int) -> None:
-        """Whoever asked for that has it, or does not want it any more."""
+    def taken(self, key: int, number: int, bulk: int = 0) -> None:
+        """Whoever asked for that has it, or does not want it any more.
+
+        `bulk`: how much of it has not left by a link.
+        """
         with self._lock:
+            self.bytes += bulk
+            self.bulk_bytes += bulk
             kept = self._kept.get(number)
             if kept is None or kept.key != key:
                 return

@@ -3,9 +3,9 @@
 Runs in: any process, from its first large payload on; on the thread that sends, and on the one that
 tidies up. Owns: a nameless file for each segment (`payload.state.leases` says which there are), so
 that whatever way this process ends, its memory is gone with the last receiver that has it mapped. A
-segment begins with a header: its key, then one word for each receiver of the message, which that
-writes when it has mapped the segment and when it needs it no more. So to give back is a store into
-memory, and no message.
+segment begins with a header: its key, how many messages were in it, then one word for each receiver
+of the message, which that writes when it has mapped the segment and when it needs it no more. So to
+give back is a store into memory, and no message.
 Invariants: memory that was never written to is written to by the kernel, where a want of memory is
 an error and not a signal; a file's size is sealed. Finalizers only note what they have to say.
 """
@@ -29,11 +29,12 @@ from monarch._src.system import shared_memory
 from monarch._src.system.finalize import on_last_reference_dropped
 from monarch._src.wire.frames import Buffer, Payload
 from monarch._src.wire.memory_copies import copied
-from monarch._src.wire.messages import Message
+from monarch._src.wire.messages import Message, PayloadTaken
 from monarch._src.wire.raw_memory import address_of
 from monarch._src.wire.segment_refs import SEGMENT_FROM, InSegment, Placed, Span
 
 HEADER = 1 << 14
+USE_WORD = 2  # behind the key; see `InSegment.use`
 FIRST_WORD = 16  # words from here on are those of receivers
 ALIGNED = 64
 NOT_MAPPED = "its receiver could not map the segment"
@@ -119,6 +120,7 @@ class _File:
         self.words = self.header.over().cast("I")
         self.key = randbits(62)
         self.words[:2] = memoryview(self.key.to_bytes(8, "little")).cast("I")
+        self.use = 0
         self.filled = HEADER  # up to here there is memory
         self.used_words = 0
         self.mapped: Mapped | None = None
@@ -139,6 +141,10 @@ class _File:
         for word in range(FIRST_WORD, FIRST_WORD + self.used_words):
             self.words[word] = LENT
         self.used_words = 0
+        # Who reads the last message still, for another host, sees that before any of the new one.
+        self.use = (self.use + 1) % (1 << 32)
+        self.words[USE_WORD] = self.use
+        shared_memory.fence()
         return tuple(spans)
 
     def put(self, at: int, data: Buffer) -> None:
@@ -153,7 +159,25 @@ class _File:
             shared_memory.copy(self.mapped.address + at, source, there)
         if size > there:
             shared_memory.write_at(self.fd, source + there, size - there, at + there)
-            self.filled = max(self.filled, at + size)
+            if at <= self.filled:  # or what is before it may be missing
+                self.filled = max(self.filled, at + size)
+
+    def room(self, at: int, size: int) -> memoryview | None:
+        """Memory of that place; None: there is none yet, and it is to be written. On any thread."""
+        mapped = self.mapped
+        if mapped is None or at + size > self.filled:
+            return None
+        return mapped.over()[at : at + size]
+
+    def write(self, at: int, data: Buffer) -> None:
+        """Write where there is no memory yet, in any order. On any thread.
+
+        The kernel copies to new memory without clearing it first, as it does for a mapping.
+
+        Raises:
+            OSError: there is not enough memory.
+        """
+        shared_memory.write_at(self.fd, address_of(data), len(data), at)
 
     def over(self) -> memoryview:
         """All of it, read-only; keeps the mapping."""
@@ -170,7 +194,7 @@ class _File:
 class InOwnSegment(Placed):
     """The large parts of a payload of this process. The segment is held as long as this is."""
 
-    __slots__ = ("_file", "_lender", "body", "number", "readonly", "sole", "spans")
+    __slots__ = ("_file", "_lender", "_use", "body", "number", "readonly", "sole", "spans")
 
     def __init__(
         self,
@@ -185,6 +209,7 @@ class InOwnSegment(Placed):
         self._lender = lender
         self._file = file
         self.number = number
+        self._use = 0
         self.spans: tuple[Span, ...] = ()
         self.body = body
         self.readonly = readonly
@@ -192,6 +217,11 @@ class InOwnSegment(Placed):
 
     def __len__(self) -> int:
         return sum(length for _, length in self.spans)
+
+    def laid_out(self, sizes: Sequence[int]) -> None:
+        """Its parts are to have these sizes. OSError: the segment cannot be mapped."""
+        self.spans = self._file.lay_out(sizes)
+        self._use = self._file.use
 
     def lend(self, node: str, message: Message) -> InSegment | None:
         """See `Placed`."""
@@ -207,7 +237,7 @@ class InOwnSegment(Placed):
         file = self._file
         return InSegment(
             host_number(), os.getpid(), file.fd, file.file, file.key, self.number, file.capacity,
-            word, self.sole, self.readonly, self.body, self.spans,
+            word, self.sole, self.readonly, self.body, self.spans, self._use,
         )  # fmt: skip
 
     def serve(self, node: str, site: str) -> InSegment:
@@ -225,6 +255,26 @@ class InOwnSegment(Placed):
             OSError: there is not enough memory.
         """
         self._file.put(self.spans[part][0] + at, data)
+
+    def room(self, part: int, at: int, size: int) -> memoryview | None:
+        """Where to put a piece of a part, while this is referred to; None: `write` it. Any thread.
+
+        As `write`, until `is_filled` pieces may come in any order.
+        """
+        return self._file.room(self.spans[part][0] + at, size)
+
+    def write(self, part: int, at: int, data: Buffer) -> None:
+        """Write some of a part. On any thread.
+
+        Raises:
+            OSError: there is not enough memory.
+        """
+        self._file.write(self.spans[part][0] + at, data)
+
+    def is_filled(self) -> None:
+        """All pieces are there, whichever way they were put."""
+        at, size = self.spans[-1]
+        self._file.filled = max(self._file.filled, at + size)
 
     def unsent(self, lent: InSegment, node: str, message: Message) -> None:
         """See `Placed`."""
@@ -305,7 +355,7 @@ class PayloadSender:
             return None
         placed = InOwnSegment(self, number, file, body=body, readonly=readonly, sole=sole)
         try:
-            placed.spans = file.lay_out(sizes)
+            placed.laid_out(sizes)
         except OSError as error:
             self.failed(placed, f"it could not be mapped ({error.strerror})")
             return None
@@ -393,6 +443,12 @@ class PayloadSender:
             self._take_back()
             self._free(self._core.node_gone(node))
         self._close_freed()
+
+    def taken(self, message: PayloadTaken) -> None:
+        """Another host has got what was sent there."""
+        if message.why:
+            self.carried[message.why] += 1
+        self.served.taken(message.key, message.word, message.bulk)
 
     def renamed(self, old: str, new: str) -> None:
         """A receiver is known by another name now."""

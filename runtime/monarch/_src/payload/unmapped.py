@@ -1,7 +1,7 @@
 """Large parts of a payload for other hosts alone, served from where they are.
 
-Runs in: any process that sends large payloads, on the thread that sends; dropped on any. Owns:
-nothing but references to the parts.
+Runs in: a client that serves other hosts itself (`bulk.server`), on the thread that sends;
+dropped on any. Owns: nothing but references to the parts.
 Invariants: nobody changes the parts, so no copy of them is made. No process of this host is lent
 them, since they lie in no segment; one that is sent the message all the same gets them with it.
 """

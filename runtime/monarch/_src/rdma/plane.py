@@ -50,6 +50,7 @@ from monarch._src.rdma.transports.base import (
 from monarch._src.rdma.transports.gpu_staging import StagedLink
 from monarch._src.rdma.transports.same_process import LocalLink
 from monarch._src.rdma.transports.tcp_connect import Dialling
+from monarch._src.rdma.transports.tcp_regions import RegionRequests
 from monarch._src.rdma.transports.tcp_sockets import Connector, Opener, Place
 from monarch._src.rdma.verbs.process_card import Cards, Watch
 from monarch._src.wire.frames import Payload
@@ -89,7 +90,7 @@ class DataPlane:
         self.regions = Regions(run.name, run.node.address)
         self._local = LocalLink(self.regions)
         self.dialling = Dialling(
-            self.regions, run.host, lambda: run.serves_at,
+            RegionRequests(self.regions), run.host, lambda: run.serves_at,
             lambda peer: run.node.site_of(peer) == run.node.site,
             self._opener,
         )  # fmt: skip

@@ -15,10 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import agent_of
 from monarch._src.actor.runtime import Runtime
+from monarch._src.bulk.client import Bulk, Terms
 from monarch._src.config import settings
 from monarch._src.errors import HostUnreachableError, SessionError
 from monarch._src.net.hosts.audit import Audit
@@ -29,16 +31,21 @@ from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.net.session_directory import address_of
 from monarch._src.net.state.addresses import Address, Scope, parse_address
 from monarch._src.net.state.link_actions import LinkDown, LinkUp, PeerRefused
+from monarch._src.net.tunnel.local_socket import connect_through, door_of
 from monarch._src.payload.host_fetcher import Fetcher
+from monarch._src.rdma.transports.tcp_sockets import Opener
 from monarch._src.session.gateway_route import GatewayAddress, GatewayRoute, reached
 from monarch._src.session.records import LONGEST_PROGRAM
 from monarch._src.system import process_table
-from monarch._src.wire.frames import Payload
+from monarch._src.wire.frames import Payload, encode
 from monarch._src.wire.ids import AGENT, host_of_site
 from monarch._src.wire.messages import (
+    AskBulk,
+    BulkAt,
     HoldSite,
     KeptWorker,
     LetSiteGo,
+    Message,
     PayloadPart,
     SiteFree,
     SiteIs,
@@ -123,7 +130,17 @@ class AttachedHosts:
         links, baton = self._gateway.links, node.baton
         run.handle(SiteIs, self._on_site)
         run.handle(SiteFree, self._on_free)
-        fetcher = self._fetcher = Fetcher(node, self._gateway, run.payloads.to_lend)
+        bulk = self._bulk = Bulk(
+            Terms(
+                run.host, self._gateway.has_keys, self._liveness_s, lambda: ("", []),
+                node.has_process, run.payloads.served, self._gateway.post, self._tell_gateway,
+                self._opener,
+            )
+        )  # fmt: skip
+        self._gateway.on_forked = bulk.forked
+        fetcher = self._fetcher = Fetcher(node, self._gateway, run.payloads.to_lend, bulk)
+        run.handle(AskBulk, self._on_ask_bulk)
+        run.handle(BulkAt, lambda _peer, message, _payload: bulk.on_told(message))
         run.handle(PayloadPart, fetcher.on_part)
         run.payloads.on_gone.append(self._node_gone)
         run.handle(SitesKnown, self._on_known)
@@ -139,6 +156,7 @@ class AttachedHosts:
         baton = self._run.node.baton
         baton.unwatch(self._gateway.links.fileno())
         baton.look_often_s = None
+        self._bulk.close()
         self._gateway.close("its client has ended")
         if self._way is not None:
             self._way.close()
@@ -150,6 +168,21 @@ class AttachedHosts:
         else:
             self._fetcher.forgotten(node)
             self._gateway.forgotten(node)
+
+    def _tell_gateway(self, site: str, message: Message) -> bool:
+        """Tell the agent of that site something; False if it is out of reach."""
+        own = self._run.node
+        return self._gateway.pass_on(own.name, own.site, AGENT, site, encode(message))
+
+    def _on_ask_bulk(self, peer: str, message: AskBulk, _payload: Payload) -> None:
+        site = self._run.node.site_of(peer)
+        if site and peer == agent_of(site, ""):
+            self._bulk.on_ask(site, message)
+
+    def _opener(self) -> Opener | None:
+        """What connects to other hosts; None if this process does that itself."""
+        door = door_of(self._run.directory)
+        return None if door is None else partial(connect_through, door)
 
     def _link_here(self, node: str) -> None:
         """Something of another host is for a process of this one, which we had no need of yet."""

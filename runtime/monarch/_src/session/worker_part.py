@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from monarch._src.bulk.client import Bulk, Terms
 from monarch._src.host.client_watch import ClientProcess
 from monarch._src.host.owner import AgentServices
 from monarch._src.host.state.host import Host
@@ -53,7 +54,7 @@ from monarch._src.session.state.tenancy import (
 )
 from monarch._src.session.worker_tunnels import FarTunnels
 from monarch._src.system import process_table
-from monarch._src.wire.frames import NO_PAYLOAD, Payload
+from monarch._src.wire.frames import NO_PAYLOAD, Payload, encode
 from monarch._src.wire.ids import (
     AGENT,
     agent_at,
@@ -64,8 +65,10 @@ from monarch._src.wire.ids import (
 )
 from monarch._src.wire.messages import (
     AnyMessage,
+    AskBulk,
     AskPart,
     AskPayload,
+    BulkAt,
     Cast,
     Detach,
     HoldSite,
@@ -130,7 +133,15 @@ class WorkerHost:
             gateway.close("it cannot listen")
             raise
         segments = self._segments = Segments(self._receivers_of)
-        fetcher = self._fetcher = Fetcher(node, gateway, segments.to_lend, self._watch_sender)
+        bulk = self._bulk = Bulk(
+            Terms(
+                host_of_site(node.site), gateway.has_keys, serving.liveness_s,
+                lambda: self.serves_at, node.has_process, segments.served, gateway.post,
+                self._tell_gateway,
+            )
+        )  # fmt: skip
+        gateway.on_forked = bulk.forked
+        fetcher = self._fetcher = Fetcher(node, gateway, segments.to_lend, bulk, self._watch_sender)
         node.on_forget = self._forgotten
         driver.watch_quietly(gateway.links.fileno(), gateway.links.work)
         self._tunnels = FarTunnels(gateway, driver, self.note)
@@ -146,6 +157,8 @@ class WorkerHost:
             AskPayload: fetcher.on_ask,
             AskPart: self._on_ask_part,
             PayloadTaken: lambda _peer, message, _payload: segments.taken(message),
+            AskBulk: self._on_ask_bulk,
+            BulkAt: lambda _peer, message, _payload: bulk.on_told(message),
         }
 
     def told_to_others(self) -> list[Address]:
@@ -258,6 +271,7 @@ class WorkerHost:
         """Say goodbye to everybody."""
         self._client_process.unwatch()
         self._tunnels.close()
+        self._bulk.close()
         self._gateway.close("the worker has ended")
         self._segments.close()
         self._serving.audit.close()
@@ -312,6 +326,16 @@ class WorkerHost:
 
     def _on_ask_part(self, peer: str, message: AskPart, _payload: Payload) -> None:
         send_piece(self._node, self._segments.to_lend().served, peer, message)
+
+    def _tell_gateway(self, site: str, message: Message) -> bool:
+        """Tell the gateway of that site something; False if it is out of reach."""
+        own, to = self._node, AGENT if site else self._gateway.client
+        return self._gateway.pass_on(own.name, own.site, to, site, encode(message))
+
+    def _on_ask_bulk(self, peer: str, message: AskBulk, _payload: Payload) -> None:
+        site = self._node.site_of(peer)
+        if peer in (agent_at(site), self._gateway.client) and site != self._node.site:
+            self._bulk.on_ask(site, message)
 
     def _watch_sender(self, site: str, sender: str) -> None:
         if parse_proc_node(sender) is not None:  # the end of the others is that of their link
@@ -468,6 +492,7 @@ class WorkerHost:
             self._driver.do(self._host.node_lost(node, now, why, self._shelter.meshes))
             self._node.drop(node)
         self._fetcher.ended("")
+        self._bulk.serve_anew()
         self._driver.site_lost("")
         self._gateway.part_with(node for node in gone if not is_agent(node))
         self._shelter.left(why)
@@ -489,6 +514,7 @@ class WorkerHost:
             gateway.links.hang_up(site, "its client has let go of this host")
             self._fetcher.ended(site)
         self._fetcher.ended("")
+        self._bulk.serve_anew()
         self._sites.clear()
         self._lost_sites.clear()
         self._shelter.cleared()

@@ -42,6 +42,7 @@ class InSegment(msgspec.Struct, array_like=True, frozen=True, gc=False):
     sole: nobody else gets the message, so the receiver may write to the segment itself.
     readonly: nobody writes to any of it.
     body: the first part is the body; the others are the buffers of it.
+    use: how many messages were in the segment before this one, and one; it stands behind the key.
     """
 
     host: int
@@ -56,6 +57,7 @@ class InSegment(msgspec.Struct, array_like=True, frozen=True, gc=False):
     readonly: bool
     body: bool
     spans: tuple[Span, ...]
+    use: int = 0
 
     def __len__(self) -> int:
         return sum(length for _, length in self.spans)
@@ -63,7 +65,9 @@ class InSegment(msgspec.Struct, array_like=True, frozen=True, gc=False):
     def is_sound(self, header: int) -> bool:
         """Whether it may be true: every part lies in the segment, behind its header."""
         return (
-            self.pid > 0 <= self.fd and 0 <= self.key < 1 << 62 and 0 < self.capacity < 1 << 48
+            0 < self.pid < 1 << 32 > self.fd >= 0 <= self.file < 1 << 64
+            and 0 <= self.key < 1 << 62 and 0 < self.capacity < 1 << 48
+            and 0 <= self.use < 1 << 32 and 0 <= self.word < 1 << 62
             and all(
                 header <= at and length >= 0 and at + length <= self.capacity
                 for at, length in self.spans

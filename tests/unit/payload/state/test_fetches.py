@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from monarch._src.payload.state.fetches import CREDIT, PIECE, Ask, Fetching, Lane
+from monarch._src.payload.state.fetches import CREDIT, CREDIT_BY_LINK, PIECE, Ask, Fetching, Lane
 
 LANE: Lane = ("there", "sender", "receiver")
 SIZES = [0, 1, PIECE, 3 * PIECE + 1, CREDIT]
@@ -61,11 +61,11 @@ def test_parts_without_bytes_are_not_asked_for() -> None:
     assert fetching.piece_came(number, 4, 0, 3) == ([], True)
 
 
-@pytest.mark.parametrize("piece", [(0, 1, 9), (1, 0, 10), (0, 0, 11), (0, 0, 0), (0, 0, -1)])
+@pytest.mark.parametrize("piece", [(0, 1, 9), (1, 0, 11), (0, 0, 11), (0, 0, 0), (0, 0, -1)])
 def test_a_piece_that_was_not_asked_for_is_refused(piece: tuple[int, int, int]) -> None:
     fetching: Fetching[str] = Fetching()
     number, _ = fetching.wanted(LANE, "message", [10, 10])
-    with pytest.raises(ValueError, match="are not what was asked for next"):
+    with pytest.raises(ValueError, match="are not what was asked for"):
         fetching.piece_came(number, *piece)
     fetching.validate()
 
@@ -82,6 +82,37 @@ def test_of_a_sender_that_has_ended_what_is_here_is_handed_on_and_the_rest_dropp
     assert fetching.sender_ended("elsewhere") == [other]
     assert fetching.released(LANES[2]) == []
     assert len(fetching) == 0
+
+
+def test_pieces_that_come_in_any_order_make_a_payload() -> None:
+    fetching: Fetching[str] = Fetching()
+    number, asks = fetching.wanted(LANE, "message", [2 * PIECE, 5])
+    for ask in (asks[1], asks[2]):
+        assert fetching.piece_came(number, ask.part, ask.at, ask.size) == ([], False)
+        assert fetching.released(LANE) == []
+    assert fetching.piece_came(number, 0, 0, PIECE) == ([], True)
+    with pytest.raises(ValueError, match="are not what was asked for"):
+        fetching.piece_came(number, 0, 0, PIECE)
+    assert fetching.released(LANE) == ["message"]
+
+
+def test_what_has_to_come_by_the_link_is_asked_for_again_with_less_credit() -> None:
+    fetching: Fetching[str] = Fetching()
+    number, asks = fetching.wanted(LANE, "message", [CREDIT])
+    again: list[Ask] = []
+    for ask in asks:
+        again += fetching.goes_by_link(number, ask.part, ask.at)
+        fetching.validate()
+    assert sum(ask.size for ask in again) == CREDIT_BY_LINK
+    other, more = fetching.wanted(LANES[1], "of the same host", [PIECE])
+    assert more == []
+    here: list[int] = []
+    for ask in again:
+        asks, is_here = fetching.piece_came(ask.fetch, ask.part, ask.at, ask.size)
+        again += asks
+        here += [ask.fetch] * is_here
+    assert here == [number, other]
+    assert sorted(ask.at for ask in again if ask.fetch == number) == list(range(0, CREDIT, PIECE))
 
 
 class FetchingMachine(RuleBasedStateMachine):
@@ -135,7 +166,7 @@ class FetchingMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def piece(self, data: st.DataObject) -> None:
         site = data.draw(st.sampled_from(sorted({self.of[a.fetch][0][0] for a in self.asked})))
-        ask = next(a for a in self.asked if self.of[a.fetch][0][0] == site)  # links keep order
+        ask = data.draw(st.sampled_from([a for a in self.asked if self.of[a.fetch][0][0] == site]))
         self.asked.remove(ask)
         lane, message = self.of[ask.fetch]
         if message in self.lost:
@@ -146,6 +177,14 @@ class FetchingMachine(RuleBasedStateMachine):
         self.ask(asks)
         if is_here:
             self.release(lane)
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def not_that_way(self, data: st.DataObject) -> None:
+        ask = data.draw(st.sampled_from(self.asked))
+        self.asked.remove(ask)
+        if self.of[ask.fetch][1] not in self.lost:
+            self.ask(self.fetching.goes_by_link(ask.fetch, ask.part, ask.at))
 
     @rule(site=st.sampled_from(["there", "elsewhere"]), sender=st.sampled_from(["sender", None]))
     def ended(self, site: str, sender: str | None) -> None:

@@ -20,6 +20,7 @@ from monarch._src.rdma.transports import tcp_channel as module
 from monarch._src.rdma.transports.base import Piece, TransportFailed
 from monarch._src.rdma.transports.tcp_channel import CHUNK, Connection, Keys, proven
 from monarch._src.rdma.transports.tcp_client import TcpLink
+from monarch._src.rdma.transports.tcp_regions import RegionRequests
 from monarch._src.rdma.transports.tcp_server import TcpServer
 from monarch._src.rdma.transports.tcp_sockets import LOOPBACK, Place, dial
 from monarch._src.wire import encryption as sealed_bytes
@@ -296,7 +297,7 @@ class Served:
     def __init__(self, *, sealed: bool) -> None:
         self.memory = bytearray(b"the weights of a model, " * 50_000)
         self.regions = Regions("node", "address")
-        self.server = TcpServer(self.regions)
+        self.server = TcpServer(RegionRequests(self.regions))
         self.place = self.server.place(LOOPBACK, [LOOPBACK], sealed=sealed)
         self.wire = Wire(self.place)
         kept = memory_of(self.memory)

@@ -14,6 +14,7 @@ from monarch._src.rdma.memory import Memory, memory_of
 from monarch._src.rdma.regions import Regions
 from monarch._src.rdma.transports.base import HandleExpired, Piece
 from monarch._src.rdma.transports.tcp_client import TcpLink
+from monarch._src.rdma.transports.tcp_regions import RegionRequests
 from monarch._src.rdma.transports.tcp_server import TcpServer
 from monarch._src.system import shared_memory
 from tests.support.fake_gpu_arrays import DeviceArray
@@ -41,7 +42,7 @@ class Sides:
 
     def __init__(self, size: int, *, sealed: bool = False) -> None:
         self.regions = Watched("node", "address")
-        self.server = TcpServer(self.regions)
+        self.server = TcpServer(RegionRequests(self.regions))
         place = self.server.place(LOOPBACK, [LOOPBACK], sealed=sealed)
         self.link = TcpLink(self.regions.owner, place, lambda: False, self.soon())
         self.data = numpy.arange(size, dtype=numpy.uint8)

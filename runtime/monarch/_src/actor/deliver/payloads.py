@@ -27,8 +27,10 @@ from monarch._src.shape import NDSlice
 from monarch._src.wire.frames import Payload, apart_of
 from monarch._src.wire.messages import (
     AnyMessage,
+    AskBulk,
     AskPart,
     AskPayload,
+    BulkAt,
     Cast,
     CastTree,
     Message,
@@ -40,6 +42,7 @@ from monarch._src.wire.segment_refs import InSegment
 
 if TYPE_CHECKING:
     from monarch._src.payload.cleanup_thread import Tidying
+    from monarch._src.payload.outgoing import OutgoingPayloads
     from monarch._src.payload.receiver import PayloadReceiver
     from monarch._src.payload.sender import PayloadSender
 
@@ -47,7 +50,7 @@ log = logging.getLogger("monarch.actor")
 LOOK_S = 0.001
 _Item: TypeAlias = "tuple[str, AnyMessage, Payload]"
 # What is about payloads themselves waits for none: two may ask each other.
-_AT_ONCE = (AskPart, AskPayload, PayloadPart, PayloadSent, PayloadTaken)
+_AT_ONCE = (AskBulk, AskPart, AskPayload, BulkAt, PayloadPart, PayloadSent, PayloadTaken)
 Deliver = Callable[[str, AnyMessage, Payload], None]
 
 
@@ -58,7 +61,8 @@ class PayloadCounts(msgspec.Struct, frozen=True):
         how many new segments that took, and how many times one of an earlier message did.
     received: messages that came so.
     served_bytes: how much of it other hosts have fetched; each does so once for all of its ranks.
-    carried: how many went over the socket instead, by the reason.
+    bulk_bytes: how much of that went by connections beside the links.
+    carried: how many went over the socket or the link instead, by the reason.
     segments, pooled_bytes: those that this process has now, and memory that waits for a message.
     """
 
@@ -71,6 +75,7 @@ class PayloadCounts(msgspec.Struct, frozen=True):
     carried: dict[str, int]
     segments: int
     pooled_bytes: int
+    bulk_bytes: int = 0
 
 
 NO_COUNTS = PayloadCounts(0, 0, 0, 0, 0, 0, {}, 0, 0)
@@ -116,14 +121,15 @@ class Payloads:
     def place(self, payload: Payload, *, sole: bool, far: bool = False) -> Payload:
         """The same, ready to be sent: its large parts in a segment, or copied if they are loose.
 
-        sole: it is sent once, to one process. far: to other hosts alone, so that what is not loose
-        stays where it is. On the thread that sends, before it goes on.
+        sole: it is sent once, to one process. far: to other hosts alone. So what is not loose stays
+        where it is, if this process serves other hosts itself. On the thread that sends, before it
+        goes on.
         """
         if apart_of(payload) is not None:
             return payload
         if self._closed or not payload.is_large:
             return payload.settled()
-        if far and not payload.loose:
+        if far and not payload.loose and self._node.outside is not None:
             from monarch._src.payload.unmapped import in_place  # ctypes takes its time
 
             return in_place(self.to_lend().served, payload, sole=sole)
@@ -142,6 +148,10 @@ class Payloads:
         assert self._tidying is not None
         self._tidying.want()
         return lender
+
+    def served(self) -> OutgoingPayloads | None:
+        """What this process has sent to other hosts. On any thread."""
+        return None if self._lender is None else self._lender.served
 
     def _to_borrow(self) -> PayloadReceiver:
         borrower = self._borrower
@@ -250,7 +260,7 @@ class Payloads:
     def on_taken(self, _peer: str, message: PayloadTaken, _payload: Payload) -> None:
         """It has."""
         if self._lender is not None:
-            self._lender.served.taken(message.key, message.word)
+            self._lender.taken(message)
 
     def on_sent(self, _peer: str, message: PayloadSent, parts: Payload, deliver: Deliver) -> None:
         """What was asked for came."""
@@ -287,6 +297,7 @@ class Payloads:
         return PayloadCounts(
             lender.placed, lender.placed_bytes, lender.made, lender.reused, borrower.count,
             lender.served.bytes, dict(lender.carried), lender.segments, lender.pooled_bytes,
+            lender.served.bulk_bytes,
         )  # fmt: skip
 
     def close(self, linger_s: float) -> None:

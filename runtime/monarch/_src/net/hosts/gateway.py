@@ -100,6 +100,8 @@ class Gateway:
         self.dialable: dict[str, list[Address]] = {}
         # Holds back what has a payload that is not here yet; hands it in itself, when it is.
         self.passes: Passes = lambda _sender, _origin, _to, _frames: True
+        self._posted: deque[Callable[[], None]] = deque()
+        self.on_forked: Callable[[], None] = lambda: None  # also of what goes beside links
         self._came: deque[tuple[str, Sequence[Buffer] | Notice, int]] = deque()
         bounds = bounds_of(liveness_s)
         self.links = Links(
@@ -211,8 +213,18 @@ class Gateway:
         self._came.append((peer, notice, -1))
         self._node.router.wake()  # it may come of a send, on any thread
 
+    def post(self, work: Callable[[], None]) -> None:
+        """Have that done on the thread that handles what links bring. Any thread."""
+        self._posted.append(work)
+        self._node.router.wake()
+
     def drain(self) -> None:
         """Handle what has come. For the holder of the baton."""
+        for _ in range(len(self._posted)):
+            try:
+                self._posted.popleft()()
+            except Exception:  # of one; the next has its turn
+                log.exception("what was posted to the gateway failed")
         links = self.links
         if links.missed or time.monotonic() >= links.next_deadline():
             links.work()
@@ -313,6 +325,7 @@ class Gateway:
     def forked(self) -> None:
         """This is a fork of the process: nothing goes out, or comes, by its links."""
         self.links.forked()
+        self.on_forked()
 
     def close(self, why: str) -> None:
         """Say goodbye on every link. Idempotent."""

@@ -5,9 +5,10 @@ No I/O, no clock. One table stands for what comes to one host. Its driver is
 
 A message whose payload is still on the host of its sender *waits* until that was *fetched*, and so
 does what the same sender has said to the same receiver since: a *lane*, which keeps their order.
-What is fetched is asked for in pieces, so many bytes of all that one host sends at a time (the
-*credit*): small messages on the same link wait for no more than that, and who cannot be kept up
-with sends no more than was asked for.
+What is fetched is asked for in pieces, which may come in any order: so many bytes of all that one
+host sends at a time (the *credit*), so that a host holds no more than was asked for. Pieces go by
+connections of their own. Where these cannot be made, a fetch goes *by link*, with less credit:
+small messages on the same link wait for no more than that.
 
     state of a message      behind a fetch -> ASKED (piece by piece) -> HERE -> out, in its turn
                             no fetch       ->                           HERE -> out, in its turn
@@ -23,7 +24,8 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 
 PIECE = 1 << 22  # bytes that are asked for at a time
-CREDIT = 1 << 23  # bytes that one host is asked for and has not sent yet
+CREDIT = 1 << 25  # bytes that one host is asked for and has not sent yet
+CREDIT_BY_LINK = 1 << 23  # the same while any of it goes by a link
 
 Item = TypeVar("Item")
 Lane: TypeAlias = tuple[str, str, str]  # the site of the sender, the sender, the receiver
@@ -39,26 +41,36 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class _Fetch(msgspec.Struct, eq=False):
-    """One payload. `parts`: their sizes; `asked`, `came`: up to where, as a part and a place."""
+    """One payload.
+
+    parts: their sizes. asked: up to where it was asked for, as a part and a place.
+    owed: sizes of the pieces that were asked for and have not come, by their part and place.
+    again: pieces that were asked for in vain.
+    """
 
     lane: Lane
     parts: tuple[int, ...]
     asked: tuple[int, int]
-    came: tuple[int, int]
-    owed: int = 0  # bytes that were asked for and have not come
+    by_link: bool
+    owed: dict[tuple[int, int], int] = msgspec.field(default_factory=dict[tuple[int, int], int])
+    again: deque[tuple[int, int, int]] = msgspec.field(default_factory=deque[tuple[int, int, int]])
     is_lost: bool = False
 
     @property
+    def is_asked(self) -> bool:
+        return self.asked[0] == len(self.parts) and not self.again
+
+    @property
     def is_here(self) -> bool:
-        return self.came[0] == len(self.parts)
+        return self.is_asked and not self.owed
 
     @property
     def is_done(self) -> bool:
         return self.is_lost or self.is_here
 
-    @property
-    def is_asked(self) -> bool:
-        return self.asked[0] == len(self.parts)
+    def lose(self) -> None:
+        self.is_lost = True
+        self.owed.clear()
 
 
 class _Waiting(msgspec.Struct, Generic[Item], eq=False):
@@ -87,11 +99,12 @@ class Fetching(Generic[Item]):
         """A whole message came, and may not pass."""
         self._lanes[lane].append(_Waiting(item, 0))
 
-    def wanted(self, lane: Lane, item: Item, parts: Sequence[int]) -> tuple[int, list[Ask]]:
+    def wanted(
+        self, lane: Lane, item: Item, parts: Sequence[int], *, by_link: bool = False
+    ) -> tuple[int, list[Ask]]:
         """A message came whose payload, in parts of these sizes, is still with its sender."""
         self._number += 1
-        first = _next(parts, 0, 0)
-        self._fetches[self._number] = _Fetch(lane, tuple(parts), first, first)
+        self._fetches[self._number] = _Fetch(lane, tuple(parts), _next(parts, 0, 0), by_link)
         self._lanes.setdefault(lane, deque()).append(_Waiting(item, self._number))
         return self._number, self._asks(lane[0])
 
@@ -99,21 +112,30 @@ class Fetching(Generic[Item]):
         """That piece is here: what to ask for next, and whether all of the payload is.
 
         Raises:
-            ValueError: it is not the next one that was asked for.
+            ValueError: no such piece is owed.
         """
         fetch = self._fetches[number]
-        if (part, at) != fetch.came or not 0 < size <= fetch.owed or at + size > fetch.parts[part]:
-            raise ValueError(f"{size} bytes at {at} of part {part} are not what was asked for next")
-        fetch.owed -= size
-        fetch.came = _next(fetch.parts, part, at + size)
+        if fetch.owed.get((part, at)) != size:
+            raise ValueError(f"{size} bytes at {at} of part {part} are not what was asked for")
+        del fetch.owed[part, at]
         return self._asks(fetch.lane[0]), fetch.is_here
+
+    def goes_by_link(self, number: int, part: int, at: int) -> list[Ask]:
+        """That piece does not come as it was asked for; what is missing is to come by the link."""
+        fetch = self._fetches.get(number)
+        size = None if fetch is None else fetch.owed.pop((part, at), None)
+        if fetch is None or size is None:
+            return []
+        fetch.by_link = True
+        fetch.again.append((part, at, size))
+        return self._asks(fetch.lane[0])
 
     def is_lost(self, number: int) -> list[Ask]:
         """That payload cannot be had: its message is dropped in its turn."""
         fetch = self._fetches.get(number)
         if fetch is None:
             return []
-        fetch.is_lost, fetch.owed = True, 0
+        fetch.lose()
         return self._asks(fetch.lane[0])
 
     def sender_ended(self, site: str, sender: str | None = None) -> list[int]:
@@ -123,7 +145,7 @@ class Fetching(Generic[Item]):
             if fetch.lane[0] == site and sender in (None, fetch.lane[1]) and not fetch.is_done
         ]  # fmt: skip
         for number in lost:
-            self._fetches[number].is_lost, self._fetches[number].owed = True, 0
+            self._fetches[number].lose()
         return lost
 
     def released(self, lane: Lane) -> list[Item]:
@@ -146,7 +168,15 @@ class Fetching(Generic[Item]):
 
     def owed(self, site: str) -> int:
         """Bytes that the host of that site was asked for and has not sent yet."""
-        return sum(f.owed for f in self._fetches.values() if f.lane[0] == site)
+        return sum(sum(f.owed.values()) for f in self._fetches.values() if f.lane[0] == site)
+
+    def credit(self, site: str) -> int:
+        """How many bytes that may be, from now on."""
+        by_link = any(
+            fetch.by_link and fetch.lane[0] == site and not fetch.is_done
+            for fetch in self._fetches.values()
+        )
+        return CREDIT_BY_LINK if by_link else CREDIT
 
     def validate(self) -> None:
         """Assert every invariant; tests call it after each event."""
@@ -154,8 +184,11 @@ class Fetching(Generic[Item]):
         assert sorted(waiting) == sorted(self._fetches), "a fetch is that of one message"
         assert all(self._lanes.values()), "a lane is there as long as something waits in it"
         for number, fetch in self._fetches.items():
-            assert fetch.came <= fetch.asked <= (len(fetch.parts), 0), number
-            assert fetch.owed == 0 or not fetch.is_done
+            assert fetch.asked <= (len(fetch.parts), 0), number
+            assert not fetch.owed or not fetch.is_done
+            pieces = [*((*place, size) for place, size in fetch.owed.items()), *fetch.again]
+            assert all((part, at) < fetch.asked for part, at, _ in pieces)
+            assert all(0 < size <= fetch.parts[part] - at for part, at, size in pieces)
         for site in {lane[0] for lane in self._lanes}:
             assert self.owed(site) <= CREDIT
 
@@ -163,17 +196,23 @@ class Fetching(Generic[Item]):
 
     def _asks(self, site: str) -> list[Ask]:
         """As much as there is credit for, of what came first."""
-        left = CREDIT - self.owed(site)
+        left = self.credit(site) - self.owed(site)
         found: list[Ask] = []
         for number, fetch in self._fetches.items():
             while fetch.lane[0] == site and not fetch.is_lost and not fetch.is_asked:
-                part, at = fetch.asked
-                size = min(PIECE, fetch.parts[part] - at)
+                if fetch.again:
+                    part, at, size = fetch.again[0]
+                else:
+                    part, at = fetch.asked
+                    size = min(PIECE, fetch.parts[part] - at)
                 if size > left:
                     return found
                 left -= size
-                fetch.owed += size
-                fetch.asked = _next(fetch.parts, part, at + size)
+                if fetch.again:
+                    fetch.again.popleft()
+                else:
+                    fetch.asked = _next(fetch.parts, part, at + size)
+                fetch.owed[part, at] = size
                 found.append(Ask(number, part, at, size))
         return found
 

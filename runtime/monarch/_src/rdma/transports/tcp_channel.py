@@ -54,6 +54,11 @@ class Connection:
         """The address of the other end, for logs."""
         return "{}:{}".format(*self._socket.getpeername()[:2])
 
+    @property
+    def host(self) -> str:
+        """The address of the other end's host, as it is dialled."""
+        return str(self._socket.getpeername()[0])
+
     def limit(self, seconds: float | None) -> None:
         """How long the next calls may take, each; None: for ever."""
         self._socket.settimeout(seconds)

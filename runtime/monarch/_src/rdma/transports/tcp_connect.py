@@ -19,10 +19,9 @@ from collections.abc import Callable
 import msgspec
 
 from monarch._src.config import settings
-from monarch._src.rdma.regions import Regions
 from monarch._src.rdma.transports.base import TransportFailed
 from monarch._src.rdma.transports.tcp_channel import Connection
-from monarch._src.rdma.transports.tcp_server import TcpServer
+from monarch._src.rdma.transports.tcp_server import Requests, TcpServer
 from monarch._src.rdma.transports.tcp_sockets import LOOPBACK, Connector, Opener, Place, Through
 from monarch._src.wire.msgpack_text import UNREADABLE
 
@@ -55,20 +54,24 @@ class Dialling:
     """See the module's text."""
 
     def __init__(
-        self, regions: Regions, host: str, serves_at: Callable[[], tuple[str, list[str]]],
+        self, requests: Requests, host: str, serves_at: Callable[[], tuple[str, list[str]]],
         is_near: Callable[[str], bool], opener: Callable[[], Opener | None] = lambda: None,
+        seals: Callable[[], bool] = lambda: settings().rdma_encrypt_tcp,
     ) -> None:  # fmt: skip
         """Args:
+        requests: serves what is asked of this process.
         host: what this host is called, in errors.
         serves_at: where to listen for other hosts, and what they are to dial; see MeshSpec.
         is_near: whether a node is of this host.
         opener: what connects to other hosts, if the client is behind a gateway.
+        seals: whether what is moved between hosts is sealed.
         """
-        self._regions = regions
+        self._requests = requests
         self._host = host
         self._serves_at = serves_at
         self._is_near = is_near
         self._opener = opener
+        self._seals = seals
         self._lock = threading.Lock()
         self._server: TcpServer | None = None
         self._closed = False
@@ -83,7 +86,7 @@ class Dialling:
             if self._closed:
                 raise OSError("it has left its session")
             if self._server is None:
-                self._server = TcpServer(self._regions)
+                self._server = TcpServer(self._requests)
             return self._server
 
     def _place(self, bind: str, told: list[str], *, sealed: bool) -> Place:
@@ -102,7 +105,7 @@ class Dialling:
         if not told:
             return Place([], why=f"{self._host} is not dialled by other hosts: its client runs "
                          "there")  # fmt: skip
-        return self._place(bind, told, sealed=settings().rdma_encrypt_tcp)
+        return self._place(bind, told, sealed=self._seals())
 
     def come(self, body: bytes) -> bytes:
         """Connect to who has asked for that. What is to be answered: why not, or nothing.
@@ -137,11 +140,11 @@ class Dialling:
         bind, told = self._serves_at()
         if not told:
             raise TransportFailed(f"{said.why}; nor is {self._host}", _REMEDY)
-        own = self._place(bind, told, sealed=settings().rdma_encrypt_tcp)
+        own = self._place(bind, told, sealed=self._seals())
         server = self._server
         if server is None or not own.hosts:
             raise TransportFailed(f"{said.why}; and {own.why}", _REMEDY)
-        return _Invited(server, own, self._regions.owner.incarnation, ask_to_come)
+        return _Invited(server, own, self._requests.incarnation, ask_to_come)
 
     def close(self) -> None:
         """Serve nobody any more. Idempotent."""
@@ -150,6 +153,12 @@ class Dialling:
             server = self._server
         if server is not None:
             server.close()
+
+    def forked(self) -> None:
+        """In a fork of this process: close its copies of what the server has open."""
+        self._closed = True
+        if self._server is not None:
+            self._server.forked()
 
 
 class _Invited:

@@ -1,14 +1,13 @@
-"""Who has memory serves it over TCP: to whom nothing faster leads.
+"""Accepts TCP connections of the data plane, and serves the requests that come by them.
 
 The owner serves on threads of its own, so its actors need not run; the interpreter's lock they do
 need, between system calls. Who made a connection does not matter once it is there: an owner that
 nobody can dial connects to who has asked for it (`rdma.transports.tcp_connect`), and begins by
-saying so, with the ticket that it was given. What is said: `rdma.transports.tcp_protocol`.
+saying so, with the ticket that it was given. What is said: `rdma.transports.tcp_protocol`. Which
+requests there are, an object of the owner says: for registered memory
+`rdma.transports.tcp_regions`, for payloads `bulk.server`.
 
-The owner compares incarnation and key before it touches any memory, and hangs up on what is no
-request. Bytes are received where they belong; nothing is acknowledged but the whole. The owner has
-let go of the region before it sends the last of what it answers: whoever drops the region then must
-not take this connection, which is its requester's for what comes next, for one that still uses it.
+The server compares the incarnation before anything else, and hangs up on what is no request.
 
 Runs in: the owner, one thread an address to accept and one a connection, from the first request for
 its address on.
@@ -24,29 +23,22 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple, Protocol
 
 from monarch._src.rate_limited_log import Tally
-from monarch._src.rdma.cuda import socket_copy
-from monarch._src.rdma.cuda.driver import CudaError, GpuError
 from monarch._src.rdma.handle import KEY_BYTES, same
-from monarch._src.rdma.memory import Device, view_of
-from monarch._src.rdma.regions import Held, Regions
 from monarch._src.rdma.transports.tcp_channel import Connection, hang_up
 from monarch._src.rdma.transports.tcp_protocol import (
     ANSWER,
     DONE,
     ECHO,
     ECHO_BYTES,
-    FAILED,
     HELLO_S,
     HERE,
     MAGIC,
-    READ,
-    REFUSED,
     REQUEST,
-    STALE,
-    WRITE,
     WRONG_PROCESS,
+    Request,
 )
 from monarch._src.rdma.transports.tcp_sockets import (
     SECRET_BYTES,
@@ -60,16 +52,32 @@ from monarch._src.rdma.transports.tcp_sockets import (
 
 log = logging.getLogger("monarch.data")
 _NO_ROOM_S = 0.05
-_LAST = 1 << 12  # bytes of a READ that are sent once the region is let go of
+
+
+class Requests(Protocol):
+    """Serves the requests that come by a server's connections, on the threads of these.
+
+    incarnation: of who is meant; others are hung up on. kinds: of requests.
+    """
+
+    @property
+    def incarnation(self) -> bytes: ...
+
+    @property
+    def kinds(self) -> Sequence[int]: ...
+
+    def serve(self, connection: Connection, request: Request) -> bool:
+        """Serve one request; False to hang up. OSError: the other side has gone."""
+        ...
 
 
 class TcpServer:
-    """Serves the regions of this process, at the addresses that it is told to listen at."""
+    """Serves requests to this process, at the addresses that it is told to listen at."""
 
-    def __init__(self, regions: Regions) -> None:
-        self._regions = regions
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
         self._lock = threading.Lock()
-        self._serving: dict[threading.Thread, Callable[[], None]] = {}  # and what ends its waits
+        self._serving: dict[threading.Thread, _Ends] = {}
         self._refusals: Tally[str] = Tally()
         self._closed = False
         self._secret = os.urandom(SECRET_BYTES)
@@ -108,20 +116,18 @@ class TcpServer:
                     log.warning("accepting a connection failed", exc_info=True)
                 time.sleep(_NO_ROOM_S)  # no descriptor is free, and none will be at once
                 continue
-            if not self._begin(partial(self._meet, made, sealed), partial(hang_up, made)):
+            ends = _Ends(partial(hang_up, made), made.close)
+            if not self._begin(partial(self._meet, made, sealed), ends):
                 made.close()
                 return
 
-    def _begin(self, serve: Callable[[], None], hang_up: Callable[[], None]) -> bool:
-        """Have a thread serve a connection; False if we serve nobody any more.
-
-        `hang_up` ends what that blocks in.
-        """
+    def _begin(self, serve: Callable[[], None], ends: _Ends) -> bool:
+        """Have a thread serve a connection; False if we serve nobody any more."""
         thread = threading.Thread(target=serve, name="monarch-data-serve", daemon=True)
         with self._lock:
             if self._closed:
                 return False
-            self._serving[thread] = hang_up
+            self._serving[thread] = ends
         thread.start()
         return True
 
@@ -162,12 +168,12 @@ class TcpServer:
         if not connection.receive(memoryview(head)):
             return False
         magic, what, slot, incarnation, key, whole, offset, size = REQUEST.unpack(head)
-        if magic != MAGIC or what not in (READ, WRITE, ECHO, HERE):
+        if magic != MAGIC or not (what in (ECHO, HERE) or what in self._requests.kinds):
             self._refuse(connection, "what it says is no request")
             return False
-        if not same(incarnation, self._regions.owner.incarnation):
+        if not same(incarnation, self._requests.incarnation):
             self._refuse(connection, "it takes this for another process")
-            _answer(connection, WRONG_PROCESS)
+            answer(connection, WRONG_PROCESS)
             return False
         if what == HERE:
             with self._lock:
@@ -177,94 +183,19 @@ class TcpServer:
             return False
         if what == ECHO:
             block = bytearray(min(size, ECHO_BYTES))
-            _answer(connection, DONE)
+            answer(connection, DONE)
             if not connection.receive(memoryview(block)):
                 return False
             connection.send(bytes(block))
             return True
 
-        stop = connection.hang_up
-        held = self._regions.hold(slot, key, stop)
-        if held is None:
-            _answer(connection, STALE)
-            return True
-        using = True
-
-        def let_go() -> None:
-            nonlocal using
-            if using:
-                using = False
-                self._regions.release(held, stop)
-                held.keep = None
-
-        try:
-            if held.size != whole:
-                let_go()
-                _answer(connection, STALE)
-                return True
-            return self._move(connection, held, let_go, what, offset, size)
-        finally:
-            let_go()
+        return self._requests.serve(connection, Request(what, slot, key, whole, offset, size))
 
     def _refuse(self, connection: Connection, why: str) -> None:
         with self._lock:
             number = self._refusals.note(why)
         if number:
             log.warning("hung up on %s: %s (%d so far)", connection.peer, why, number)
-
-    def _move(
-        self, connection: Connection, held: Held, let_go: Callable[[], None], what: int,
-        offset: int, size: int,
-    ) -> bool:  # fmt: skip
-        if not size or offset + size > held.size or (what == WRITE and held.readonly):
-            let_go()
-            _answer(connection, REFUSED)
-            return True
-        address, device = held.address + offset, held.device
-        if device is not None:
-            return self._move_on_gpu(connection, device, address, let_go, what, size)
-        _answer(connection, DONE)
-        memory = view_of(address, size)
-        if what == READ:
-            end = max(0, size - _LAST)
-            connection.send(memory[:end])
-            last = bytes(memory[end:])
-            let_go()
-            connection.send(last)
-            return True
-        if not connection.receive(memory):
-            return False
-        let_go()
-        _answer(connection, DONE, size)
-        return True
-
-    def _move_on_gpu(
-        self, connection: Connection, device: Device, address: int,
-        let_go: Callable[[], None], what: int, size: int,
-    ) -> bool:  # fmt: skip
-        begun = False
-
-        def begin() -> None:
-            nonlocal begun
-            begun = True
-            _answer(connection, DONE)
-
-        try:
-            if what == READ:
-                socket_copy.send(connection, device, address, size, begin, let_go)
-                return True
-            if not socket_copy.receive(connection, device, address, size, begin):
-                return False
-        except GpuError as error:
-            log.warning("serving memory of GPU %d failed: %s", device.ordinal, error)
-            if begun:  # what is said now would be taken for bytes
-                return False
-            let_go()
-            _answer(connection, FAILED, error.number if isinstance(error, CudaError) else 0)
-            return True
-        let_go()
-        _answer(connection, DONE, size)
-        return True
 
     def call(
         self,
@@ -285,7 +216,8 @@ class TcpServer:
         except BaseException:
             connection.close()
             raise
-        if not self._begin(partial(self._serve, connection), connection.hang_up):
+        ends = _Ends(connection.hang_up, connection.close)
+        if not self._begin(partial(self._serve, connection), ends):
             connection.close()
             raise ConnectionError("it has left its session")
 
@@ -316,14 +248,29 @@ class TcpServer:
             ending = [*self._serving]
             for expected in self._expected.values():
                 expected.came.put(None)
-            for end in self._serving.values():
-                end()
+            for ends in self._serving.values():
+                ends.hang_up()
         for listener, acceptor in self._listeners.values():
             hang_up(listener)  # which wakes the thread that accepts
             acceptor.join()
             listener.close()
         for thread in ending:
             thread.join()
+
+    def forked(self) -> None:
+        """In a fork of this process: close its copies of all sockets. Takes no lock."""
+        self._closed = True
+        for listener, _ in list(self._listeners.values()):
+            listener.close()
+        for ends in list(self._serving.values()):
+            ends.close()
+
+
+class _Ends(NamedTuple):
+    """What ends all that blocks in a connection, at both ends; what closes it in this process."""
+
+    hang_up: Callable[[], None]
+    close: Callable[[], None]
 
 
 class Expected:
@@ -348,5 +295,6 @@ class Expected:
         return connection
 
 
-def _answer(connection: Connection, status: int, done: int = 0) -> None:
+def answer(connection: Connection, status: int, done: int = 0) -> None:
+    """Say how a request went."""
     connection.send(ANSWER.pack(MAGIC, status, done))

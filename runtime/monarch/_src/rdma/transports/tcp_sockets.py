@@ -59,6 +59,11 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
         """See `dial`."""
         return dial(self, deadline)
 
+    def found_at(self, host: str) -> Place:
+        """The same, with that address tried first."""
+        others = [other for other in self.hosts if other != host]
+        return Place([host, *others], self.port, self.secret, self.why, self.sealed)
+
 
 class Connector(Protocol):
     """How a connection to who has the memory comes about.

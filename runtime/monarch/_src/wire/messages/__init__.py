@@ -126,9 +126,11 @@ from monarch._src.wire.messages.payloads import (
     GRANT,
     HANG_UP,
     SERVE,
+    AskBulk,
     AskData,
     AskPart,
     AskPayload,
+    BulkAt,
     PayloadPart,
     PayloadSent,
     PayloadTaken,
@@ -183,6 +185,7 @@ __all__ = [
     "Answers",
     "AnyMessage",
     "AskBridge",
+    "AskBulk",
     "AskData",
     "AskDebugger",
     "AskKnown",
@@ -198,6 +201,7 @@ __all__ = [
     "BridgeClosed",
     "BridgeSet",
     "BrokeIn",
+    "BulkAt",
     "Call",
     "CancelCall",
     "Cast",
@@ -298,7 +302,8 @@ AnyMessage = (
     | ReadMetrics | GaveUp | ProcLife
     | ReadStacks | StacksRead | SignalProcs | Signalled | SetLinks | AskData | Keep | Kept
     | KeptActors | ForgetActors | Attach | Attached | Detach | TakenOver | ClientIs | Heard
-    | SetLogLevel | AskPayload | PayloadSent | AskPart | PayloadPart | PayloadTaken | Relay
+    | SetLogLevel | AskPayload | PayloadSent | AskPart | PayloadPart | PayloadTaken
+    | AskBulk | BulkAt | Relay
     | HoldSite | SiteIs | SitesAre | SitesKnown | LetSiteGo | SiteFree | SiteLost | SiteRoom
     | Debugged | DebugCommand | KeepFailures | BreakIn | BrokeIn | ReadActors
     | ListPaused | PausedListed | AskDebugger | DebuggerAnswered | RankPaused

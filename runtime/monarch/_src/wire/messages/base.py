@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import msgspec
 
-PROTOCOL = 2
+PROTOCOL = 3
 # Modules of records that are decoded do without `from __future__ import annotations`: msgspec
 # compiles each annotation that is text as it makes the decoder, 5 ms in all where it is loaded.
 

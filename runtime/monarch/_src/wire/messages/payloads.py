@@ -48,6 +48,8 @@ class PayloadSent(Message, tag=121):
 class AskPart(Message, tag=122):
     """Asked by a gateway of whoever has sent a payload to its host: that piece of that part.
 
+    For payloads that cannot be had by a connection of their own (AskBulk).
+
     The payload is that which the sender calls `number`, and `word` stands for this receiver of it.
     Answered by PayloadPart.
     """
@@ -72,11 +74,35 @@ class PayloadPart(Message, tag=123):
 
 
 class PayloadTaken(Message, tag=124):
-    """The gateway that asked for it has all of that payload, or does not want it any more."""
+    """The gateway that asked for it has all of that payload, or does not want it any more.
+
+    `bulk`: how many of its bytes came by connections of their own. `why`: why not all of them.
+    """
 
     number: int
     key: int
     word: int
+    bulk: int = 0
+    why: str = ""
+
+
+class AskBulk(Message, tag=125):
+    """Asked by a gateway of another, which answers BulkAt.
+
+    Without a body: where do you serve payloads of your host? With one: connect to where I listen,
+    and serve them there (`rdma/transports/tcp_connect.py`).
+    """
+
+    number: int
+    body: bytes = b""
+
+
+class BulkAt(Message, tag=126):
+    """The answer: as that of AskData for SERVE and COME. Requests are to name that incarnation."""
+
+    number: int
+    incarnation: bytes
+    body: bytes
 
 
 SERVE, DROP, CONNECT, GRANT, HANG_UP, COME = 1, 2, 3, 4, 5, 6

@@ -1,0 +1,1 @@
+"""Large payloads between hosts, by the encrypted TCP connections of the data plane."""

@@ -1,0 +1,135 @@
+"""Payloads of this host, served to gateways of other hosts over TCP.
+
+A piece is read from the segment of the process that has sent the payload, whose descriptor the
+server opens as a receiver on this host would. That process takes no part: it only keeps the segment
+until the other host says that it has all of it. If it does not, the segment may get another
+message meanwhile; so before a byte leaves, the server looks whether the use that stands in the
+header is still the one that was asked for. Payloads of the gateway's own process are sent from
+where they are.
+
+Runs in: a gateway (the client, the agent of a worker), on the threads of its `TcpServer`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from monarch._src.payload.outgoing import OutgoingPayloads
+from monarch._src.payload.sender import HEADER
+from monarch._src.rdma.transports.tcp_channel import Connection
+from monarch._src.rdma.transports.tcp_protocol import (
+    DONE,
+    PART,
+    PLACE,
+    REFUSED,
+    STALE,
+    PartAsked,
+    Request,
+)
+from monarch._src.rdma.transports.tcp_server import answer
+from monarch._src.system import shared_memory
+from monarch._src.wire.encryption import RECORD
+
+_HEADER = struct.Struct("<QI")  # key, use
+
+
+class PartRequests:
+    """See `Requests`: PART.
+
+    A request is refused if its segment cannot be read here, nor another one of that process. It is
+    stale if the segment has another message by now, or this process no descriptor to spare.
+    """
+
+    kinds = (PART,)
+
+    def __init__(
+        self, has_process: Callable[[int], bool], served: Callable[[], OutgoingPayloads | None]
+    ) -> None:
+        """Args:
+        has_process: whether that is the pid of a process of this session on this host.
+        served: what this process itself has sent. Both are called on any thread.
+        """
+        self.incarnation = os.urandom(16)
+        self._has_process = has_process
+        self._served = served
+
+    def serve(self, connection: Connection, request: Request) -> bool:
+        """See `Requests`."""
+        place = bytearray(PLACE.size)
+        if not connection.receive(memoryview(place)):
+            return False
+        asked = PartAsked.unpacked(request, place)
+        if asked.pid == os.getpid():
+            return self._serve_own(connection, asked)
+        if not self._has_process(asked.pid) or not _is_within(asked):
+            answer(connection, REFUSED)
+            return True
+        try:
+            with _opened(asked) as fd:
+                return _serve_segment(connection, fd, asked)
+        except _Unreadable as error:
+            answer(connection, REFUSED if error.lasting else STALE)
+            return True
+
+    def _serve_own(self, connection: Connection, asked: PartAsked) -> bool:
+        served, view = self._served(), None
+        if served is not None:
+            view = served.view(asked.key, asked.word, asked.part, asked.at, asked.size)
+        if view is None:
+            answer(connection, STALE)
+            return True
+        answer(connection, DONE)
+        connection.send(view)
+        return True
+
+
+class _Unreadable(Exception):
+    """A segment cannot be opened here, or is none. `lasting`: nor later."""
+
+    def __init__(self, *, lasting: bool) -> None:
+        super().__init__()
+        self.lasting = lasting
+
+
+def _is_within(asked: PartAsked) -> bool:
+    return asked.size > 0 and HEADER <= asked.offset <= asked.capacity - asked.size
+
+
+@contextmanager
+def _opened(asked: PartAsked) -> Generator[int]:
+    try:
+        fd = shared_memory.open_of(asked.pid, asked.fd, writable=False)
+    except OSError as error:
+        no_room = error.errno in (errno.EMFILE, errno.ENFILE)
+        raise _Unreadable(lasting=not no_room) from error
+    try:
+        if os.fstat(fd).st_ino != asked.file or not shared_memory.is_sealed(fd, asked.capacity):
+            raise _Unreadable(lasting=True)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _serve_segment(connection: Connection, fd: int, asked: PartAsked) -> bool:
+    """Send a piece of a segment, a record at a time: what was read is sealed while it is cached.
+
+    It is not mapped. So there is nothing to keep, and no fault where the segment has no memory.
+    """
+    header = _HEADER.pack(asked.key, asked.use)
+    if os.pread(fd, _HEADER.size, 0) != header:
+        answer(connection, STALE)
+        return True
+    answer(connection, DONE)
+    room = memoryview(bytearray(min(RECORD, asked.size)))
+    for at in range(0, asked.size, RECORD):
+        part = room[: min(RECORD, asked.size - at)]
+        got = os.preadv(fd, [part], asked.offset + at)
+        shared_memory.fence()
+        if got != len(part) or os.pread(fd, _HEADER.size, 0) != header:
+            return False  # what is said now would be taken for bytes
+        connection.send(part)
+    return True
