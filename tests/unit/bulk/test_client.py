@@ -317,7 +317,7 @@ def sockets() -> int:
 
 SENDER = """
 import os, sys
-from monarch._src.rdma import kernel
+from monarch._src.system import shared_memory
 from monarch._src.payload.sender import HEADER, Lender
 from monarch._src.wire.frames import Payload
 lender = Lender(lambda node, _: (node,))
