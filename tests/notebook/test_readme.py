@@ -20,7 +20,7 @@ BLOCK = re.compile(
 BLOCKS = BLOCK.findall(README)
 MORE = "every frame"  # the link below an error
 # A busy machine is slow, and README shows no bars.
-NO_BARS = "import monarch_jupyter.protocol.bars\nmonarch_jupyter.bars.AFTER = 1e9"
+NO_BARS = "import monarch_jupyter.protocol.bars\nmonarch_jupyter.protocol.bars.AFTER = 1e9"
 CELLS = [(source, printed) for kind, source, printed in BLOCKS if kind == "ipython"]
 SCRIPTS = [(source, printed) for kind, source, printed in BLOCKS if kind == "python"]
 

@@ -139,7 +139,7 @@ def test_a_progress_bar_shows_its_last_state_and_ends_as_a_line(
     write = "speakers.write.call"
     cell = (
         rf"{write}('\r 10%\r 20%').get()"
-        f"\nopen({str(path)!r}).read()\nmonarch_jupyter.output.HOLD = 60\n"
+        f"\nopen({str(path)!r}).read()\nmonarch_jupyter.cells.output.HOLD = 60\n"
         rf"{write}('\r100%\n').get();"
     )
     seen = False

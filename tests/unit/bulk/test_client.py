@@ -318,9 +318,9 @@ def sockets() -> int:
 SENDER = """
 import os, sys
 from monarch._src.system import shared_memory
-from monarch._src.payload.sender import HEADER, Lender
+from monarch._src.payload.sender import HEADER, PayloadSender
 from monarch._src.wire.frames import Payload
-lender = Lender(lambda node, _: (node,))
+lender = PayloadSender(lambda node, _: (node,))
 body = bytes(range(256)) * 1024
 payload = lender.place(Payload(body), sole=True)
 lent = payload.buffers[0].lend_to("node")
