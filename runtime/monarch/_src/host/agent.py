@@ -26,6 +26,7 @@ from monarch._src.host.agent_requests import AgentRequests
 from monarch._src.host.cast_relay import CastRelay
 from monarch._src.host.output_pipes import OutputPipes
 from monarch._src.host.owner import AgentOwner, AgentServices
+from monarch._src.host.parts import AgentView, Parts, PartTable
 from monarch._src.host.spawn_spec import ENTRY, Ended, MeshSpec, NotStarted, Started
 from monarch._src.host.start import ProcStarter, is_forked, kill_group, no_board, unlink
 from monarch._src.host.state.death_notices import Notices
@@ -86,10 +87,14 @@ class Agent:
         directory: Path,
         zygote: socket.socket,
         tenure: Callable[[Node, Host, AgentServices], AgentOwner],
+        parts: PartTable,
         site: str = "",
         cwd: str = "",
     ) -> None:
-        """`cwd`: where its procs are to be, in place of where their client is."""
+        """`cwd` is the working directory of its procs; empty: that of their client.
+
+        `parts` names what handles messages of features above this package.
+        """
         self._directory = directory
         self._cwd = cwd
         self._host = Host()
@@ -122,10 +127,9 @@ class Agent:
                    self._end, self._casting.receivers, self._part, self._casting.site_lost,
                    self._seen, self._stir),
         )  # fmt: skip
-        self._asked = AgentRequests(
-            self._node, self._host, self._tenure, self._boards, self._selector,
-            lambda: self._ending,
-        )  # fmt: skip
+        view = AgentView(self._node, self._host, self._tenure, self._boards, self._selector)
+        self._parts = Parts(parts, view)
+        self._requests = AgentRequests(view, self._parts, lambda: self._ending)
         self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Hello: self._on_hello,
             Cast: self._on_cast,
@@ -141,7 +145,8 @@ class Agent:
             Shutdown: self._on_shutdown,
             ProcEnded: self._on_owner_ended,
             Relay: self._node.relayed,
-            **self._asked.handlers,
+            **self._requests.handlers,
+            **self._parts.handlers,
             **self._tenure.handlers,
         }
 
@@ -179,7 +184,7 @@ class Agent:
         self._outputs.time_passed(time.monotonic())
         self._starts.start_more()
         self._tenure.looked()
-        self._asked.looked()
+        self._parts.after_poll()
         return again
 
     def _wait_s(self, due: float) -> float | None:
@@ -194,7 +199,7 @@ class Agent:
         self._stirred = True
 
     def _seen(self, message: Snapshot) -> Snapshotted:
-        return self._asked.seen(message)  # who asks may be there before that is
+        return self._requests.snapshot(message)  # made after the owner, which is given this method
 
     def _register(self, fd: int, ready: Callable[[], None]) -> None:
         self._quiet.discard(fd)
@@ -224,7 +229,7 @@ class Agent:
         """That client is owed nothing any more: no answers, no output."""
         self._want_output.discard(client)
         self._casting.lost(client)
-        self._asked.gone(client)
+        self._parts.on_client_gone(client)
 
     def _end(self, why: str) -> None:
         self._ending = True
@@ -371,7 +376,7 @@ class Agent:
         self._outputs.drop(node)
         self._node.forget(node)
         self._casting.ended(node)
-        self._asked.proc_ended(node)
+        self._parts.on_proc_ended(node)
         self._tenure.proc_ended(proc.mesh, proc.rank)
         self._do(self._host.ended(node, death, now))
 
@@ -441,7 +446,7 @@ class Agent:
                 spec = self._host.meshes[proc.mesh].spec
                 self._memory.met(peer, message.pid, forked=is_forked(spec, proc.rank))
             self._do(self._host.hello(peer, time.monotonic()))
-            self._asked.hello(peer)
+            self._parts.on_proc_connected(peer)
 
     def _on_gave_up(self, peer: str, message: GaveUp, _payload: Payload) -> None:
         self._host.gave_up(peer, message.failure, time.monotonic())

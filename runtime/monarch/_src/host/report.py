@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from monarch._src.failures.report import Death
 from monarch._src.host.spawn_spec import Ended
@@ -18,9 +17,6 @@ from monarch._src.system.oom import KillsForMemory
 from monarch._src.system.process import rss_bytes, signal_name
 from monarch._src.wire.ids import proc_node
 from monarch._src.wire.messages import MeshState, RankState
-
-if TYPE_CHECKING:
-    from monarch._src.observe.stacks.py_spy import Job
 
 
 def death(
@@ -106,33 +102,3 @@ def rank_state(proc: Proc, board: Board, now: float) -> RankState:
         busy_s=busy_s,
         restarts=proc.life,
     )
-
-
-def to_look_into(mesh: Mesh, board: Board, ranks: Sequence[int], idle: bool, now: float) -> Job:
-    """What py-spy has to look into of these ranks (none: all); with `idle`, idle ones too."""
-    from monarch._src.observe.stacks.py_spy import Job, Subject
-
-    subjects: list[Subject] = []
-    for rank in ranks or mesh.ranks:
-        proc = mesh.at(rank)
-        if proc is None:
-            continue
-        seen = rank_state(proc, board, now)
-        doing = f"{seen.actor}.{seen.endpoint}" if seen.actor else seen.endpoint
-        pid, otherwise = seen.pid, seen.state
-        match seen.state:
-            case "busy":
-                otherwise = f"in {doing}, awaiting"  # a coroutine that awaits is on no thread
-            case "idle":
-                pid = pid if idle else 0
-            case "failed":
-                pid, otherwise = 0, f"failed: {seen.failure}"
-            case "starting" if seen.failure:
-                otherwise = f"starting again: {seen.failure}"
-            case "stopped" if proc.state is ProcState.ENDED:
-                pid = 0
-            case _:
-                pass
-        subjects.append(Subject(rank, pid, doing, otherwise))
-    spec = mesh.spec
-    return Job(mesh.uid, spec.name, spec.labels, spec.sizes, subjects)

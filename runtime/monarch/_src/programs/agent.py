@@ -23,10 +23,21 @@ from monarch._src.net import session_directory as sessions
 from monarch._src.net.local.interrupt import nothing_interrupts
 from monarch._src.session import records
 from monarch._src.system.process import die_with_parent, raise_fd_limit
+from monarch._src.wire.messages import (
+    AskBridge,
+    AskDebugger,
+    BridgeBytes,
+    BridgeSet,
+    BrokeIn,
+    Debugged,
+    ListPaused,
+    ReadStacks,
+)
 
 if TYPE_CHECKING:
     from monarch._src.host.agent import Agent
     from monarch._src.host.owner import AgentServices
+    from monarch._src.host.parts import PartTable
     from monarch._src.host.state.host import Host
     from monarch._src.net.node import Node
     from monarch._src.session.agent_part import SessionHolder
@@ -46,6 +57,18 @@ SPARE_TIME = (
     "monarch.actor",
 )
 
+_DEBUG = "monarch._src.debug.agent_part:DebugService"
+PARTS: PartTable = {
+    ReadStacks: "monarch._src.observe.stacks.agent_part:StackService",
+    Debugged: _DEBUG,
+    BrokeIn: _DEBUG,
+    ListPaused: _DEBUG,
+    AskDebugger: _DEBUG,
+    AskBridge: _DEBUG,
+    BridgeBytes: _DEBUG,
+    BridgeSet: _DEBUG,
+}
+
 
 def main() -> None:
     """`python -c ... DIRECTORY CLIENT_NODE CLIENT_PID`: serve the session of that client."""
@@ -58,7 +81,7 @@ def main() -> None:
         def keeping(node: Node, host: Host, driver: AgentServices) -> SessionHolder:
             return SessionHolder(directory, client, client_pid, node, host, driver)
 
-        return Agent(directory, zygote, keeping)
+        return Agent(directory, zygote, keeping, PARTS)
 
     raise SystemExit(serve(directory, records.of_this_agent(client, client_pid), agent))
 

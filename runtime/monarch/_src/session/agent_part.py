@@ -43,6 +43,7 @@ from monarch._src.session.state.lease import (
     WriteRecord,
 )
 from monarch._src.system import process_table
+from monarch._src.system.process_table import began_of
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.ids import host_of_site
 from monarch._src.wire.messages import (
@@ -90,7 +91,7 @@ class SessionHolder:
         said = process_table.command_of(client_pid)[: records.LONGEST_PROGRAM]
         self.lease = Lease(
             Holder(
-                client, address_of(directory, client), client_pid, records.began_of(client_pid),
+                client, address_of(directory, client), client_pid, began_of(client_pid),
                 said, os.uname().nodename, time.time(),
             )
         )  # fmt: skip
@@ -467,7 +468,7 @@ class SessionHolder:
         kept = KeptRecord(
             lease.name, lease.kept_since, os.getuid(), records.user_name(os.getuid()),
             os.uname().nodename, os.getpid(),
-            records.began_of(os.getpid()), {**VERSIONS, "protocol": str(PROTOCOL)}, names,
+            began_of(os.getpid()), {**VERSIONS, "protocol": str(PROTOCOL)}, names,
             HolderRecord(
                 holder.node, holder.pid, holder.began, holder.program, holder.host, holder.since
             ) if lease.client else None,

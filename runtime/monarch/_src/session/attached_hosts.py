@@ -21,6 +21,8 @@ from monarch._src.actor.refs import agent_of
 from monarch._src.actor.runtime import Runtime
 from monarch._src.config import settings
 from monarch._src.errors import HostUnreachableError, SessionError
+from monarch._src.mesh.client import ClientSession
+from monarch._src.mesh.host_links import GatewayAddress
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.gateway import ENDS, Gateway
 from monarch._src.net.hosts.keys import Keys
@@ -30,7 +32,7 @@ from monarch._src.net.session_directory import address_of
 from monarch._src.net.state.addresses import Address, Scope, parse_address
 from monarch._src.net.state.link_actions import LinkDown, LinkUp, PeerRefused
 from monarch._src.payload.host_fetcher import Fetcher
-from monarch._src.session.gateway_route import GatewayAddress, GatewayRoute, reached
+from monarch._src.session.gateway_route import GatewayRoute, reached
 from monarch._src.session.records import LONGEST_PROGRAM
 from monarch._src.system import process_table
 from monarch._src.wire.frames import Payload
@@ -511,6 +513,13 @@ class AttachedHosts:
                 tell(site)
                 found.append(held.leaving)
         return found
+
+
+def hosts_of_session(session: ClientSession) -> AttachedHosts | None:
+    """The worker hosts that this session holds; None before the first."""
+    sites = session.sites
+    assert sites is None or isinstance(sites, AttachedHosts)
+    return sites
 
 
 def _for_another(one: _Held, other: _Held) -> list[str]:
