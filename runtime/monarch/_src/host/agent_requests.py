@@ -32,7 +32,7 @@ class AgentRequests:
         self.handlers: Handlers = {Snapshot: self._on_snapshot, SignalProcs: self._on_signal}
 
     def snapshot(self, message: Snapshot) -> Snapshotted:
-        """The state of these meshes (none: of all) and of their ranks."""
+        """The state of these meshes and of their ranks; of all meshes if the request names none."""
         wanted = message.meshes or list(self._host.meshes)
         found = [self._host.meshes[uid] for uid in wanted if uid in self._host.meshes]
         now = time.monotonic()

@@ -1,8 +1,8 @@
-"""The agent of a worker host as a program: begins without a client, listens for one.
+"""The main program of a worker host: an agent that starts without a client and listens for one.
 
 Runs in: a process that `session.worker_options.worker_command` starts, on its only thread.
-Invariants: keys are read after the zygote is forked, so no process that runs user code has ever
-had them in its memory; what travels to this process is the path of their file.
+Invariants: keys are read after the zygote is forked, so they are never in the memory of a process
+that runs user code. Command lines carry only the path of the key file.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _agent(directory: Path, options: WorkerOptions, zygote: socket.socket) -> Ag
         return made
 
     agent = Agent(directory, zygote, hosting, PARTS, new_site(os.uname().nodename), options.cwd)
-    signal.signal(signal.SIGINT, agent.terminate)  # it may be in front of a terminal
+    signal.signal(signal.SIGINT, agent.terminate)  # the worker may run in a terminal
     return agent
 
 
