@@ -17,7 +17,6 @@ import ipykernel
 import IPython
 
 import monarch
-import monarch_jupyter
 
 MOST_LINKS = 200
 _RAISE = opmap["RAISE_VARARGS"]
@@ -27,7 +26,8 @@ def _folder(package: Any) -> str:
     return os.path.dirname(os.path.abspath(package.__file__)) + os.sep
 
 
-MACHINERY = (_folder(IPython), _folder(ipykernel), _folder(monarch_jupyter))
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # monarch_jupyter
+MACHINERY = (_folder(IPython), _folder(ipykernel), _OWN)
 RUNTIME = _folder(monarch)
 PICKLED = (RUNTIME, _folder(cloudpickle))
 

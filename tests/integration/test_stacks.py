@@ -171,7 +171,7 @@ def test_full_shows_the_runtime_too(mesh: ProcMesh) -> None:
 
 def test_no_time_is_said_of_each_rank(mesh: ProcMesh) -> None:
     said = seen(stacks(mesh, idle=True, timeout=0)).headline
-    assert said == "4 not looked into: the 0 s were over"
+    assert said == "4 not read: the 0 s were over"
 
 
 def test_nothing_to_look_into_is_no_error() -> None:
@@ -243,7 +243,7 @@ def test_where_nobody_may_look_the_remedy_is_said(tmp_path: Path) -> None:
     assert (status, err) == (0, "")
     first, said, last = out.splitlines()
     assert (first, last) == ("[1, 1]", "[1, 1]")
-    assert said.startswith("py-spy may not look into other processes here (")
+    assert said.startswith("py-spy may not read other processes here (")
     assert "SYS_PTRACE" in said
 
 

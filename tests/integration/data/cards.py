@@ -12,8 +12,8 @@ from typing import Any
 import numpy
 
 from monarch._src.rdma.handle import VERSION, Handle
-from monarch._src.rdma.memory import memory_of
 from monarch._src.rdma.regions import Regions
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transports.base import Piece
 from monarch._src.rdma.transports.ibverbs import IbverbsLink
 from monarch._src.rdma.verbs.card import Card

@@ -14,8 +14,8 @@ import numpy
 import pytest
 
 from monarch._src.rdma.handle import VERSION, Handle
-from monarch._src.rdma.memory import memory_of
 from monarch._src.rdma.regions import Regions
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transports import tcp_client
 from monarch._src.rdma.transports.base import DeadlineExceeded, Piece, TransportFailed
 from monarch._src.rdma.transports.tcp_client import TcpLink

@@ -18,7 +18,7 @@ from monarch._src.system import shared_memory
 OWNER = """
 import sys
 from monarch._src.system import shared_memory
-from monarch._src.rdma.memory import memory_of
+from monarch._src.rdma.registrable import memory_of
 data = bytearray(b"registered")
 if sys.argv[1] == "lets":
     shared_memory.let_others_trace()
@@ -28,7 +28,7 @@ sys.stdin.read()
 READER = """
 import sys
 from monarch._src.system import shared_memory
-from monarch._src.rdma.memory import memory_of
+from monarch._src.rdma.registrable import memory_of
 room = bytearray(10)
 pid, address = map(int, sys.argv[1:])
 try:

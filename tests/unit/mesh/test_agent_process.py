@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from monarch._src.mesh.agent_process import AgentProcess
-from monarch._src.session.records import began_of
+from monarch._src.system.process_table import began_of
 from tests.integration.programs import watched
 
 

@@ -9,9 +9,9 @@ import pytest
 from monarch._src.payload.outgoing import OutgoingPayloads
 from monarch._src.payload.sender import ALIGNED, HEADER
 from monarch._src.payload.unmapped import in_place
-from monarch._src.wire.frames import Payload, apart_of
+from monarch._src.wire.frames import Payload, Placed, apart_of
 from monarch._src.wire.messages import Call
-from monarch._src.wire.segment_refs import SEGMENT_FROM, Placed
+from monarch._src.wire.segment_refs import SEGMENT_FROM
 
 LARGE = b"l" * (SEGMENT_FROM + 1)
 

@@ -13,7 +13,8 @@ import numpy
 import pytest
 import torch
 
-from monarch._src.rdma.memory import fix_in_place, memory_of, span_of_root, view_of
+from monarch._src.rdma.memory import fix_in_place, span_of_root, view_of
+from monarch._src.rdma.registrable import memory_of
 
 
 @pytest.mark.parametrize(

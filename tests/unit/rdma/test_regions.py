@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from monarch._src.rdma.key_table import KeyView, range_of
-from monarch._src.rdma.memory import memory_of, view_of
+from monarch._src.rdma.memory import view_of
 from monarch._src.rdma.regions import Regions
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.shared_segments import segment_of, shared_empty
 from monarch._src.system import shared_memory
 

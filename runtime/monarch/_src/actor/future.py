@@ -235,7 +235,7 @@ class Future(Waitable, Generic[R]):
         except CallCancelled:
             # With what it waits for: who cancelled may have looked for that just before it waited.
             if self.pending is not None:
-                _cancel(self.pending)
+                _cancel_pending(self.pending)
             raise
         finally:
             instance.blocked_on = None
@@ -494,12 +494,13 @@ _NO_ANSWER = (
 )
 
 
-def _cancel(pending: Any) -> None:
-    from monarch._src.actor.runtime import runtime_or_none  # which makes futures, so not above
+_cancel_pending: Callable[[Any], None] = lambda _: None  # noqa: E731
 
-    run = runtime_or_none()
-    if run is not None:
-        run.cancel(pending)
+
+def set_canceller(cancel: Callable[[Any], None]) -> None:
+    """Say how the calls that a future waits for are cancelled. Called once, by `actor.runtime`."""
+    global _cancel_pending
+    _cancel_pending = cancel
 
 
 class _Watched:

@@ -6,7 +6,8 @@ nothing.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from monarch._src.actor.context import ActorInstance
 from monarch._src.actor.supervise.ownership import Supervisor
@@ -14,6 +15,14 @@ from monarch._src.failures.report import RankFailure
 from monarch._src.wire.actor_snapshot_codec import SeenActor
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, StopActor, Undelivered
+
+if TYPE_CHECKING:
+    from monarch._src.actor.deliver.routes import Routes
+    from monarch._src.actor.inspect.agent_client import AgentClient
+    from monarch._src.actor.refs import Known, ProcsRef
+    from monarch._src.actor.run.tombstones import Tombstones
+    from monarch._src.actor.state.endpoint_metrics import MetricsTable
+    from monarch._src.net.node import Node
 
 
 class LocalActor(Protocol):
@@ -54,4 +63,29 @@ class Receiver(Protocol):
 
     def deliver(self, rank: int, status: int, payload: Payload) -> None:
         """A message came."""
+        ...
+
+
+class InspectedRuntime(Protocol):
+    """The parts of a process's runtime (`monarch._src.actor.runtime`) that others inspect."""
+
+    name: str
+    rank: int
+    node: Node
+    known: Known
+    routes: Routes
+    agent: AgentClient
+    metrics: MetricsTable
+    workers: dict[int, LocalActor]
+    tombstones: Tombstones
+    handlers: dict[type, Callable[[str, Any, Payload], None]]
+
+    @property
+    def proc_ref(self) -> ProcsRef | None:
+        """The mesh of which this process is one; None in a client."""
+        ...
+
+    @property
+    def client_ref(self) -> ProcsRef | None:
+        """The client's process."""
         ...

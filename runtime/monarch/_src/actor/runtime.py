@@ -29,7 +29,7 @@ from monarch._src.actor.deliver.output_barrier import OutputBarrier
 from monarch._src.actor.deliver.payloads import Payloads
 from monarch._src.actor.deliver.routes import Routes
 from monarch._src.actor.deliver.undeliverable import UndeliverableMessages
-from monarch._src.actor.future import PAUSES, Future, Prober
+from monarch._src.actor.future import PAUSES, Future, Prober, set_canceller
 from monarch._src.actor.inspect.agent_client import AgentClient
 from monarch._src.actor.inspect.handlers import InspectHandlers
 from monarch._src.actor.protocols import LocalActor, Receiver
@@ -172,7 +172,7 @@ class Runtime:
         self._baton, self._prober = node.baton, self.cycles
         node.after_drain = self.ends.after_drain
         node.on_fork = self._forked
-        self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
+        self.handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Reply: self._on_reply,
             Answers: self._on_answers,
             TreeDone: self._on_tree_done,
@@ -259,7 +259,7 @@ class Runtime:
 
     def handle(self, kind: type, handler: Callable[[str, Any, Payload], None]) -> None:
         """Have messages of that type handled, on the thread that receives."""
-        self._handlers[kind] = handler
+        self.handlers[kind] = handler
 
     def tell_creator(self, creator: str, message: ActorFailed) -> None:
         """Report the end of an actor to the process that asked for it, or inherited it.
@@ -310,7 +310,7 @@ class Runtime:
             peer, message, payload, self._hand_on
         ):
             return
-        handler = self._handlers.get(type(message))
+        handler = self.handlers.get(type(message))
         if handler is None:
             log.warning("%s sent a %s, which has no use here", peer, type(message).__name__)
         else:
@@ -318,7 +318,7 @@ class Runtime:
 
     def _hand_on(self, peer: str, message: AnyMessage, payload: Payload) -> None:
         """Handle a message that had to wait for its payload, or for such a one."""
-        handler = self._handlers.get(type(message))
+        handler = self.handlers.get(type(message))
         if handler is not None:
             handler(peer, message, payload)
 
@@ -525,6 +525,15 @@ def set_starter(starter: Callable[[], Runtime]) -> None:
 def runtime_or_none() -> Runtime | None:
     """The runtime of this process if there is one; a fork of a client has none."""
     return _runtime if _runtime_pid == os.getpid() else None
+
+
+def _cancel_pending(pending: PendingCall) -> None:
+    run = runtime_or_none()
+    if run is not None:
+        run.cancel(pending)
+
+
+set_canceller(_cancel_pending)
 
 
 def is_forked() -> bool:

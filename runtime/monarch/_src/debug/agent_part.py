@@ -9,17 +9,15 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from monarch._src.debug.dap.state import bridges
 from monarch._src.debug.dap.state.bridges import BridgeTable
 from monarch._src.debug.state.sessions import Action, Answer, Command, DebugTable, Notify, Place
-from monarch._src.host.state.host import Host
+from monarch._src.host.parts import AgentView, Handlers, Part
 from monarch._src.host.state.procs import Mesh, Proc, ProcState
-from monarch._src.net.node import Node
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import DEBUGGER, OBSERVER, parse_proc_node
 from monarch._src.wire.messages import (
@@ -58,22 +56,15 @@ ACTIONS = {
 }  # fmt: skip
 
 
-class DebugService:
-    """The driver of one `DebugTable`. `client` says who holds the session now."""
+class DebugService(Part):
+    """The driver of one `DebugTable`."""
 
-    def __init__(
-        self,
-        node: Node,
-        host: Host,
-        client: Callable[[], str],
-        note: Callable[..., None] = lambda *_, **__: None,
-    ) -> None:
-        """`note` writes down what an operator does: what, who, facts."""
-        self._note = note
-        self._node = node
-        self._host = host
-        self._client = client
-        self._told = client()  # the client that knows what is paused
+    def __init__(self, agent: AgentView) -> None:
+        self._note = agent.owner.note
+        self._node = agent.node
+        self._host = agent.host
+        self._owner = agent.owner
+        self._told = agent.owner.client_now  # the client that knows what is paused
         self._table = DebugTable()
         self._bridges = BridgeTable()
         self._keeps = False  # whether failing endpoints are paused
@@ -81,7 +72,7 @@ class DebugService:
         self._numbers = itertools.count(1)
         # Questions to ranks whether they can be interrupted: who asked what, about which place.
         self._breaking: dict[int, tuple[str, int, Place]] = {}
-        self.handlers: dict[type, Callable[[str, Any, Payload], None]] = {
+        self.handlers: Handlers = {
             Debugged: self._on_debugged,
             BrokeIn: self._on_broke_in,
             ListPaused: self._on_list,
@@ -106,18 +97,18 @@ class DebugService:
             del self._breaking[message.request]
             self._say(asked, str(message.threads), message.problem)
 
-    def hello(self, node: str) -> None:
+    def on_proc_connected(self, proc: str) -> None:
         """A proc is there."""
-        place = parse_proc_node(node)
+        place = parse_proc_node(proc)
         if place is not None:
             self._pass(self._bridges.begun(place))
         if self._keeps:
-            self._node.send(node, KeepFailures(True))
+            self._node.send(proc, KeepFailures(True))
 
-    def proc_ended(self, node: str) -> None:
+    def on_proc_ended(self, proc: str) -> None:
         """That process is gone."""
-        self.gone(node)
-        place = parse_proc_node(node)
+        self.on_client_gone(proc)
+        place = parse_proc_node(proc)
         if place is None:
             return
         self._do(self._table.proc_ended(place))
@@ -182,7 +173,7 @@ class DebugService:
 
     def _refusal(self, peer: str, meshes: Iterable[int]) -> str:
         """Why that node may not say what ranks do; empty if it may."""
-        if peer == self._client() or peer.startswith(DEBUGGER):
+        if peer == self._owner.client_now or peer.startswith(DEBUGGER):
             return ""
         if parse_proc_node(peer) is None:
             return f"{peer} may look on and not debug; `monarch debug` and the client may"
@@ -254,10 +245,10 @@ class DebugService:
             if proc is not None and proc.said_hello:
                 self._node.send(proc.node, action.message)
 
-    def gone(self, console: str) -> None:
+    def on_client_gone(self, client: str) -> None:
         """That node is no client, or no process, any more."""
-        self._table.console_gone(console)
-        self._pass(self._bridges.console_gone(console))
+        self._table.console_gone(client)
+        self._pass(self._bridges.console_gone(client))
 
     def _look_for_gone(self) -> None:
         """Terminals say no good-bye when they are killed; their pipe ends."""
@@ -265,20 +256,20 @@ class DebugService:
         for console in list(self._consoles):
             if self._node.has_said_all(console, now):
                 self._consoles.discard(console)
-                self.gone(console)
+                self.on_client_gone(console)
                 self._node.drop(console)
 
     # --- what others see --------------------------------------------------------------------------
 
-    def looked(self) -> None:
+    def after_poll(self) -> None:
         """Tell the next client, if there is one, what is paused."""
-        client = self._client()
+        client = self._owner.client_now
         if client != self._told:
             self._told = client
             for message in self._table.told_anew() if client else ():
                 self._node.send(client, message)
 
-    def show(self, states: Sequence[MeshState]) -> None:
+    def amend_snapshot(self, states: Sequence[MeshState]) -> None:
         """Enter what is paused into a snapshot."""
         if not self._table:
             return
@@ -311,7 +302,7 @@ class DebugService:
         proc = self._proc_at(place)
         if proc is None:
             return
-        watching = self._host.watchers(proc.node) | {self._client()}
+        watching = self._host.watchers(proc.node) | {self._owner.client_now}
         for node in sorted(watching - {""}):
             self._node.send(node, message)
 

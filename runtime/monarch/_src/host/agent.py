@@ -1,11 +1,12 @@
-"""The host agent: owns the procs of one host, says why they died, reads what they write.
+"""The host agent: owns the procs of one host, reports why they ended, reads their output.
 
-Runs in: a process of its own, executed by the client that starts a session; one thread, one loop.
-Owns: the session directory (holds its lock, removes it), the zygote, one pipe pair a proc, one
-status board a mesh. Decides nothing: `host.state.host` does, this carries it out.
-Invariants: runs no user code, so it always answers. It ends, and everything it owns ends before it,
-when it is told to, or when the client that it is tied to is gone; one that is kept, when nothing is
-left of that (`session.agent_part`).
+Runs in: a process of its own, which the client executes to start a session; one thread, one loop.
+Owns: the session directory (holds its lock, removes it), the zygote, two output pipes for each
+proc, one status board for each mesh.
+Invariants: `host.state.host` makes every decision and the agent carries it out. The agent runs no
+user code, so it always answers. It ends when it is told to, or when the client that it is tied to
+has ended; the agent of a kept session ends when nothing of that session is left
+(`session.agent_part`). Everything that it owns ends before it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from monarch._src.host.agent_requests import AgentRequests
 from monarch._src.host.cast_relay import CastRelay
 from monarch._src.host.output_pipes import OutputPipes
 from monarch._src.host.owner import AgentOwner, AgentServices
+from monarch._src.host.parts import AgentView, Parts, PartTable
 from monarch._src.host.spawn_spec import ENTRY, Ended, MeshSpec, NotStarted, Started
 from monarch._src.host.start import ProcStarter, is_forked, kill_group, no_board, unlink
 from monarch._src.host.state.death_notices import Notices
@@ -75,7 +77,7 @@ from monarch._src.wire.messages import (
 
 log = logging.getLogger("monarch.agent")
 PARENT_CHECK_S = 0.5
-LOOK_AGAIN_S = 0.001
+POLL_AGAIN_S = 0.001
 
 
 class Agent:
@@ -85,11 +87,15 @@ class Agent:
         self,
         directory: Path,
         zygote: socket.socket,
-        tenure: Callable[[Node, Host, AgentServices], AgentOwner],
+        make_owner: Callable[[Node, Host, AgentServices], AgentOwner],
+        parts: PartTable,
         site: str = "",
         cwd: str = "",
     ) -> None:
-        """`cwd`: where its procs are to be, in place of where their client is."""
+        """`cwd` is the working directory of its procs; if empty, they use their client's.
+
+        `parts` names the handlers of messages that belong to features above this package.
+        """
         self._directory = directory
         self._cwd = cwd
         self._host = Host()
@@ -97,41 +103,42 @@ class Agent:
         self._want_output: set[str] = set()
         self._memory = KillsForMemory()
         self._ending = False
-        self._told_by_client = False  # to end: then it is told of the ends of its procs
-        self._owners: set[str] = set()  # procs of other sites that are watched
-        self.status = 0  # with which the process is to end
+        self._ended_by_client = False  # the client asked for the end, and hears of its procs
+        self._owners: set[str] = set()  # procs of other hosts whose ends other agents report
+        self.status = 0  # exit status of the process
         self._node = Node(
             AGENT, "agent", sessions.address_of(directory, AGENT), self._handle, site=site
         )
-        self._casting = CastRelay(self._node, self._host)
-        # Ends that wait for the last answers of who has ended.
-        self._endings: Notices[Ended] = Notices()
+        self._casts = CastRelay(self._node, self._host)
+        # Ends of processes that are held back until their last answers have arrived.
+        self._end_notices: Notices[Ended] = Notices()
         self._selector = selectors.DefaultSelector()
         self._quiet: set[int] = set()
-        self._stirred = True  # since all parts of this have looked
-        self._outputs = OutputPipes(self._selector, self._said, self._tally)
-        self._starts = ProcStarter(zygote, self._host, self._outputs, self._ties, self._not_started)
+        self._has_events = True  # an event that the parts have not handled yet
+        self._outputs = OutputPipes(self._selector, self._on_lines, self._read_counter)
+        self._starter = ProcStarter(
+            zygote, self._host, self._outputs, self._client_tie, self._on_not_started
+        )
         self._register_quietly(self._node.router.fd, self._node.router.look)
         self._register(zygote.fileno(), self._from_zygote)
         self._terminated_r, self._terminated_w = os.pipe()
-        self._register(self._terminated_r, self._told_to_end)
-        self._tenure = tenure(
+        self._register(self._terminated_r, self._on_terminated)
+        self._owner = make_owner(
             self._node, self._host,
             AgentServices(self._register, self._register_quietly, self._selector.unregister,
             self._do,
-                   self._end, self._casting.receivers, self._part, self._casting.site_lost,
-                   self._seen, self._stir),
+                   self._end, self._casts.receivers, self._drop_client, self._casts.site_lost,
+                   self._snapshot, self._wake_parts),
         )  # fmt: skip
-        self._asked = AgentRequests(
-            self._node, self._host, self._tenure, self._boards, self._selector,
-            lambda: self._ending,
-        )  # fmt: skip
+        view = AgentView(self._node, self._host, self._owner, self._boards, self._selector)
+        self._parts = Parts(parts, view)
+        self._requests = AgentRequests(view, self._parts, lambda: self._ending)
         self._handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Hello: self._on_hello,
             Cast: self._on_cast,
             CastTree: self._on_cast_tree,
-            TreeDone: self._casting.tree_done,
-            Answer: self._casting.answered,
+            TreeDone: self._casts.tree_done,
+            Answer: self._casts.answered,
             SpawnProcs: self._on_spawn,
             StopMesh: self._on_stop,
             Watch: self._on_watch,
@@ -141,110 +148,111 @@ class Agent:
             Shutdown: self._on_shutdown,
             ProcEnded: self._on_owner_ended,
             Relay: self._node.relayed,
-            **self._asked.handlers,
-            **self._tenure.handlers,
+            **self._requests.handlers,
+            **self._parts.handlers,
+            **self._owner.handlers,
         }
 
     def run(self) -> None:
-        """Serve until told to end or the client is gone, and until nothing is left."""
-        self._tenure.begin()
+        """Serve until the agent has to end and its last proc has ended."""
+        self._owner.begin()
         due = 0.0
         while not (self._ending and not self._host.meshes):
             self._node.drain()
-            # What was only passed on to others concerns nobody here.
-            if self._stirred or time.monotonic() >= due:
-                self._stirred = False
-                again = self._look()
+            # Messages that were only relayed need no pass over the parts.
+            if self._has_events or time.monotonic() >= due:
+                self._has_events = False
+                again = self._advance()
                 if self._ending and not self._host.meshes:
                     break
-                left = 0.0 if again else self._patience()
+                left = 0.0 if again else self._idle_timeout_s()
                 due = math.inf if left is None else time.monotonic() + left
             ready = self._selector.select(self._wait_s(due))
             self._node.router.nothing_came()
             for key, _ in ready:
                 if key.fd not in self._quiet:
-                    self._stirred = True
+                    self._has_events = True
                 key.data()
-        self._tenure.close()
+        self._owner.close()
         self._selector.close()
         self._node.close(linger_s=0.2)
 
     # --- the loop -----------------------------------------------------------------------------
 
-    def _look(self) -> bool:
-        """Have all parts do what follows of what has happened; True to look at the socket again."""
-        self._casting.looked()
-        again = self._tell_of_ends() | self._tenure.tell_of_ends()
+    def _advance(self) -> bool:
+        """Let every part act on what has happened; True if the socket has to be read once more."""
+        self._casts.after_poll()
+        again = self._report_ends() | self._owner.report_ends()
         self._do(self._host.time_passed(time.monotonic()))
         self._outputs.time_passed(time.monotonic())
-        self._starts.start_more()
-        self._tenure.looked()
-        self._asked.looked()
+        self._starter.start_more()
+        self._owner.after_poll()
+        self._parts.after_poll()
         return again
 
     def _wait_s(self, due: float) -> float | None:
-        """How long to wait for what may come."""
-        if self._stirred or self._tenure.is_pending or self._node.router.is_pending:
+        """How long the selector may block."""
+        if self._has_events or self._owner.is_pending or self._node.router.is_pending:
             return 0.0
         left = None if due == math.inf else max(0.0, due - time.monotonic())
         retry = self._node.router.due_in()
         return left if retry is None else retry if left is None else min(left, retry)
 
-    def _stir(self) -> None:
-        self._stirred = True
+    def _wake_parts(self) -> None:
+        self._has_events = True
 
-    def _seen(self, message: Snapshot) -> Snapshotted:
-        return self._asked.seen(message)  # who asks may be there before that is
+    def _snapshot(self, message: Snapshot) -> Snapshotted:
+        return self._requests.snapshot(message)  # made after the owner, which is given this method
 
     def _register(self, fd: int, ready: Callable[[], None]) -> None:
         self._quiet.discard(fd)
         self._selector.register(fd, selectors.EVENT_READ, ready)
 
     def _register_quietly(self, fd: int, ready: Callable[[], None]) -> None:
-        """What comes there is handled by `_handle`, or is for others."""
+        """As `_register`, for a descriptor whose events need no pass over all parts."""
         self._register(fd, ready)
         self._quiet.add(fd)
 
-    def _patience(self) -> float | None:
-        if self._tenure.looks:
-            self._tenure.look()
+    def _idle_timeout_s(self) -> float | None:
+        if self._owner.needs_polling:
+            self._owner.poll_client()
         deadlines = [
-            self._host.next_deadline(), self._tenure.next_deadline(), self._outputs.deadline,
-            self._casting.next_deadline(),
+            self._host.next_deadline(), self._owner.next_deadline(), self._outputs.deadline,
+            self._casts.next_deadline(),
         ]  # fmt: skip
         deadline = min((found for found in deadlines if found is not None), default=None)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if self._tenure.looks:
+        if self._owner.needs_polling:
             left = PARENT_CHECK_S if left is None else min(left, PARENT_CHECK_S)
-        if self._endings or self._tenure.is_restless:  # one look more, and not for ever
-            left = LOOK_AGAIN_S if left is None else min(left, LOOK_AGAIN_S)
+        if self._end_notices or self._owner.needs_timer:  # poll once more; this ends
+            left = POLL_AGAIN_S if left is None else min(left, POLL_AGAIN_S)
         return left
 
-    def _part(self, client: str) -> None:
-        """That client is owed nothing any more: no answers, no output."""
+    def _drop_client(self, client: str) -> None:
+        """Drop a client: it gets no more answers and no more output."""
         self._want_output.discard(client)
-        self._casting.lost(client)
-        self._asked.gone(client)
+        self._casts.lost(client)
+        self._parts.on_client_gone(client)
 
     def _end(self, why: str) -> None:
         self._ending = True
-        client = self._tenure.client
-        if not (self._told_by_client or self._tenure.is_awaited):
-            self._part(client)
+        client = self._owner.client
+        if not (self._ended_by_client or self._owner.is_awaited):
+            self._drop_client(client)
             self._node.forget(client)
         self._do(self._host.node_lost(client, time.monotonic(), why))
 
     def terminate(self, _signum: int, _frame: FrameType | None) -> None:
-        """On SIGTERM: end in order, as when the client is gone; on a second one, at once."""
+        """On SIGTERM: end in order, as if the client had ended. A second one ends at once."""
         if self.status:
             raise SystemExit(TERMINATED)
         self.status = TERMINATED
         os.write(self._terminated_w, b".")
 
-    def _told_to_end(self) -> None:
+    def _on_terminated(self) -> None:
         os.read(self._terminated_r, 1)
-        # The client, if it lives, learns of everything at once, by our end.
-        self._tenure.told_to_end("its session was ended")
+        # A client that lives learns everything from the end of this process.
+        self._owner.told_to_end("its session was ended")
 
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -252,7 +260,7 @@ class Agent:
                 case Send(to, message):
                     self._node.send(to, message)
                 case StartProc():
-                    self._starts.add(action)
+                    self._starter.add(action)
                 case Kill(_, pid):
                     kill_group(pid)
                 case RenewProc(mesh, rank, old, new):
@@ -263,7 +271,7 @@ class Agent:
     # --- starting -----------------------------------------------------------------------------
 
     def _watch_owner(self, spec: SpawnProcs) -> None:
-        """Hear of the end of an owner that is a process of another site."""
+        """Ask another host's agent to report the end of an owner that runs there."""
         site, _ = sessions.site_and_pipe(spec.owner_address)
         if site == self._node.site or parse_proc_node(spec.owner) is None:
             return
@@ -283,35 +291,35 @@ class Agent:
         now = time.monotonic()
         self._watch_owner(message)
         actions = self._host.spawn_requested(message, now)
-        if message.owner != self._tenure.client:
+        if message.owner != self._owner.client:
             self._node.reach(message.owner, message.owner_address)
         path = self._directory / f"{message.mesh:x}.board"
-        # First, so that the zygote is awake and knows of it when it is to fork.
-        self._starts.tell(
+        # Sent first, so that the zygote is awake and knows the mesh before it has to fork.
+        self._starter.tell(
             MeshSpec(
                 message.mesh, message.name, message.labels, message.sizes, str(self._directory),
                 self._cwd or message.cwd, message.path, message.preload, ENTRY, str(path),
                 message.bootstrap,
                 not message.commands or None in message.commands, message.while_restarting,
-                self._node.site, message.sites, self._tenure.serves_at,
+                self._node.site, message.sites, self._owner.serves_at,
             )
         )  # fmt: skip
         try:
             board = Board(path, message.ranks)
         except OSError as error:
             board = Board(None, message.ranks)
-            self._starts.cannot(message.mesh, no_board(path, error))
-        self._starts.took(2)  # the board's, and a new owner's
+            self._starter.refuse_mesh(message.mesh, no_board(path, error))
+        self._starter.account_for(2)  # descriptors: the board's, and a new owner's
         self._boards[message.mesh] = board
         for proc in self._host.meshes[message.mesh].procs:
-            self._node.expect(proc.node)  # a cast may come before it
-        self._tenure.spawned(message)
-        self._tenure.note("spawn", peer, mesh=message.name, ranks=str(message.count))
+            self._node.expect(proc.node)  # a cast may arrive before the proc connects
+        self._owner.mesh_spawned(message)
+        self._owner.note("spawn", peer, mesh=message.name, ranks=str(message.count))
         self._do(actions)
-        self._do(self._casting.spawned(message.mesh))
+        self._do(self._casts.spawned(message.mesh))
 
     def _from_zygote(self) -> None:
-        for message in self._starts.reported():
+        for message in self._starter.reported():
             match message:
                 case Started():
                     for one in message.begun:
@@ -319,41 +327,41 @@ class Agent:
                         self._do(self._host.forked(node, one.pid, time.monotonic()))
                 case NotStarted():
                     node = proc_node(message.mesh, message.rank, message.life)
-                    self._not_started(node, message.reason)
+                    self._on_not_started(node, message.reason)
                 case Ended():
                     node = proc_node(message.mesh, message.rank, message.life)
-                    if self._has_more_to_say(node, message):
-                        self._endings.add(message, node, time.monotonic())
+                    if self._may_have_messages_left(node, message):
+                        self._end_notices.add(message, node, time.monotonic())
                     else:
-                        self._ended(message)
+                        self._on_ended(message)
 
-    def _has_more_to_say(self, node: str, ended: Ended) -> bool:
-        """Whether something of a process that has ended may still be on its way, and matters."""
-        # Other sites hear of ends behind what was said before, which comes by the same way.
-        if self._casting.owes(ended.mesh, ended.rank) or self._node.outside is not None:
+    def _may_have_messages_left(self, node: str, ended: Ended) -> bool:
+        """Whether messages of an ended process may still arrive that must precede its end."""
+        # Other hosts must get a proc's messages before the report of its end.
+        if self._casts.owes(ended.mesh, ended.rank) or self._node.outside is not None:
             return True
         proc = self._host.proc(node)
-        # With which failure of an actor it has ended, if it has ended by itself.
+        # A proc that exits by itself may have sent the failure of the actor that ended it.
         return proc is not None and proc.restarts is not None and os.WIFEXITED(ended.status)
 
-    def _ties(self) -> tuple[str, int]:
-        return self._tenure.client, self._tenure.client_number
+    def _client_tie(self) -> tuple[str, int]:
+        return self._owner.client, self._owner.client_number
 
-    def _not_started(self, node: str, reason: str) -> None:
+    def _on_not_started(self, node: str, reason: str) -> None:
         self._outputs.drop(node)
         self._do(self._host.start_failed(node, reason, time.monotonic()))
 
     # --- ending -------------------------------------------------------------------------------
 
-    def _tell_of_ends(self) -> bool:
-        """Enter the ends of those who have said all; True to look at the socket once more."""
-        if not self._endings:
+    def _report_ends(self) -> bool:
+        """Report ends whose messages have all arrived; True to read the socket once more."""
+        if not self._end_notices:
             return False
-        for message in self._endings.due():
-            self._ended(message)
-        return self._endings.look(self._node.has_said_all)
+        for message in self._end_notices.due():
+            self._on_ended(message)
+        return self._end_notices.poll(self._node.has_said_all)
 
-    def _ended(self, message: Ended) -> None:
+    def _on_ended(self, message: Ended) -> None:
         node = proc_node(message.mesh, message.rank, message.life)
         proc = self._host.proc(node)
         if proc is None:
@@ -362,7 +370,7 @@ class Agent:
         now = time.monotonic()
         board = self._boards.get(proc.mesh)
         state = NONE if board is None else board.read(proc.rank).state
-        # It and its owner may have been quicker than what they told us.
+        # The process may have ended before its hello, or its owner's stop, arrived here.
         if state != NONE:
             self._do(self._host.hello(node, now))
         if state == LEFT:
@@ -370,9 +378,9 @@ class Agent:
         death = report.death(proc, message, board, last_lines, now, self._memory)
         self._outputs.drop(node)
         self._node.forget(node)
-        self._casting.ended(node)
-        self._asked.proc_ended(node)
-        self._tenure.proc_ended(proc.mesh, proc.rank)
+        self._casts.ended(node)
+        self._parts.on_proc_ended(node)
+        self._owner.proc_ended(proc.mesh, proc.rank)
         self._do(self._host.ended(node, death, now))
 
     def _on_stop(self, peer: str, message: StopMesh, _payload: Payload) -> None:
@@ -382,20 +390,20 @@ class Agent:
         )
 
     def _on_shutdown(self, peer: str, message: Shutdown, _payload: Payload) -> None:
-        self._told_by_client = peer == self._tenure.client_now
-        self._tenure.note("kill", peer, why=message.reason, host="all of it")
-        self._tenure.told_to_end("" if self._told_by_client else message.reason)
+        self._ended_by_client = peer == self._owner.client_now
+        self._owner.note("kill", peer, why=message.reason, host="all of it")
+        self._owner.told_to_end("" if self._ended_by_client else message.reason)
 
     def _renew(self, mesh: int, rank: int, old: str, new: str) -> None:
         self._outputs.drop(old)
         self._node.drop(old)
         unlink(self._directory / old)
         self._boards[mesh].clear(rank)
-        self._node.expect(new)  # a cast may come before it
-        self._tenure.proc_comes(new)
+        self._node.expect(new)  # a cast may arrive before the proc connects
+        self._owner.proc_starting(new)
 
     def _free(self, mesh: int, nodes: Sequence[str]) -> None:
-        self._casting.freed(mesh)
+        self._casts.freed(mesh)
         board = self._boards.pop(mesh, None)
         if board is not None:
             board.close()
@@ -403,23 +411,23 @@ class Agent:
                 self._outputs.drop(node)
                 self._node.drop(node)
                 unlink(self._directory / node)
-        self._starts.drop(mesh)
-        self._tenure.mesh_freed(mesh)
+        self._starter.drop(mesh)
+        self._owner.mesh_freed(mesh)
 
     # --- output -------------------------------------------------------------------------------
 
-    def _tally(self, node: str) -> Reads | None:
+    def _read_counter(self, node: str) -> Reads | None:
         place = parse_proc_node(node)
         board = None if place is None else self._boards.get(place[0])
         return None if place is None or board is None else board.reads(place[1])
 
-    def _said(self, node: str, lines: list[tuple[int, str]]) -> None:
+    def _on_lines(self, node: str, lines: list[tuple[int, str]]) -> None:
         proc = self._host.proc(node)
         if proc is None or not lines:
             return
         owner = self._host.meshes[proc.mesh].spec.owner
         for wants in self._want_output:
-            if wants in (owner, self._tenure.client):
+            if wants in (owner, self._owner.client):
                 self._node.send(wants, OutputLines(proc.mesh, proc.rank, lines))
 
     def _on_want_output(self, peer: str, message: WantOutput, _payload: Payload) -> None:
@@ -441,17 +449,17 @@ class Agent:
                 spec = self._host.meshes[proc.mesh].spec
                 self._memory.met(peer, message.pid, forked=is_forked(spec, proc.rank))
             self._do(self._host.hello(peer, time.monotonic()))
-            self._asked.hello(peer)
+            self._parts.on_proc_connected(peer)
 
     def _on_gave_up(self, peer: str, message: GaveUp, _payload: Payload) -> None:
         self._host.gave_up(peer, message.failure, time.monotonic())
 
     def _on_cast(self, peer: str, message: Cast, payload: Payload) -> None:
-        self._do(self._casting.cast(peer, message, payload))
+        self._do(self._casts.cast(peer, message, payload))
 
     def _on_cast_tree(self, peer: str, message: CastTree, payload: Payload) -> None:
-        if self._tenure.obeys(message.cast.sender):  # it may come from one that was replaced since
-            self._do(self._casting.tree(peer, message, payload))
+        if self._owner.obeys(message.cast.sender):  # another client may have replaced the sender
+            self._do(self._casts.tree(peer, message, payload))
 
     def _on_watch(self, peer: str, message: Watch, _payload: Payload) -> None:
         self._do(self._host.watch_requested(message.node, peer, message.owner, place=message.place))
@@ -459,10 +467,12 @@ class Agent:
     def _handle(self, peer: str, message: AnyMessage, payload: Payload) -> None:
         handler = self._handlers.get(type(message))
         if type(message) is not Relay:
-            self._stirred = True
-        if not self._tenure.obeys(peer):
+            self._has_events = True
+        if not self._owner.obeys(peer):
             return
         if handler is None:
-            log.warning("%s sent a %s, which an agent has no use for", peer, type(message).__name__)
+            log.warning(
+                "%s sent a %s, which the host agent does not handle", peer, type(message).__name__
+            )
         else:
             handler(peer, message, payload)

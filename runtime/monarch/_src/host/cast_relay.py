@@ -1,7 +1,7 @@
-"""The host agent's part in casts: passes them on, gathers the answers.
+"""The host agent's part in casts: passes them on and gathers the answers.
 
-Runs in: the host agent, on its one thread. What is owed to whom, `host.state.cast_relay` decides;
-which other hosts are passed what, `host.state.cast_tree`.
+Runs in: the host agent, on its one thread. `host.state.cast_relay` decides which answers are sent;
+`host.state.cast_tree` decides which other hosts get a cast.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from monarch._src.wire.messages import (
 log = logging.getLogger("monarch.agent")
 
 
-class _Early(msgspec.Struct, frozen=True):
-    """What was cast to a mesh that is to come."""
+class _WaitingCast(msgspec.Struct, frozen=True):
+    """A cast to a mesh that has not been asked for yet."""
 
     sender: str
     owner: str
     again: Callable[[], list[Action]]
 
 
-class _Come(msgspec.Struct, frozen=True):
-    """A cast that came over the tree. `up`: who has passed it on."""
+class _TreeCast(msgspec.Struct, frozen=True):
+    """A cast that came over the tree. `up` is the node that passed it on."""
 
     up: str
     message: CastTree
@@ -66,11 +66,11 @@ class CastRelay:
         self._node = node
         self._host = host
         self._table = CastTable()
-        self._watching: dict[int, set[str]] = {}  # by mesh: who casts to it, and is told of ends
-        self._early: dict[int, list[_Early]] = {}  # by mesh that is to come
-        self._arrivals: dict[tuple[str, int], CastOrder[_Come]] = {}  # by sender and mesh
-        self._boughs = TreeRelays()
-        self._grown: dict[tuple[str, int], Key] = {}  # by sender and call: it came over the tree
+        self._watching: dict[int, set[str]] = {}  # by mesh: senders, which are told of its ends
+        self._waiting: dict[int, list[_WaitingCast]] = {}  # by mesh that does not exist yet
+        self._orders: dict[tuple[str, int], CastOrder[_TreeCast]] = {}  # by sender and mesh
+        self._relays = TreeRelays()
+        self._tree_keys: dict[tuple[str, int], Key] = {}  # by sender and call: casts over the tree
 
     def cast(self, peer: str, message: Cast, payload: Payload) -> list[Action]:
         """Pass a cast on to its ranks on this host."""
@@ -86,11 +86,11 @@ class CastRelay:
         return actions
 
     def _wait(self, message: Cast, again: Callable[[], list[Action]]) -> None:
-        early = _Early(message.sender, message.owner, again)
-        self._early.setdefault(message.mesh, []).append(early)
+        waiting = _WaitingCast(message.sender, message.owner, again)
+        self._waiting.setdefault(message.mesh, []).append(waiting)
 
     def _pass_on(self, message: Cast, payload: Payload, *, tells: bool = False) -> bool:
-        """To the ranks of this host; whether they owe answers."""
+        """Forward a cast to the ranks of this host; returns whether they owe answers."""
         living = [proc for proc in self._living(message) if proc is not None]
         ranks = [proc.rank for proc in living]
         owed = self._table.cast(message.sender, message, ranks, tells=tells)
@@ -98,7 +98,7 @@ class CastRelay:
         return owed
 
     def receivers(self, message: Cast) -> list[str]:
-        """By position in its region: the node here that gets a cast, or nothing."""
+        """By position in the cast's region: the node here that gets it, or an empty string."""
         return ["" if proc is None else proc.node for proc in self._living(message)]
 
     def _living(self, message: Cast) -> list[Proc | None]:
@@ -108,7 +108,7 @@ class CastRelay:
             proc
             if proc is not None
             and proc.state is not ProcState.ENDED
-            and proc.life == lives.get(proc.rank, 0)  # or its sender is about to hear of the end
+            and proc.life == lives.get(proc.rank, 0)  # else the sender is about to hear of its end
             else None
             for proc in found
         ]
@@ -116,7 +116,7 @@ class CastRelay:
     # --- over other hosts -------------------------------------------------------------------------
 
     def tree(self, peer: str, message: CastTree, payload: Payload) -> list[Action]:
-        """A cast came that goes over other hosts too."""
+        """A cast has arrived that goes to other hosts as well."""
         cast = message.cast
         if peer != cast.sender and not is_agent(peer):
             log.warning("%s sent a cast in the name of %s", peer, cast.sender)
@@ -127,27 +127,27 @@ class CastRelay:
         if mesh is None:
             if self._host.is_to_come(cast.mesh, cast.owner):
                 self._wait(cast, lambda: self.tree(peer, message, payload))
-            else:  # nothing is left of it here; elsewhere there may be
+            else:  # freed here, but it may exist on other hosts
                 parts = cut(HostRange(message.first, message.count).rest, message.fanout)
                 missing = tuple(part.first for part in parts)
                 self._do([Done(peer, _key(cast), message.first, 0, [], missing)])
             return actions
-        lane = (cast.sender, cast.mesh)
-        arrivals = self._arrivals.get(lane)
-        if arrivals is None:
-            arrivals = self._arrivals[lane] = CastOrder()
+        stream = (cast.sender, cast.mesh)
+        order = self._orders.get(stream)
+        if order is None:
+            order = self._orders[stream] = CastOrder()
         again = peer == cast.sender and message.count == 1
-        ready = arrivals.came(
-            cast.number, message.before[0][1], _Come(peer, message, payload), again=again
+        ready = order.on_cast(
+            cast.number, message.before[0][1], _TreeCast(peer, message, payload), again=again
         )
         if ready is None and again:
-            self._do(self._boughs.asked_again(_key(cast), message.first))
-        for come in ready or ():
-            self._take(mesh, come)
+            self._do(self._relays.asked_again(_key(cast), message.first))
+        for arrived in ready or ():
+            self._take(mesh, arrived)
         return actions
 
-    def _take(self, mesh: Mesh, come: _Come) -> None:
-        message, payload = come.message, come.payload
+    def _take(self, mesh: Mesh, arrived: _TreeCast) -> None:
+        message, payload = arrived.message, arrived.payload
         cast, key = message.cast, _key(message.cast)
         sites = mesh.spec.sites
         block = math.prod(mesh.spec.sizes) // len(sites)
@@ -155,13 +155,13 @@ class CastRelay:
         parts = cut(HostRange(message.first, message.count).rest, message.fanout)
         children = {part.first: sites[places[part.first]] for part in parts}
         if message.standing is not None:
-            self._boughs.standing(cast.sender, cast.mesh, message.standing, cast.number)
+            self._relays.standing(cast.sender, cast.mesh, message.standing, cast.number)
         if cast.call:
-            self._grown[cast.sender, cast.call] = key
+            self._tree_keys[cast.sender, cast.call] = key
         owes = self._pass_on(cast, payload, tells=True)
         if not owes:
-            self._grown.pop((cast.sender, cast.call), None)
-        self._do(self._boughs.taken(key, come.up, message.first, cast.call, children, owes=owes))
+            self._tree_keys.pop((cast.sender, cast.call), None)
+        self._do(self._relays.taken(key, arrived.up, message.first, cast.call, children, owes=owes))
         for part in parts:
             before = part_of(message.before, part.first - message.first, part.count)
             below = CastTree(
@@ -173,21 +173,21 @@ class CastRelay:
             if not self._node.knows(agent):
                 self._node.link_far(agent, site)
             if not self._node.send(agent, below, payload):
-                self._do(self._boughs.host_lost(site))
+                self._do(self._relays.host_lost(site))
 
     def tree_done(self, _peer: str, message: TreeDone, payload: Payload) -> None:
-        """Who was passed a cast is done with it."""
+        """A host that this one passed a cast to has finished it."""
         key = (message.sender, message.mesh, message.number)
         answers = list(unpacked(message.runs, payload))
         self._do(
-            self._boughs.child_done(
+            self._relays.child_done(
                 key, message.place, message.call, answers, message.missing, time.monotonic()
             )
         )
 
     def site_lost(self, site: str) -> None:
-        """Nothing goes to that host from here."""
-        self._do(self._boughs.host_lost(site))
+        """The link to that host is gone."""
+        self._do(self._relays.host_lost(site))
 
     def _do(self, actions: Sequence[Done | Stuck]) -> None:
         for action in actions:
@@ -197,13 +197,13 @@ class CastRelay:
                 continue
             runs, payload = packed(action.answers)
             done = TreeDone(sender, mesh, number, action.place, action.call, runs, action.missing)
-            # If it is gone, the sender hears of that and asks here itself.
+            # If that node has ended, the sender is told and asks this host itself.
             self._node.send(action.to, done, payload)
 
     # --- ranks of this host -----------------------------------------------------------------------
 
     def _watch(self, message: Cast) -> list[Action]:
-        """Whoever casts is told of the ends of those that it casts to."""
+        """Tell the sender of a cast about the ends of the procs it casts to."""
         if message.sender == message.owner:
             return []
         watching = self._watching.setdefault(message.mesh, set())
@@ -213,7 +213,7 @@ class CastRelay:
         if mesh is not None:
             watching.add(message.sender)
         ranks = _ranks(message) if mesh is None else mesh.ranks
-        # One who casts to a mesh whose procs are restarted has asked for each place before.
+        # A sender to a mesh with restarts has asked to watch each rank before.
         nodes = [proc_node(message.mesh, rank) for rank in ranks] if mesh is None else [
             proc.node for proc in mesh.procs
         ]  # fmt: skip
@@ -224,8 +224,8 @@ class CastRelay:
         ]
 
     def spawned(self, mesh: int) -> list[Action]:
-        """A mesh has come, and perhaps what others had cast to it before."""
-        return [action for early in self._early.pop(mesh, ()) for action in early.again()]
+        """A mesh was spawned; deliver the casts that were waiting for it."""
+        return [action for waiting in self._waiting.pop(mesh, ()) for action in waiting.again()]
 
     def answered(self, peer: str, message: Answer, payload: Payload) -> None:
         """A rank has answered a cast."""
@@ -240,17 +240,17 @@ class CastRelay:
                 )
             )  # fmt: skip
 
-    def looked(self) -> None:
-        """Everything that could be received has been."""
-        self._send(self._table.looked())
+    def after_poll(self) -> None:
+        """Every message that could be read has been handled."""
+        self._send(self._table.after_poll())
         deadline = self.next_deadline()
         if deadline is not None and (now := time.monotonic()) >= deadline:
             self._send(self._table.time_passed(now))
-            self._tell(self._boughs.time_passed(now))
+            self._send_direct(self._relays.time_passed(now))
 
     def next_deadline(self) -> float | None:
-        """When to look though nothing has come."""
-        deadlines = self._table.next_deadline(), self._boughs.next_deadline()
+        """The time at which `after_poll` has something to do, or None."""
+        deadlines = self._table.next_deadline(), self._relays.next_deadline()
         return min((found for found in deadlines if found is not None), default=None)
 
     def owes(self, mesh: int, rank: int) -> bool:
@@ -258,56 +258,56 @@ class CastRelay:
         return self._table.owes(mesh, rank)
 
     def ended(self, node: str) -> None:
-        """A process is gone; before anybody is told, what was answered leaves."""
+        """A process has ended; its answers are sent before its end is reported."""
         place = parse_proc_node(node)
         if place is not None:
             self._send(self._table.ended(*place), at_once=True)
-            self._tell(self._boughs.kept(place[0]))  # it may be on the way up yet
+            self._send_direct(self._relays.kept(place[0]))  # they may not have reached the root yet
         self.lost(node)
 
-    def _tell(self, held: Sequence[tuple[str, int, list[Answered]]]) -> None:
-        """Straight to who called."""
+    def _send_direct(self, held: Sequence[tuple[str, int, list[Answered]]]) -> None:
+        """Send answers directly to the caller."""
         for to, call, answers in held:
             runs, payload = packed(answers)
             self._node.send(to, Answers(call, runs), payload)
 
     def lost(self, node: str) -> None:
-        """A process that may have cast is gone."""
+        """A process that may have sent casts has ended."""
         self._table.caller_lost(node)
         self._forget(lambda sender, _: sender == node)
         for watching in self._watching.values():
             watching.discard(node)
-        for mesh, early in list(self._early.items()):
-            left = [item for item in early if node not in (item.sender, item.owner)]
+        for mesh, waiting in list(self._waiting.items()):
+            left = [item for item in waiting if node not in (item.sender, item.owner)]
             if left:
-                self._early[mesh] = left
+                self._waiting[mesh] = left
             else:
-                del self._early[mesh]
+                del self._waiting[mesh]
 
     def freed(self, mesh: int) -> None:
-        """Nothing is left of a mesh."""
+        """A mesh has been freed."""
         self._watching.pop(mesh, None)
         self._forget(lambda _, of: of == mesh)
 
     def _forget(self, which: Callable[[str, int], bool]) -> None:
-        self._boughs.forget(which)
-        for pair in [pair for pair in self._arrivals if which(*pair)]:
-            del self._arrivals[pair]
-        for call in [call for call, key in self._grown.items() if which(key[0], key[1])]:
-            del self._grown[call]
+        self._relays.forget(which)
+        for pair in [pair for pair in self._orders if which(*pair)]:
+            del self._orders[pair]
+        for call in [call for call, key in self._tree_keys.items() if which(key[0], key[1])]:
+            del self._tree_keys[call]
 
     def _send(self, answers: list[SendAnswers], *, at_once: bool = False) -> None:
-        """at_once: also what would go over the tree goes straight to who called."""
+        """Send answers; with `at_once` also those for the tree go directly to the caller."""
         for answer in answers:
             message = answer.message
-            key = self._grown.get((answer.to, message.call)) if answer.last else None
+            key = self._tree_keys.get((answer.to, message.call)) if answer.last else None
             direct = key is None or at_once
             if direct and message.runs:
                 self._node.send(answer.to, message, answer.payload)
             if key is not None:
-                del self._grown[answer.to, message.call]
+                del self._tree_keys[answer.to, message.call]
                 own = [] if direct else list(unpacked(message.runs, answer.payload))
-                self._do(self._boughs.own_done(key, own, time.monotonic()))
+                self._do(self._relays.own_done(key, own, time.monotonic()))
 
 
 def _key(cast: Cast) -> Key:

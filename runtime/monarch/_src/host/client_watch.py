@@ -1,7 +1,7 @@
-"""The process of a client that is on this very host, watched for its end.
+"""Watches the process of a client that runs on this host.
 
-Runs in: the host agent, on its one thread. Owns: a descriptor on that process, which tells its end
-at once, while links and sockets may be cut and come back.
+Runs in: the host agent, on its one thread. Owns: a pidfd, which reports the end of the process at
+once, while links and sockets may break and come back.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from monarch._src.system.process import pidfd
 
 
 class ClientProcess:
-    """See the module's text. `ended`: called when it has; it is not watched any more then."""
+    """The watch; calls `ended` once when the process has ended, and stops watching then."""
 
     def __init__(self, driver: AgentServices, ended: Callable[[], None]) -> None:
         self._driver = driver
-        self._tell = ended
+        self._on_end = ended
         self._fd: int | None = None
 
     @property
     def is_watched(self) -> bool:
-        """Whether its end will be told."""
+        """Whether the end of a process will be reported."""
         return self._fd is not None
 
-    def watch(self, pid: int, is_it: Callable[[], bool]) -> None:
-        """Watch that process, if it is the client's, as `is_it` says; none that was before."""
+    def watch(self, pid: int, is_client: Callable[[], bool]) -> None:
+        """Watch that process in place of an earlier one, if `is_client` confirms the client."""
         self.unwatch()
         fd = pidfd(pid)
-        if fd is not None and not is_it():  # asked when the number can't go to another any more
+        if fd is not None and not is_client():  # asked now that the pid cannot be reused
             os.close(fd)
         elif fd is not None:
             self._fd = fd
             self._driver.watch(fd, self._ended)
 
     def unwatch(self) -> None:
-        """Watch it no more. Idempotent."""
+        """Stop watching. Idempotent."""
         if self._fd is not None:
             self._driver.unwatch(self._fd)
             os.close(self._fd)
@@ -45,4 +45,4 @@ class ClientProcess:
 
     def _ended(self) -> None:
         self.unwatch()
-        self._tell()
+        self._on_end()

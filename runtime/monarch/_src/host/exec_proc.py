@@ -1,9 +1,9 @@
-"""A proc that is executed and not forked: how the command is run, and where it comes to.
+"""A proc that is executed and not forked: runs its command, and begins the proc at its end.
 
-Runs in: `execute` in a fork of the zygote, which becomes the command; then whatever programs the
-command consists of; `main` (in `executed`) in the Python that they end in, as the proc.
-Invariants: the programs between pass on the environment that they are given. The variables that
-are for us, and the PYTHONPATH by which this package is found, are gone before user code runs.
+Runs in: `execute` in a fork of the zygote, which becomes the command; then the programs of that
+command; `main` in the last of them, a Python, as the proc.
+Invariants: the programs in between pass on their environment. The variables of this module, and
+the PYTHONPATH that finds this package, are removed before user code runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _inherited_python = ""
 
 
 def execute(command: Command, env: dict[str, str | None], boot: Boot, lifeline: int) -> NoReturn:
-    """Become that command; `env` is what the mesh changes in the environment."""
+    """Become that command; `env` has the changes of the mesh to the environment."""
     asked: dict[str, str | None] = {**env, **command.env}
     full = dict(os.environ) if command.inherit_env else {}
     for name, value in asked.items():
@@ -39,7 +39,7 @@ def execute(command: Command, env: dict[str, str | None], boot: Boot, lifeline: 
             full.pop(name, None)
         else:
             full[name] = value
-    # What the user names comes first; what is only inherited, the client has in its own path.
+    # Paths that the user names come first; inherited ones are in the client's path already.
     named = (asked.get("PYTHONPATH") or "").split(os.pathsep)
     path = [p for p in dict.fromkeys([*named, *boot.spec.path]) if p]
     boot = msgspec.structs.replace(boot, path=path, python_path=full.get("PYTHONPATH"))
@@ -65,7 +65,7 @@ def main() -> NoReturn:
         stream.reconfigure(  # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType]
             encoding="utf-8", errors="backslashreplace", line_buffering=True
         )
-    # The parent may be a program of the command, which dies with the zygote; we die with it.
+    # The parent may be a program of the command: it dies with the zygote, and this process with it.
     die_with_parent(os.getppid())
     if os.environ.get("PYTHONPATH") == os.pathsep.join(boot.path):
         if boot.python_path is None:
@@ -73,7 +73,7 @@ def main() -> NoReturn:
         else:
             os.environ["PYTHONPATH"] = boot.python_path
     if sys.path[:1] == [os.getcwd()]:
-        del sys.path[0]  # where `python -m` was run is not where the user works
+        del sys.path[0]  # added by `python -m`
     for name in boot.spec.preload:
         importlib.import_module(name)
     status = begin(boot, lifeline)
@@ -83,26 +83,26 @@ def main() -> NoReturn:
 
 
 def inherited_python() -> str:
-    """What `with_python_executable` said of the hosts on which this proc was spawned; "": nothing.
+    """The interpreter set by `with_python_executable` for the hosts of this proc; empty if none.
 
-    Processes that this proc spawns on its own host run under the same interpreter.
+    Processes that this proc spawns on its own host use the same interpreter.
     """
     return _inherited_python
 
 
 def prepared(entry: str) -> Main:
-    """What runs a proc, with all that is the same for each: what the entry point returns.
+    """Call the entry point, whose result runs a proc: the work that all procs share.
 
-    From here on stdout and stderr of this process are as those of procs are.
+    From here on stdout and stderr of this process behave as those of procs.
     """
     module, _, function = entry.partition(":")
     return getattr(importlib.import_module(module), function)()
 
 
 def begin(boot: Boot, lifeline: int, main: Main | None = None) -> int:
-    """In any proc: go where the client works, then run it. Returns the exit status.
+    """In any proc: enter the client's working directory and run the proc; returns the exit status.
 
-    `main`: what the zygote has `prepared` for its forks.
+    `main` is the result of `prepared` in the zygote, for its forks.
     """
     spec = boot.spec
     os.environ[CHILD_VARIABLE] = spec.directory
@@ -120,12 +120,12 @@ def begin(boot: Boot, lifeline: int, main: Main | None = None) -> int:
 
 
 def import_path(client: list[str], own: list[str]) -> list[str]:
-    """Where a proc imports from: where its client does, and then where its Python does."""
+    """The import path of a proc: the client's, then that of its own Python."""
     return client + [p for p in own if p not in client]
 
 
 def _reseed() -> None:
-    # Forks of one process would draw the same "random" numbers. `random` sees to itself.
+    # Forks of one process would draw the same "random" numbers. `random` reseeds itself.
     for name in ("numpy.random", "torch"):
         module = sys.modules.get(name)
         if module is not None:
@@ -141,7 +141,7 @@ def _bind(cpus: list[int]) -> None:
         given = os.sched_getaffinity(0)
     except OSError:
         given = set[int]()
-    if given != wanted:  # the system leaves out, without a word, what the cpuset does not allow
+    if given != wanted:  # the kernel silently drops cpus outside the cpuset
         raise SystemExit(
             f"monarch: proc_bind asks for cpus {sorted(wanted)}, of which this process may use "
             f"{sorted(given & wanted) or 'none'}: its cpuset (container, batch system) rules"
@@ -149,7 +149,7 @@ def _bind(cpus: list[int]) -> None:
 
 
 def _lifeline(text: str) -> int:
-    """The descriptor that ends with the zygote, unless a program on the way has closed it."""
+    """The descriptor that ends with the zygote, unless a program in between has closed it."""
     fd, _, inode = text.partition(":")
     try:
         if os.fstat(int(fd)).st_ino != int(inode):

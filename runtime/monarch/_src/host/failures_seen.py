@@ -1,9 +1,9 @@
-"""What has failed in the meshes that a host agent keeps, and who has heard of it.
+"""The failures in the meshes of a host agent, and which of them a client has acknowledged.
 
-Runs in: a host agent, on its one thread, with either tenure. Owns: the failures of actors, and what
-no actor of a proc could judge. Ends of procs are the host's (`host.state.host`); here is which of
-them are no news.
-Invariants: what failed is news until a client has said that it was heard, and never after that.
+Runs in: the host agent, on its one thread.
+Owns: failures of actors, and failures that no actor of a proc could judge. The ends of procs belong
+to `host.state.host`; this module records which of them a client has acknowledged.
+Invariants: a failure is reported to each new client until one has acknowledged it, and never again.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from monarch._src.wire.messages import ActorFailed, Heard, Message, ProcEnded
 
 
 class FailureLog:
-    """See the module's text."""
+    """All failures of one host agent."""
 
     def __init__(self) -> None:
         # By actor mesh: its proc mesh, and the failures by rank in the actor mesh.
         self._failed: dict[int, tuple[int, dict[int, ActorFailed]]] = {}
         self._heard: set[tuple[int, int, int]] = set()  # mesh or 0, actor or 0, rank
-        # By mesh and rank: what no actor of that proc could judge, and nobody has heard of.
+        # By mesh and rank: failures that no actor of that proc could judge, not acknowledged yet.
         self._passed_on: dict[tuple[int, int], ActorFailed] = {}
 
     def actor_failed(self, mesh: int, message: ActorFailed) -> None:
@@ -31,22 +31,22 @@ class FailureLog:
         self._failed.setdefault(message.actor, (mesh, {}))[1][message.rank] = message
 
     def passed_on(self, message: ActorFailed) -> None:
-        """Something has failed that no actor of a proc could judge."""
+        """A proc reports a failure that none of its actors could judge."""
         self._passed_on[message.mesh, message.rank] = message
 
     def proc_ended(self, mesh: int, rank: int) -> None:
-        """Nobody has heard of this end yet."""
+        """The process of that rank has ended, and no client has acknowledged it."""
         self._heard.discard((mesh, 0, rank))
 
     def heard(self, message: Heard) -> None:
-        """A client has."""
+        """A client acknowledges failures."""
         mesh = 0 if message.actor else message.mesh
         self._heard.update((mesh, message.actor, rank) for rank in message.ranks)
         for rank in message.ranks:
             self._passed_on.pop((mesh, rank), None)
 
     def knows(self, actor: int) -> bool:
-        """Whether anything of that actor mesh has failed."""
+        """Whether any rank of that actor mesh has failed."""
         return actor in self._failed
 
     def forget_actors(self, actor: int) -> None:
@@ -55,14 +55,14 @@ class FailureLog:
         self._heard = {key for key in self._heard if key[1] != actor}
 
     def forget_mesh(self, mesh: int) -> None:
-        """Nothing is left of that proc mesh."""
+        """That proc mesh has been freed."""
         for actor in [uid for uid, (where, _) in self._failed.items() if where == mesh]:
             self.forget_actors(actor)
         self._heard = {key for key in self._heard if key[0] != mesh}
         self._passed_on = {key: one for key, one in self._passed_on.items() if key[0] != mesh}
 
     def clear(self) -> None:
-        """Nothing is kept any more."""
+        """Forget every failure."""
         self._failed.clear()
         self._heard.clear()
         self._passed_on.clear()
@@ -70,25 +70,25 @@ class FailureLog:
     # --- for the next client ----------------------------------------------------------------------
 
     def failures(self, actor: int, before: Iterable[RankFailure] = ()) -> list[RankFailure]:
-        """Those of an actor mesh, heard of or not, and those that were known `before`."""
+        """The failures of an actor mesh, with those that were known `before`."""
         known = {failure.rank: failure for failure in before}
         if actor in self._failed:
             known |= {rank: one.failure for rank, one in self._failed[actor][1].items()}
         return list(known.values())
 
     def all_failures(self) -> list[tuple[int, list[RankFailure]]]:
-        """The same of each actor mesh of which anything has failed."""
+        """The failures of each actor mesh that has any."""
         return [(actor, self.failures(actor)) for actor in self._failed]
 
     def ends(self, uid: int, ended: Sequence[ProcEnded]) -> list[Message]:
-        """The ends of procs of a mesh, as the next client is to hear of them."""
+        """The ends of procs of a mesh; those that were acknowledged count as expected."""
         return [
             msgspec.structs.replace(one, expected=one.expected or (uid, 0, one.rank) in self._heard)
             for one in ended
         ]
 
     def news(self) -> list[Message]:
-        """What else nobody has heard of."""
+        """Other failures that no client has acknowledged."""
         actors: list[Message] = [
             one
             for actor, (_, failed) in self._failed.items()

@@ -1,7 +1,7 @@
-"""What a host agent asks of who keeps the tie between it and its client.
+"""The interface between a host agent and the component that ties it to a client.
 
-The agent that a client has started is tied to that one, or kept (`session.agent_part`); that of a
-worker host takes clients as they come (`session.worker_part`).
+The agent of a session is tied to the client that started it, or kept (`session.agent_part`). The
+agent of a worker host serves clients one after the other (`session.worker_part`).
 """
 
 from __future__ import annotations
@@ -16,113 +16,116 @@ from monarch._src.wire.messages import Cast, Snapshot, Snapshotted, SpawnProcs
 
 
 class AgentServices(msgspec.Struct, frozen=True):
-    """What the agent does for this."""
+    """Operations of the agent that its owner calls."""
 
-    watch: Callable[[int, Callable[[], None]], None]  # call that when the descriptor is readable
-    watch_quietly: Callable[[int, Callable[[], None]], None]  # and what comes may not `stir`
+    watch: Callable[[int, Callable[[], None]], None]  # call it when that is readable
+    watch_quietly: Callable[[int, Callable[[], None]], None]  # the same, but without `wake_parts`
     unwatch: Callable[[int], object]
-    do: Callable[[Sequence[core_host.Action]], None]  # carry out what the host has decided
-    end: Callable[[str], None]  # stop everything, then end
-    receivers: Callable[[Cast], list[str]]  # of a cast: see Casting.receivers
-    part: Callable[[str], None]  # that client is owed nothing any more: no answers, no output
-    site_lost: Callable[[str], None]  # nothing goes to that other host any more
-    seen: Callable[[Snapshot], Snapshotted]  # what the ranks of this host do
-    stir: Callable[[], None]  # something has happened here that others may have to look at
+    do: Callable[[Sequence[core_host.Action]], None]  # carry out decisions of the `Host`
+    end: Callable[[str], None]  # stop every mesh, then end; the argument says why
+    receivers: Callable[[Cast], list[str]]  # of a cast: see `CastRelay.receivers`
+    drop_client: Callable[[str], None]  # drop a client: no more answers, no more output
+    site_lost: Callable[[str], None]  # the link to that host is gone
+    snapshot: Callable[[Snapshot], Snapshotted]  # answer a request for a snapshot
+    wake_parts: Callable[[], None]  # have every part of the agent handle an event
 
 
 class AgentOwner(Protocol):
-    """See the module's text."""
+    """Decides which client the agent serves, and when the agent ends."""
 
     handlers: dict[type, Callable[[str, Any, Any], None]]
 
     @property
     def client(self) -> str:
-        """The node that has the host, or the last that had: who owns what clients make."""
+        """The node of the client that holds this host, or of the last one that did."""
         ...
 
     @property
     def client_now(self) -> str:
-        """The same; empty while nobody has it."""
+        """The node of the client that holds this host; empty while none does."""
         ...
 
     @property
     def client_number(self) -> int:
-        """How many clients had what this one has before it."""
+        """How many clients held the session before this one."""
         ...
 
     @property
     def serves_at(self) -> tuple[str, list[str]]:
-        """Where procs listen for bulk data of other hosts, and what those are told to dial."""
+        """Where procs listen for bulk data, and the addresses that other hosts dial."""
         ...
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for the end of what a client had."""
+        """Whether a client waits for the end of the procs of an earlier one."""
         ...
 
     @property
-    def is_restless(self) -> bool:
-        """Whether the agent has to look again soon: nothing will tell it."""
+    def needs_timer(self) -> bool:
+        """Whether the agent has to poll soon, since no event will wake it."""
         ...
 
     @property
     def is_pending(self) -> bool:
-        """Whether the agent has to look again at once."""
+        """Whether the agent has to poll at once."""
         ...
 
     @property
-    def looks(self) -> bool:
-        """Whether somebody has to look now and then if the client lives: no descriptor tells."""
+    def needs_polling(self) -> bool:
+        """Whether the agent has to check from time to time that the client lives."""
         ...
 
     def begin(self) -> None:
-        """Have a connection to the client, if there is one."""
+        """Connect to the client, if there is one."""
         ...
 
-    def look(self) -> None:
-        """Look whether the client lives."""
+    def poll_client(self) -> None:
+        """Check that the client lives."""
         ...
 
-    def looked(self) -> None:
-        """Everything that has come was handled: do what follows of it."""
+    def after_poll(self) -> None:
+        """Every message that had arrived was handled: act on what follows."""
         ...
 
-    def tell_of_ends(self) -> bool:
-        """Let go of a client that has ended and said all; True to look at the socket once more."""
+    def report_ends(self) -> bool:
+        """Drop a client that has ended, once its last messages have arrived.
+
+        Returns True if the socket has to be read once more.
+        """
         ...
 
     def next_deadline(self) -> float | None:
-        """When `looked` has something to do, or None."""
+        """The time at which `after_poll` has something to do, or None."""
         ...
 
     def obeys(self, peer: str) -> bool:
-        """Whether messages of that node count."""
+        """Whether the agent accepts messages of that node."""
         ...
 
-    def spawned(self, spec: SpawnProcs) -> None:
-        """A mesh was asked for."""
+    def mesh_spawned(self, spec: SpawnProcs) -> None:
+        """A client has asked for a mesh."""
         ...
 
-    def proc_comes(self, *nodes: str) -> None:
-        """Procs begin."""
+    def proc_starting(self, *nodes: str) -> None:
+        """Procs are about to start."""
         ...
 
     def proc_ended(self, mesh: int, rank: int) -> None:
-        """A proc is gone."""
+        """The process of that rank has ended."""
         ...
 
     def mesh_freed(self, mesh: int) -> None:
-        """Nothing is left of that mesh."""
+        """The mesh has ended and its resources are released."""
         ...
 
     def told_to_end(self, why: str) -> None:
-        """By a signal, or by the client."""
+        """A signal, or the client, has told the agent to end."""
         ...
 
     def note(self, what: str, peer: str, **facts: str) -> None:
-        """An operator has done something; for the audit."""
+        """Write an operator's action to the audit log."""
         ...
 
     def close(self) -> None:
-        """Give back what this holds."""
+        """Release what the owner holds."""
         ...

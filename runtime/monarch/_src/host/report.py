@@ -1,6 +1,6 @@
-"""What the host agent says of its procs: how one died, and what each does now.
+"""Reports of the host agent on its procs: how a process died, what each rank does now.
 
-Runs in: the agent. Reads the status boards and the process table; changes nothing.
+Runs in: the host agent. Reads the status boards and the process table; changes nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from monarch._src.failures.report import Death
 from monarch._src.host.spawn_spec import Ended
@@ -19,9 +18,6 @@ from monarch._src.system.process import rss_bytes, signal_name
 from monarch._src.wire.ids import proc_node
 from monarch._src.wire.messages import MeshState, RankState
 
-if TYPE_CHECKING:
-    from monarch._src.observe.stacks.py_spy import Job
-
 
 def death(
     proc: Proc,
@@ -31,7 +27,7 @@ def death(
     now: float,
     memory: KillsForMemory,
 ) -> Death:
-    """Why a process ended. `last_lines`: of its stderr."""
+    """Why a process ended. `last_lines` are those of its stderr."""
     last = board.read(proc.rank) if board is not None else None
     doing = since_s = None
     if last is not None and last.state == BUSY and last.endpoint:
@@ -58,7 +54,7 @@ def death(
 
 
 def mesh_state(mesh: Mesh, board: Board, now: float) -> MeshState:
-    """One mesh of a snapshot."""
+    """The entry of one mesh in a snapshot."""
     ranks = [rank_state(proc, board, now) for proc in mesh.procs]
     if any(rank.state == "failed" for rank in ranks):
         state = "failed"
@@ -73,7 +69,7 @@ def mesh_state(mesh: Mesh, board: Board, now: float) -> MeshState:
 
 
 def rank_state(proc: Proc, board: Board, now: float) -> RankState:
-    """One proc of a snapshot."""
+    """The entry of one rank in a snapshot."""
     seen = board.read(proc.rank)
     since = now - proc.story[-1][0]
     state, failure = "starting", ""
@@ -84,14 +80,14 @@ def rank_state(proc: Proc, board: Board, now: float) -> RankState:
         failure = "" if proc.death is None else proc.death.reason
     elif proc.state is ProcState.STOPPING or seen.state == LEFT:
         state = "stopped"
-    elif proc.said_hello or seen.state:  # its hello to us may still be on its way
+    elif proc.said_hello or seen.state:  # its hello may not have arrived yet
         state = "busy" if seen.state == BUSY else "idle"
         since = min(since, seen.since_s) if seen.state else since
     pid = proc.pid or 0
     busy = state == "busy"
     busy_s = seen.busy_s
     if seen.state == BUSY and proc.state is ProcState.ENDED:
-        busy_s -= min(since, seen.since_s)  # it died in the middle, and is busy no more
+        busy_s -= min(since, seen.since_s)  # it died in an endpoint; the time since does not count
     return RankState(
         rank=proc.rank,
         pid=pid,
@@ -106,33 +102,3 @@ def rank_state(proc: Proc, board: Board, now: float) -> RankState:
         busy_s=busy_s,
         restarts=proc.life,
     )
-
-
-def to_look_into(mesh: Mesh, board: Board, ranks: Sequence[int], idle: bool, now: float) -> Job:
-    """What py-spy has to look into of these ranks (none: all); with `idle`, idle ones too."""
-    from monarch._src.observe.stacks.py_spy import Job, Subject
-
-    subjects: list[Subject] = []
-    for rank in ranks or mesh.ranks:
-        proc = mesh.at(rank)
-        if proc is None:
-            continue
-        seen = rank_state(proc, board, now)
-        doing = f"{seen.actor}.{seen.endpoint}" if seen.actor else seen.endpoint
-        pid, otherwise = seen.pid, seen.state
-        match seen.state:
-            case "busy":
-                otherwise = f"in {doing}, awaiting"  # a coroutine that awaits is on no thread
-            case "idle":
-                pid = pid if idle else 0
-            case "failed":
-                pid, otherwise = 0, f"failed: {seen.failure}"
-            case "starting" if seen.failure:
-                otherwise = f"starting again: {seen.failure}"
-            case "stopped" if proc.state is ProcState.ENDED:
-                pid = 0
-            case _:
-                pass
-        subjects.append(Subject(rank, pid, doing, otherwise))
-    spec = mesh.spec
-    return Job(mesh.uid, spec.name, spec.labels, spec.sizes, subjects)

@@ -1,4 +1,4 @@
-"""What travels between the host agent, its zygote and a proc that begins."""
+"""Messages between the host agent, its zygote and a proc that starts."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ ENTRY = "monarch._src.programs.proc:prepare"
 
 
 class MeshSpec(msgspec.Struct, tag="mesh"):
-    """Agent to zygote: what the procs of one mesh have in common."""
+    """Agent to zygote: the properties that all procs of a mesh share."""
 
     mesh: int
     name: str
@@ -21,20 +21,20 @@ class MeshSpec(msgspec.Struct, tag="mesh"):
     cwd: str
     path: list[str]
     preload: list[str]
-    entry: str  # "package.module:function"; what that returns runs a proc
+    entry: str  # "package.module:function"; the result runs a proc
     board: str
     bootstrap: bool
-    forks: bool  # whether any rank is forked and not executed
-    while_restarting: str = ""  # how calls wait for a proc that is started again; "": none is
-    site: str = ""  # of this host, which may be another than that of the client
-    sites: list[str] = []  # those of the mesh, if it is not all of it where the client runs
-    # Where procs listen for bulk data of other hosts, and under which addresses those may dial
-    # them; none: they do not.
+    forks: bool  # whether any rank is a fork
+    while_restarting: str = ""  # how calls wait for a restarting proc; "": no restarts
+    site: str = ""  # of this host; empty on the client's host
+    sites: list[str] = []  # all sites of the mesh; empty if all of it is on the client's host
+    # Where procs listen for bulk data of other hosts, and the addresses that those dial; empty:
+    # procs do not listen.
     serves_at: tuple[str, list[str]] = ("", [])
 
 
 class Ties(msgspec.Struct):
-    """Whose a proc is as it begins. Since its mesh was asked for, another client may have come."""
+    """The client and owner of a proc that starts; the client may be another than at its spawn."""
 
     client: str
     client_number: int  # how many clients held the session before that one
@@ -43,11 +43,11 @@ class Ties(msgspec.Struct):
 
 
 class StartRank(msgspec.Struct, tag="start"):
-    """Agent to zygote, with two descriptors (stdout, stderr): make that process."""
+    """Agent to zygote, with two descriptors (stdout, stderr): start that rank."""
 
     mesh: int
     rank: int
-    env: dict[str, str | None]  # a None removes
+    env: dict[str, str | None]  # None removes a variable
     affinity: list[int]
     command: Command | None
     ties: Ties
@@ -61,7 +61,7 @@ class DropMesh(msgspec.Struct, tag="drop"):
 
 
 class Begun(msgspec.Struct, array_like=True):
-    """A process that exists."""
+    """A process that was forked."""
 
     mesh: int
     rank: int
@@ -76,7 +76,7 @@ class Started(msgspec.Struct, tag="started"):
 
 
 class NotStarted(msgspec.Struct, tag="not started"):
-    """Zygote to agent: there will be no process, and why."""
+    """Zygote to agent: that rank could not be started, and why."""
 
     mesh: int
     rank: int
@@ -99,19 +99,19 @@ class Ended(msgspec.Struct, tag="ended"):
 
 
 class CannotBegin(msgspec.Struct, tag="cannot begin"):
-    """Zygote to agent: its last word, since what procs need cannot be loaded."""
+    """Zygote to agent, its last message: it cannot load what procs need."""
 
     why: str
 
 
 class Boot(msgspec.Struct):
-    """What a proc is told as it begins."""
+    """The parameters of a proc that starts."""
 
     spec: MeshSpec
     rank: int
     affinity: list[int]
     ties: Ties
-    # Of one that is executed: where it imports from, and what PYTHONPATH is to be afterwards.
+    # For an executed proc: its import path, and the PYTHONPATH to restore.
     path: list[str] = []
     python_path: str | None = None
     life: int = 0
@@ -127,14 +127,14 @@ _unpack_boot = unpacker(Boot)
 
 
 def encode_boot(boot: Boot) -> str:
-    """As the value of a variable of the environment."""
-    import binascii  # two libraries, which each fork would have to be given
+    """As the value of an environment variable."""
+    import binascii  # two libraries that each fork would load
 
     return binascii.b2a_base64(pack(boot), newline=False).decode()
 
 
 def decode_boot(text: str) -> Boot:
-    """What `encode_boot` was given."""
+    """The inverse of `encode_boot`."""
     import binascii
 
     return _unpack_boot(binascii.a2b_base64(text))

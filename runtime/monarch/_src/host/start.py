@@ -1,4 +1,4 @@
-"""What a host agent does to start a process and to end one, and what stands in the way.
+"""Starts the processes of a host through the zygote, and kills them.
 
 Runs in: the host agent, on its one thread.
 """
@@ -48,10 +48,10 @@ SPARE_FDS = 16
 
 
 class ProcStarter:
-    """The procs that are to start: what the zygote is told, and what it reports.
+    """The queue of procs to start, and the zygote's reports about them.
 
-    Owns: the socket to the zygote. `ties`: the client to which procs are tied, and its number;
-    `failed`: told of a node that cannot be started, and why.
+    Owns: the socket to the zygote. `ties` returns the client that new procs are tied to and its
+    number; `on_failed` is called with a node that cannot start and the reason.
     """
 
     def __init__(
@@ -60,98 +60,101 @@ class ProcStarter:
         host: Host,
         outputs: OutputPipes,
         ties: Callable[[], tuple[str, int]],
-        failed: Callable[[str, str], None],
+        on_failed: Callable[[str, str], None],
     ) -> None:
         self._zygote = zygote
         self._inbox = memoryview(bytearray(LARGEST))
         self._host = host
         self._outputs = outputs
-        self._ties = ties
-        self._failed = failed
+        self._client_tie = ties
+        self._on_failed = on_failed
         self._waiting: deque[StartProc] = deque()
-        self._hindered: dict[int, str] = {}  # meshes none of whose procs can start, and why
+        self._refused: dict[int, str] = {}  # meshes that cannot start, and why
         self._in_flight = 0
-        self._room = 0  # descriptors known to be free, at least; counted again when used up
+        self._free_fds = 0  # a lower bound of free descriptors; recounted when used up
 
     def add(self, start: StartProc) -> None:
-        """That one is to start."""
+        """Queue a proc to be started."""
         self._waiting.append(start)
 
-    def cannot(self, mesh: int, why: str) -> None:
-        """None of that mesh can start."""
-        self._hindered[mesh] = why
+    def refuse_mesh(self, mesh: int, why: str) -> None:
+        """Refuse to start any proc of that mesh, for that reason."""
+        self._refused[mesh] = why
 
     def drop(self, mesh: int) -> None:
-        """That mesh is gone."""
-        self._hindered.pop(mesh, None)
+        """Forget a mesh, here and in the zygote."""
+        self._refused.pop(mesh, None)
         self.tell(DropMesh(mesh))
 
-    def took(self, descriptors: int) -> None:
-        """So many are used for something else."""
-        self._room -= descriptors
+    def account_for(self, descriptors: int) -> None:
+        """Account for descriptors that the agent has used for something else."""
+        self._free_fds -= descriptors
 
     def start_more(self) -> None:
-        """Have the zygote start some of those that are to start."""
-        # A window, so that a mesh of a thousand leaves room for a smaller one asked for after it.
+        """Hand queued procs to the zygote, as many as the window allows."""
+        # The window keeps a mesh of a thousand from delaying a smaller one that follows.
         while self._waiting and self._in_flight < SPAWN_WINDOW:
             start = self._waiting.popleft()
             proc = self._host.proc(start.node)
             if proc is None or proc.state is ProcState.ENDED:
                 continue
-            # One that is to stop still starts: its owner may have sent it something before.
+            # A proc that has to stop still starts: its owner may have sent it messages before.
             if proc.killed_for is not None:
-                self._failed(start.node, "its mesh was stopped before it began")
+                self._on_failed(start.node, "its mesh was stopped before it began")
                 continue
-            hindered = self._hindered.get(start.spec.mesh)
-            if hindered is None and not self._fits():
-                hindered = no_descriptors()
-            if hindered is not None:
-                self._failed(start.node, hindered)
+            refusal = self._refused.get(start.spec.mesh)
+            if refusal is None and not self._fits():
+                refusal = no_descriptors()
+            if refusal is not None:
+                self._on_failed(start.node, refusal)
                 continue
             try:
                 out_w, err_w = self._outputs.open(start.node)
             except OSError as error:
-                self._failed(start.node, fd_reason(error))
+                self._on_failed(start.node, fd_reason(error))
                 continue
             try:
-                self.tell(start_rank(start, *self._ties()), [out_w, err_w])
+                self.tell(start_rank(start, *self._client_tie()), [out_w, err_w])
                 self._in_flight += 1
             except OSError as error:
-                self._failed(start.node, fd_reason(error))
+                self._on_failed(start.node, fd_reason(error))
             finally:
                 os.close(out_w)
                 os.close(err_w)
 
     def _fits(self) -> bool:
-        """Whether there are descriptors for one more proc: two pipes, and its connection.
+        """Whether the descriptors for one more proc are free: two pipes and its connection.
 
-        One that cannot be accepted for want of a descriptor would wait until another has gone.
+        Without a free descriptor its connection would not be accepted until another proc had ended.
         """
-        if self._room < FDS_A_PROC:
+        if self._free_fds < FDS_A_PROC:
             waiting = [self._host.proc(node) for node in self._outputs.nodes()]
             coming = sum(proc is not None and not proc.said_hello for proc in waiting)
-            self._room = free_descriptors() - coming - SPARE_FDS
-        self._room -= FDS_A_PROC
-        return self._room >= 0
+            self._free_fds = free_descriptors() - coming - SPARE_FDS
+        self._free_fds -= FDS_A_PROC
+        return self._free_fds >= 0
 
     def tell(self, message: ToZygote, fds: list[int] | None = None) -> None:
-        """Say that to the zygote, with these descriptors.
+        """Send a message to the zygote, with these descriptors.
 
         Raises:
-            OSError: it is too large to be said, or no descriptor can be passed.
+            OSError: the message is too large, or the kernel passes no more descriptors.
         """
         data = encode(message)
-        if len(data) > LARGEST:  # it would arrive cut off, and end the zygote
+        if len(data) > LARGEST:  # a truncated message would end the zygote
             raise OSError(
                 errno.EMSGSIZE,
-                f"what it is to start with takes {len(data)} bytes, and {LARGEST} is the most; "
+                f"its start message has {len(data)} bytes, more than the limit of {LARGEST}; "
                 "pass less in its environment",
             )
-        # The window above bounds what can be queued, so blocking here is short or the end.
+        # The window above bounds the queue, so this blocks briefly or the zygote is dead.
         socket.send_fds(self._zygote, [data], fds or [])
 
     def reported(self) -> Iterator[Started | NotStarted | Ended]:
-        """What the zygote has said since. Ends this process if that has ended, or has to."""
+        """Reports of the zygote that have arrived.
+
+        Ends this process if the zygote has ended, or cannot load what procs need.
+        """
         while True:
             try:
                 size = self._zygote.recv_into(self._inbox, 0, socket.MSG_DONTWAIT)
@@ -164,7 +167,7 @@ class ProcStarter:
                 os._exit(70)
             message = decode_from_zygote(bytes(self._inbox[:size]))
             if isinstance(message, CannotBegin):
-                log.error("what processes need cannot be loaded: %s", message.why)
+                log.error("the zygote cannot load the modules that procs need: %s", message.why)
                 os._exit(70)
             if isinstance(message, Started):
                 self._in_flight -= len(message.begun)
@@ -174,31 +177,31 @@ class ProcStarter:
 
 
 def start_rank(start: StartProc, client: str, number: int) -> StartRank:
-    """What the zygote is told to make the process of a rank; the client, and its number."""
+    """The zygote's order for one rank, tied to that client and its number."""
     spec, here = start.spec, start.rank - start.spec.first
-    env, command = _of_rank(spec.env, here) or {}, _of_rank(spec.commands, here)
+    env, command = _option_of_rank(spec.env, here) or {}, _option_of_rank(spec.commands, here)
     if spec.devices and CUDA not in os.environ and nvidia_devices() >= spec.count:
         env = {CUDA: str(here), **env}
     if command is not None and not command.program:
         command = replace(command, program=sys.executable)
     return StartRank(
-        spec.mesh, start.rank, env, _of_rank(spec.affinity, here) or [], command,
+        spec.mesh, start.rank, env, _option_of_rank(spec.affinity, here) or [], command,
         Ties(client, number, spec.owner, spec.owner_address), life_of(start.node),
     )  # fmt: skip
 
 
 def is_forked(spec: SpawnProcs, rank: int) -> bool:
-    """Whether the process of that rank is a fork of the zygote, and no program is executed."""
-    return _of_rank(spec.commands, rank - spec.first) is None
+    """Whether that rank is a fork of the zygote and executes no program."""
+    return _option_of_rank(spec.commands, rank - spec.first) is None
 
 
-def _of_rank(options: list[T], here: int) -> T | None:
-    """There is one for all, or one a rank of this host, or none."""
+def _option_of_rank(options: list[T], here: int) -> T | None:
+    """The option of a rank of this host from a list of one for all, one for each, or none."""
     return options[here if len(options) > 1 else 0] if options else None
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL a process and what it has started."""
+    """SIGKILL a process and its process group."""
     for kill in (os.killpg, os.kill):
         try:
             kill(pid, signal.SIGKILL)
@@ -207,14 +210,14 @@ def kill_group(pid: int) -> None:
 
 
 def fd_reason(error: OSError) -> str:
-    """Why a process cannot be made, where a descriptor could not be."""
+    """Why a process cannot start, from the error of opening its pipes."""
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS):
         return no_descriptors()
     return f"{error.strerror}"
 
 
 def no_descriptors() -> str:
-    """That there are none left, and what to do."""
+    """The error text for a host agent without free descriptors."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
         f"the host agent is out of file descriptors (its limit is {limit}, each proc takes "
@@ -223,7 +226,7 @@ def no_descriptors() -> str:
 
 
 def no_board(path: Path, error: OSError) -> str:
-    """Why processes cannot be made, where their status board could not be."""
+    """The error text for a status board that cannot be created."""
     return (
         f"its status board {path} cannot be made ({error.strerror}); make room in that file "
         "system, or set XDG_RUNTIME_DIR to a directory with room before the session starts"
@@ -231,5 +234,5 @@ def no_board(path: Path, error: OSError) -> str:
 
 
 def unlink(path: Path) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file if it exists."""
     path.unlink(missing_ok=True)

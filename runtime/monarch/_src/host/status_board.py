@@ -1,24 +1,24 @@
-"""The status board: what every rank of a mesh does now, in one memory-mapped file a host.
+"""The status board: the state of every rank of a mesh, in one memory-mapped file for each host.
 
-Each proc writes its own slot as it begins and ends an endpoint (0.5 us); the agent reads all of
-them whenever somebody looks, and the slot of a dead proc still says what it died in. Nothing is
-sent and nobody is asked, so a rank that computes, holds the GIL or is stopped shows as what it is.
+Each proc writes its own slot when it begins and ends an endpoint (0.5 us). The agent reads the
+slots on request, and the slot of a dead proc still names the endpoint that it died in. No message
+is sent, so the board shows a rank that computes, holds the GIL or is stopped as well.
 
-Where several endpoints overlap, the slot names the one that began last of those that still run.
+Where several endpoints overlap, the slot names the running one that began last.
 
 Slot, 256 bytes, little endian: u8 number of writes, modulo 256; at byte 8 + 120 * (that number
-modulo 2) what was written last: u32 state, u32 running endpoints, u64 messages, u64 errors, i64
-busy, i64 since (nanoseconds of the system-wide monotonic clock), 32 bytes actor, 48 bytes endpoint
-(UTF-8, zero-padded). The next write goes to the other place and then counts itself, so whoever
-finds the number unchanged after reading has read a whole one, also if the writer was stopped or
-killed in the middle.
+modulo 2) the last write: u32 state, u32 running endpoints, u64 messages, u64 errors, i64 busy, i64
+since (nanoseconds of the system-wide monotonic clock), 32 bytes actor, 48 bytes endpoint (UTF-8,
+zero-padded). The next write goes to the other half and then increments the number. A reader that
+finds the number unchanged has read a consistent write, even if the writer was stopped or killed in
+the middle.
 
-The last 8 bytes the agent writes, u64: 256 times the number of bytes that it has read from the
-rank's output pipes, and how often, modulo 128, times 2, and 1 more while it reads. From that the
-rank sees what it has not counted itself (`monarch._src.logs.output_counters`).
+The agent writes the last 8 bytes, u64: 256 times the number of bytes that it has read from the
+rank's output pipes, plus 2 times the number of reads modulo 128, plus 1 during a read. The rank
+derives from it the output that has not been read (`monarch._src.logs.output_counters`).
 
-Busy is for how many nanoseconds anything ran, less, while something runs, the time at which that
-began: whoever reads adds the time it is, so that nobody has to write in between.
+`busy` is the number of nanoseconds in which anything ran; while an endpoint runs, its start time is
+subtracted. The reader adds the current time, so no process has to write in between.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ import msgspec
 SLOT = 256
 _FORMAT = struct.Struct("<IIQQqq32s48s")
 _LOOKS = 100
-# What a file system says that has no such call, where the C library has no way around that (musl).
+# Errors of a file system without such a call, where the C library does not emulate it (musl).
 _CANNOT_RESERVE = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 NONE, IDLE, BUSY, LEFT = 0, 1, 2, 3
 Running: TypeAlias = "tuple[int, bytes, bytes]"  # since when (ns), actor, endpoint
 
 
 class Status(msgspec.Struct, frozen=True):
-    """One slot as read. `since_s`: for how many seconds it has been so.
+    """One slot as read. `since_s` is the number of seconds in this state.
 
-    `errors` of the messages failed; anything ran for `busy_s` seconds, until now.
+    Of `messages`, `errors` failed; endpoints ran for `busy_s` seconds until now.
     """
 
     state: int
@@ -60,13 +60,13 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Board:
-    """The agent's side: makes the file of one mesh and reads it."""
+    """The agent's side: creates the file of one mesh and reads it."""
 
     def __init__(self, path: Path | None, ranks: int) -> None:
-        """`path`: None for a mesh none of whose processes will be.
+        """`path` is None for a mesh whose processes cannot start.
 
         Raises:
-            OSError: there is no room for the file, or it is there already.
+            OSError: the file system has no room, or the file exists.
         """
         self.path = path
         self.ranks = ranks
@@ -74,9 +74,9 @@ class Board:
         self._counts = memoryview(self._map).cast("Q")
 
     def read(self, rank: int) -> Status:
-        """What that rank does now."""
+        """The state of that rank now."""
         raw = b""
-        for _ in range(_LOOKS):  # a bound, for one that writes on and on
+        for _ in range(_LOOKS):  # bounded, since the rank may write continuously
             number = self._map[rank * SLOT]
             at = _place(rank, number)
             raw = self._map[at : at + _FORMAT.size]
@@ -96,11 +96,11 @@ class Board:
         )
 
     def reads(self, rank: int) -> Reads:
-        """Where to count what is read of that rank's output."""
+        """The counter of bytes read from that rank's output."""
         return Reads(self._counts, rank)
 
     def clear(self, rank: int) -> None:
-        """The process of that rank is gone, and another one is to have its slot."""
+        """Empty the slot for the next process of that rank."""
         self._map[rank * SLOT : (rank + 1) * SLOT] = bytes(SLOT)
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class Board:
 
 
 class Reads:
-    """What the agent has read of one rank's output, where the rank sees it. `counts`: all slots."""
+    """Counts the output that the agent has read of one rank. `counts` maps all slots."""
 
     def __init__(self, counts: memoryview, rank: int) -> None:
         self._counts = counts
@@ -125,7 +125,7 @@ class Reads:
         self._show()
 
     def end(self, nbytes: int) -> None:
-        """It has ended, and was of so many bytes."""
+        """The read has ended with that many bytes."""
         self._nbytes += nbytes
         self._show()
 
@@ -135,7 +135,7 @@ class Reads:
 
 
 class Slot:
-    """A proc's side: writes what this rank does. Any thread."""
+    """A proc's side: writes the state of this rank. Any thread."""
 
     def __init__(self, path: str | None, rank: int) -> None:
         self._at = rank * SLOT
@@ -155,12 +155,12 @@ class Slot:
                 os.close(fd)
 
     def forked(self) -> None:
-        """This is a fork of the proc, and shows nothing. Takes no lock, which may be held."""
+        """This process is a fork of the proc and writes no more. Takes no lock: it may be held."""
         self._lock = threading.Lock()
         self._map = None
 
     def reads(self) -> tuple[mmap.mmap, int] | None:
-        """Where the agent counts what it reads of this rank's output, if there is a board."""
+        """Where the agent counts the output that it has read, if there is a board."""
         return None if self._map is None else (self._map, self._at + SLOT - 8)
 
     def idle(self) -> None:
@@ -169,7 +169,7 @@ class Slot:
             self._write(IDLE, monotonic_ns(), b"", b"")
 
     def begin(self, actor: bytes, endpoint: bytes, messages: int = 1) -> Running:
-        """An endpoint begins, with so many messages; give what this returns to `end`."""
+        """An endpoint begins, with that many messages; pass the result to `end`."""
         now = monotonic_ns()
         running = (now, actor, endpoint)
         under_way = self._running
@@ -182,11 +182,11 @@ class Slot:
         return running
 
     def prepare(self, what: bytes) -> Running:
-        """Something begins that is no message to an actor."""
+        """Work begins that is no message to an actor."""
         return self.begin(b"", what, 0)
 
     def end(self, running: Running) -> int:
-        """It has ended; how many nanoseconds it ran."""
+        """The endpoint has ended; returns the nanoseconds that it ran."""
         under_way = self._running
         with self._lock:
             now = monotonic_ns()
@@ -199,13 +199,13 @@ class Slot:
         return now - running[0]
 
     def failed(self) -> None:
-        """What ended last has failed."""
+        """The endpoint that ended last has failed."""
         with self._lock:
             self._errors += 1
             self._show(monotonic_ns())
 
     def leave(self) -> None:
-        """The proc was told to end, and is done."""
+        """The proc has ended in order."""
         with self._lock:
             self._write(LEFT, monotonic_ns(), b"", b"")
 
@@ -232,7 +232,7 @@ def _made(path: Path, size: int) -> mmap.mmap:
         os.ftruncate(fd, size)
         _reserve(fd, size)
         return mmap.mmap(fd, size)
-    except BaseException:  # raised on; a file without a board would be in the way of the next one
+    except BaseException:  # a stale file would prevent the next board
         path.unlink()
         raise
     finally:
@@ -240,7 +240,7 @@ def _made(path: Path, size: int) -> mmap.mmap:
 
 
 def _reserve(fd: int, size: int) -> None:
-    """Have room for that file, where the system can tell: a rank that finds none gets a SIGBUS."""
+    """Allocate the file's blocks where the system can: a write into a hole may raise SIGBUS."""
     if not hasattr(os, "posix_fallocate"):
         return
     try:

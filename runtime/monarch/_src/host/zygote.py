@@ -1,18 +1,20 @@
 """The zygote: a clean, single-threaded process from which procs are forked in milliseconds.
 
-Runs in: a process of its own, forked by the host agent before the agent has a thread or a socket,
-so it is as clean as one that was executed, and costs no second start of Python.
-Owns: the procs, as their parent: it alone can reap them, and tells the agent how each ended.
-Invariants: no second thread when it forks; no socket of a node. Procs die with it (the kernel sees
-to it on Linux; elsewhere end-of-file on `lifeline` does), and it dies with the agent.
+Runs in: a process of its own. The host agent forks it before it has a thread or a socket, so the
+zygote is as clean as an executed process and costs no second start of Python.
+Owns: the procs, as their parent. Only the zygote can reap them, and it tells the agent how each
+ended.
+Invariants: it has one thread when it forks, and no socket of a node. Procs die with the zygote (on
+Linux the kernel ensures that; elsewhere end-of-file on `lifeline` does), and the zygote dies with
+the agent.
 
-What a proc has started ends with it. Its process group is killed. What has left that, for a session
-of its own, is adopted: by the proc while it lives, if what had started it has ended, and then by
-the zygote. So a child of the zygote that is neither a proc nor of a preloaded module was started by
-a proc that has ended.
+Processes that a proc has started end with the proc. Its process group is killed. A process that
+has left the group for a session of its own is an orphan once its parent has ended: the proc adopts
+it while the proc lives, and the zygote after that. So a child of the zygote that is neither a proc
+nor started by a preloaded module was started by a proc that has ended.
 
 A proc that needs another interpreter, or a command in front of it, is forked too and then executes
-that (`monarch._src.host.exec_proc`): the same parent, the same pipes, the same reaping.
+that (`monarch._src.host.exec_proc`): the parent, the pipes and the reaping stay the same.
 """
 
 from __future__ import annotations
@@ -58,11 +60,11 @@ from monarch._src.system.process_table import children
 
 LARGEST = 1 << 20
 IDLE_MS = 100
-ORPHANS_S = 0.2  # for how long the end of a proc waits for that of what it had started
-FORKS_AT_ONCE = 16  # each closes the descriptors of all
+ORPHANS_S = 0.2  # how long the report of an end waits for the proc's orphans
+FORKS_AT_ONCE = 16  # each fork closes the descriptors of all
 FD = struct.Struct("i")
 
-Asked: TypeAlias = tuple[StartRank, list[int]]  # who is to start, and its stdout and stderr
+StartOrder: TypeAlias = tuple[StartRank, list[int]]  # with its stdout and stderr
 
 
 def seqpacket_pair() -> tuple[socket.socket, socket.socket]:
@@ -81,36 +83,36 @@ class Zygote:
     def __init__(
         self, agent: socket.socket, lifeline: int, entry: str, spare_time: Sequence[str]
     ) -> None:
-        """`spare_time` names modules that many procs need, imported once there is nothing to do."""
+        """`spare_time` names modules that many procs need, to be imported while idle."""
         self._entry = entry
         self._spare_time = list(spare_time)
         self._agent = agent
         self._agent_pid = os.getppid()
         self._lifeline = lifeline
         self._meshes: dict[int, MeshSpec] = {}
-        self._broken: dict[int, str] = {}  # meshes none of whose procs can start, and why
+        self._failed_preloads: dict[int, str] = {}  # meshes that cannot start, and why
         self._ranks: dict[int, tuple[int, int, int]] = {}  # pid -> (mesh, rank, life)
         self._own: set[int] = set()  # processes that preloaded modules have started
-        self._inbox = memoryview(bytearray(LARGEST))  # takes the memory of the largest so far
+        self._inbox = memoryview(bytearray(LARGEST))  # touched up to the largest message
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
 
     def run(self) -> NoReturn:
-        """Serve until the agent is gone."""
+        """Serve until the agent has ended."""
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _nothing)
+        signal.signal(signal.SIGCHLD, _on_child_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         adopt_orphans()
-        # Made here once and not by each fork: a fork pays most for the pages that it writes to.
+        # Done once here: a fork pays most for the pages that it writes to.
         try:
             self._main = prepared(self._entry)
         except BaseException as error:
             traceback.print_exc()
-            self._tell(CannotBegin(f"{type(error).__name__}: {error}"))
+            self._send(CannotBegin(f"{type(error).__name__}: {error}"))
             self._await_end()
         self._streams = sys.stdout, sys.stderr
-        gc.freeze()  # without a collection, as in the agent
+        gc.freeze()  # no collection first, as in the agent
         gc.enable()
         poller = select.poll()
         poller.register(self._agent, select.POLLIN)
@@ -128,9 +130,10 @@ class Zygote:
                     self._serve()
 
     def _await_end(self) -> NoReturn:
-        """End once the agent has: to one that left before, unread messages would be a reset.
+        """End after the agent has ended.
 
-        That is what the agent would find first, and not what it was told.
+        If the zygote closed the socket with messages unread, the agent would see a reset before it
+        could read the zygote's last message.
         """
         with contextlib.suppress(ConnectionResetError):
             while self._agent.recv(LARGEST):
@@ -138,7 +141,7 @@ class Zygote:
         os._exit(1)
 
     def _serve(self) -> None:
-        starts: list[Asked] = []
+        starts: list[StartOrder] = []
         while len(starts) < FORKS_AT_ONCE and (received := self._receive()) is not None:
             message, fds = received
             if isinstance(message, StartRank):
@@ -152,21 +155,21 @@ class Zygote:
                     self._prepare(message)
                 case DropMesh():
                     self._meshes.pop(message.mesh, None)
-                    self._broken.pop(message.mesh, None)
+                    self._failed_preloads.pop(message.mesh, None)
         self._start(starts)
 
     def _receive(self) -> tuple[wire.ToZygote, list[int]] | None:
-        """A message that has come, and the descriptors with it; None if there is none."""
+        """The next message and its descriptors; None if none has arrived."""
         try:
             size, passed, _, _ = self._agent.recvmsg_into(
                 [self._inbox], socket.CMSG_SPACE(2 * FD.size), socket.MSG_DONTWAIT
             )
         except BlockingIOError:
             return None
-        except ConnectionResetError:  # it went without reading all that we told it
+        except ConnectionResetError:  # the agent ended with messages unread
             size, passed = 0, []
         if not size:
-            os._exit(0)  # the agent is gone; so are our procs, the moment we are
+            os._exit(0)  # the agent has ended; the procs end with this process
         fds = [
             fd
             for _, _, data in passed
@@ -184,25 +187,25 @@ class Zygote:
             for name in spec.preload:
                 importlib.import_module(name)
         except BaseException as error:
-            self._broken[spec.mesh] = (
+            self._failed_preloads[spec.mesh] = (
                 f"preloading {name!r} failed with {type(error).__name__}: {error}"  # pyright: ignore[reportPossiblyUnboundVariable]
             )
         finally:
             sys.path[:] = own
         self._own |= children() - before
-        for stream in self._streams:  # or each fork would write what is held
+        for stream in self._streams:  # or each fork would write the buffered text
             stream.flush()
         gc.collect()
         gc.freeze()
 
-    def _start(self, starts: list[Asked]) -> None:
-        # One after the other with as little in between as can be: after a fork no page is ours
-        # alone, and each that we write to is copied (docs/performance.md).
+    def _start(self, starts: list[StartOrder]) -> None:
+        # Fork in a row with little work in between: after a fork every page is shared, and each
+        # page that the zygote writes to is copied (docs/performance.md).
         pids: list[tuple[StartRank, int]] = []
         for message, fds in starts:
-            reason = self._hindered(message, fds)
+            reason = self._obstacle(message, fds)
             if reason is None:
-                # No reaping between fork and the note of who it is: SIGCHLD only sets a flag.
+                # No child is reaped before its pid is recorded: SIGCHLD only sets a flag.
                 try:
                     pid = os.fork()
                 except OSError as error:
@@ -212,22 +215,22 @@ class Zygote:
                         self._become(message, fds, starts)
                     pids.append((message, pid))
                     continue
-            self._tell(NotStarted(message.mesh, message.rank, reason, message.life))
+            self._send(NotStarted(message.mesh, message.rank, reason, message.life))
         begun: list[Begun] = []
         for message, pid in pids:
             self._ranks[pid] = (message.mesh, message.rank, message.life)
             begun.append(Begun(message.mesh, message.rank, message.life, pid))
         if begun:
-            self._tell(Started(begun))
+            self._send(Started(begun))
         for _, fds in starts:
             for fd in fds:
                 os.close(fd)
 
-    def _hindered(self, message: StartRank, fds: list[int]) -> str | None:
-        """Why that one cannot start, if it cannot."""
+    def _obstacle(self, message: StartRank, fds: list[int]) -> str | None:
+        """Why that rank cannot start, or None if it can."""
         command = message.command
         if command is None:
-            reason = self._broken.get(message.mesh)
+            reason = self._failed_preloads.get(message.mesh)
         elif not (os.path.isfile(command.program) and os.access(command.program, os.X_OK)):
             reason = f"{command.program} is not an executable file"
         else:
@@ -236,10 +239,10 @@ class Zygote:
             reason = "its output pipes did not arrive: out of file descriptors"
         return reason
 
-    def _become(self, start: StartRank, fds: list[int], starts: list[Asked]) -> NoReturn:
+    def _become(self, start: StartRank, fds: list[int], starts: list[StartOrder]) -> NoReturn:
         """In the child: turn into the proc. Never returns.
 
-        `starts`: all that are started with it, whose descriptors it has too.
+        `starts` has all ranks of this batch, whose descriptors the child inherits too.
         """
         status = 1
         try:
@@ -259,10 +262,10 @@ class Zygote:
             for _, passed in starts:
                 for fd in passed:
                     os.close(fd)
-            sys.stdout, sys.stderr = self._streams  # what was preloaded may have set others
+            sys.stdout, sys.stderr = self._streams  # preloaded modules may have replaced them
             boot = Boot(spec, start.rank, start.affinity, start.ties, life=start.life)
             if start.command is not None:
-                adopt_orphans()  # it may be a program that starts the proc
+                adopt_orphans()  # the command may start the proc as its child
                 execute(start.command, start.env, boot, self._lifeline)
             for name, value in start.env.items():
                 if value is not None:
@@ -300,18 +303,18 @@ class Zygote:
             if place is not None:
                 mesh, rank, life = place
                 found.append(Ended(mesh, rank, pid, status, life, peak_bytes(usage)))
-        if is_over:  # there are children yet
+        if is_over:  # children remain
             self._end_orphans()
         for one in found:
-            self._tell(one)
+            self._send(one)
 
     def _end_orphans(self) -> None:
-        """End what procs that have ended had started, and what that has started in turn.
+        """Kill processes that ended procs have left behind, and their descendants.
 
-        Each that ends is a SIGCHLD, and so another look: one that takes its time is not waited for.
+        Each end raises SIGCHLD and leads back here, so a process that takes long is not waited for.
         """
         deadline = time.monotonic() + ORPHANS_S
-        while orphans := _elsewhere(children() - self._ranks.keys() - self._own):
+        while orphans := _of_other_sessions(children() - self._ranks.keys() - self._own):
             fds = [fd for fd in map(pidfd, orphans) if fd is not None]
             try:
                 for pid in orphans:
@@ -327,7 +330,7 @@ class Zygote:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
 
-    def _tell(self, message: wire.FromZygote) -> None:
+    def _send(self, message: wire.FromZygote) -> None:
         try:
             self._agent.sendall(wire.encode(message))
         except (BrokenPipeError, ConnectionResetError):
@@ -335,7 +338,7 @@ class Zygote:
 
 
 def _ended_child() -> tuple[int, int, resource.struct_rusage] | None:
-    """A child that has ended, as `os.wait4` tells of it, and with it what it had started.
+    """Reap a child that has ended, as `os.wait4` does, and kill its process group.
 
     Raises:
         ChildProcessError: there are no children.
@@ -348,20 +351,20 @@ def _ended_child() -> tuple[int, int, resource.struct_rusage] | None:
     found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if found is None:
         return None
-    _end_group(found.si_pid)  # while it is a zombie its pid, and so its group, is its own
+    _end_group(found.si_pid)  # a zombie's pid, and so its group, is not reused
     return os.wait4(found.si_pid, 0)
 
 
-def _elsewhere(pids: Iterable[int]) -> list[int]:
-    """Those in another session than this process, as procs and all that they start are."""
+def _of_other_sessions(pids: Iterable[int]) -> list[int]:
+    """Those in another session than the zygote's, as procs and their descendants are."""
     own = os.getsid(0)
-    return [pid for pid in pids if os.getsid(pid) != own]  # of a child there is always one
+    return [pid for pid in pids if os.getsid(pid) != own]  # a child, even a zombie, has one
 
 
 def _await_all(fds: Sequence[int], deadline: float) -> bool:
-    """Wait until all of these processes have ended; False if they had not in time."""
+    """Wait until all these processes have ended; False if the deadline came first."""
     if not fds:
-        return False  # this system has no such descriptors
+        return False  # no pidfd on this system
     for fd in fds:
         poller = select.poll()
         poller.register(fd, select.POLLIN)
@@ -375,7 +378,7 @@ def _end_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _nothing(_signum: int, _frame: FrameType | None) -> None:
+def _on_child_signal(_signum: int, _frame: FrameType | None) -> None:
     pass
 
 

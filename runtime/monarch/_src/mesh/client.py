@@ -40,16 +40,14 @@ from monarch._src.mesh.agent_process import AgentProcess
 from monarch._src.mesh.proc_mesh import end_meshes_of
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.local.waitable import Waitable
-from monarch._src.session.records import began_of
 from monarch._src.system.process import CHILD_VARIABLE, undebugged
+from monarch._src.system.process_table import began_of
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import Heard, Shutdown
 
 if TYPE_CHECKING:
+    from monarch._src.mesh.host_links import GatewayAddress, HostLinks, RemoteMeshes
     from monarch._src.mesh.proc_mesh import ProcMesh
-    from monarch._src.session.attached_hosts import AttachedHosts
-    from monarch._src.session.gateway_route import GatewayAddress
-    from monarch._src.session.remote_keep import RemoteKeep
 
 # What `sessions.make` loads is loaded by now: a client that starts a session waits for that.
 importlib.import_module("tempfile")
@@ -87,11 +85,11 @@ class ClientSession:
         self.kept_as = ""  # the name under which it is kept
         self.keeps_new = False  # whether meshes that are spawned from now on are kept too
         self.custody: object = None  # of `session.keep`, once it is kept
-        self.away: RemoteKeep | None = None  # what of it is on workers and kept
+        self.away: RemoteMeshes | None = None  # what of it is on workers and kept
         # Once it is kept: a mesh on workers, that is to be kept, comes next; None: one is gone.
         self.note_away: Callable[[ProcMesh | None], None] = lambda _: None
         self.when_agent_ends: list[Callable[[], None]] = []
-        self.sites: AttachedHosts | None = None  # the worker hosts that this process has
+        self.sites: HostLinks | None = None  # the worker hosts that this process has
         self.via: GatewayAddress | None = None  # the gateway through which they are reached
         self._let_go = False  # the agent and what it owns are somebody else's, or nobody's
         self._closed = False

@@ -36,12 +36,12 @@ from monarch._src.wire.frames import (
     Buffer,
     FrameError,
     Payload,
+    Placed,
     decode,
     encode,
 )
 from monarch._src.wire.ids import AGENT, agent_at
 from monarch._src.wire.messages import PROTOCOL, AnyMessage, Hello, Message, Refused, Relay
-from monarch._src.wire.segment_refs import Placed
 from monarch._src.wire.stream import StreamError
 
 log = logging.getLogger("monarch.net")

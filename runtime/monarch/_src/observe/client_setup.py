@@ -1,4 +1,4 @@
-"""What a client has beside its session: somewhere for faults to go, and what its ranks print.
+"""Prepares a client's sessions: reports faults to the program's hook and forwards output.
 
 Runs in: a client, on the first use of a name that can start a session (`monarch.actor`).
 """
@@ -14,7 +14,7 @@ from monarch._src.observe.meshes import anybody_listens
 
 
 def prepare(find_hook: Callable[[], fault_hook.Hook]) -> None:
-    """Have every session that starts from now on tell its faults to the hook of the moment."""
+    """Have every session that starts from now on report its faults to the current hook."""
     fault_hook.set_hook_lookup(find_hook)
     fault_hook.forward_output(lambda: settings().enable_log_forwarding and not anybody_listens())
     on_start(_started)

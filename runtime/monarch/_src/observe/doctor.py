@@ -1,4 +1,4 @@
-"""What this machine has and lacks for Monarch, and what to do about it."""
+"""Checks what this machine offers and lacks for Monarch, with remedies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FDS_PER_PROC = 3
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. `missing` limits what can be done; a `problem` breaks something."""
+    """One check. `missing` limits the features; a `problem` breaks one."""
 
     name: str
     status: Literal["ok", "missing", "problem"]
@@ -37,7 +37,7 @@ class Finding:
 
 
 def doctor() -> list[Finding]:
-    """Look at this machine and this installation; seconds at most."""
+    """Check this machine and this installation; takes seconds at most."""
     return [check() for check in _CHECKS]
 
 
@@ -116,7 +116,7 @@ def _cuda() -> Finding:
 
 
 def _gpu_memory() -> Finding:
-    """The driver is looked for, not begun: who asks may fork later."""
+    """Finds the driver without initializing it, since this process may fork later."""
     what = "gpu memory"
     try:
         load()
@@ -137,7 +137,7 @@ def _rdma() -> Finding:
     try:
         disabled = settings().rdma_disable_ibverbs
     except (TypeError, ValueError):
-        disabled = False  # the settings are a finding of their own
+        disabled = False  # `_settings` reports it
     if disabled:
         return Finding("rdma", "missing", f"{place.text}: rdma_disable_ibverbs is True")
     return Finding("rdma", "ok", f"RDMABuffers can go over {place.text}")
@@ -162,14 +162,14 @@ def _listed(path: str) -> list[str]:
 def _stacks() -> Finding:
     program = find_py_spy()
     if program is None:
-        what = "py-spy is not there: `monarch stacks` cannot look into ranks"
+        what = "py-spy is not installed: `monarch stacks` cannot read ranks"
         return Finding("stacks", "missing", what, INSTALL)
     try:
         allowed = int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text()) < 2
     except (OSError, ValueError):
-        allowed = True  # no such limit here
+        allowed = True  # a kernel without Yama has no such limit
     if not allowed:
-        what = "this kernel lets nobody look into processes (kernel.yama.ptrace_scope)"
+        what = "this kernel forbids reading other processes (kernel.yama.ptrace_scope)"
         return Finding("stacks", "problem", what, "sysctl kernel.yama.ptrace_scope=1")
     return Finding("stacks", "ok", f"{program}")
 

@@ -1,7 +1,7 @@
-"""What the actors of one rank are and have: classes, live attributes, what waits in their queues.
+"""The actors of one rank: their classes, live attributes and queued calls.
 
 Runs in: any process, mostly the client; any thread but the one that handles messages. The rank
-answers itself, on the thread that receives and without user code, so also while it computes.
+answers on its receiving thread, without user code, so it answers while it computes.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from monarch._src.wire.msgpack_text import UNREADABLE
 
 @dataclass(frozen=True)
 class LiveActor:
-    """One actor of a rank, as it was when it was looked at.
+    """One actor of a rank, as it was when it was inspected.
 
     Attributes:
         name: given at spawn.
         class_name: `package.module.Trainer`; of a notebook or script, `Trainer`.
-        running: endpoints that are under way, oldest first.
+        running: endpoints that are running, oldest first.
         queued: calls that have arrived and not begun.
-        attributes: names of its attributes, with a short text of each. No code of their classes
-            runs for it; of arrays and tensors it tells kind and shape.
-        more: attributes that are not told.
+        attributes: names of its attributes, each with a short text. No code of their classes runs
+            for it; arrays and tensors are shown by kind and shape.
+        more: the number of attributes that are left out.
         ended: it has failed, or was stopped.
     """
 
@@ -42,17 +42,17 @@ class LiveActor:
 def live_actors(rank: ProcMesh, timeout: float = 1.0) -> list[LiveActor]:
     """The actors of one rank, a slice of a proc mesh, in the order in which they were spawned.
 
-    Of one that is not up yet there are none.
+    A rank that is not ready has none.
 
     Raises:
-        ValueError: the slice is of several ranks. MeshStoppedError: its mesh has been stopped.
-        LookupError: its process is gone, or has answered what cannot be read.
-        TimeoutError: it did not answer in `timeout` seconds: something in it holds the global
-            interpreter lock, or it stands still.
+        ValueError: the slice has several ranks. MeshStoppedError: its mesh has been stopped.
+        LookupError: its process has ended, or its answer cannot be read.
+        TimeoutError: the rank did not answer in `timeout` seconds: a thread of it holds the global
+            interpreter lock, or the process is stopped.
     """
     rank._check_usable()  # pyright: ignore[reportPrivateUsage]
     if len(rank) != 1:
-        raise ValueError(f"{rank.name} is of {len(rank)} ranks here; slice one of them")
+        raise ValueError(f"{rank.name} has {len(rank)} ranks here; slice one of them")
     procs, region = rank._procs, rank._region  # pyright: ignore[reportPrivateUsage]
     asked = ProcQuery(ReadActors, procs.ref, region, procs.ready if procs.owned else None)
     ask_procs(rank._runtime, [asked], timeout)  # pyright: ignore[reportPrivateUsage]
@@ -64,8 +64,8 @@ def live_actors(rank: ProcMesh, timeout: float = 1.0) -> list[LiveActor]:
         except UNREADABLE as error:
             raise LookupError(f"its answer could not be understood: {error}") from None
     raise TimeoutError(
-        f"it did not answer within {timeout:g} s: something in it holds the interpreter's lock, "
-        "or its process stands still; its stack says what"
+        f"it did not answer within {timeout:g} s: a thread of it holds the interpreter's lock, or "
+        "its process is stopped; its stack shows which"
     )
 
 

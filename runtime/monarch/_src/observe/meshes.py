@@ -1,6 +1,6 @@
-"""What a front end needs to show: meshes, what each rank does, what ranks write.
+"""Data for front ends: meshes, the state of each rank, the output of ranks.
 
-Runs in: the client, any thread. Answered by the host agent, so also while every rank computes.
+Runs in: the client, any thread. The host agent answers, so it works while every rank computes.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class CodePlace:
 class RankRow:
     """One proc. `since_s`: seconds in this state; `rss_mib`: resident memory in MiB.
 
-    Of its `messages` so many were `errors`; anything ran in it for `busy_s` seconds altogether.
-    `restarts`: how often it was started again; the other figures are of this life of it. `place`:
-    where one that is paused stands.
+    `errors` of its `messages` failed; endpoints ran in it for `busy_s` seconds altogether.
+    `restarts` is the number of restarts; the other figures belong to the current incarnation.
+    `place` is the line at which a paused rank stands.
     """
 
     rank: int
@@ -94,7 +94,7 @@ def meshes() -> list[ProcMesh]:
 
 @dataclass(frozen=True)
 class StartingMesh:
-    """A proc mesh that is not up yet; `ready` of its `procs` are, bootstrap functions included."""
+    """A proc mesh that is not ready; `ready` of its `procs` are, with bootstrap functions run."""
 
     uid: str
     name: str
@@ -103,7 +103,7 @@ class StartingMesh:
 
 
 def starting() -> list[StartingMesh]:
-    """The meshes that this client has spawned and that are not up, oldest first. Asks nobody."""
+    """The meshes of this client that are not ready yet, oldest first. Sends no message."""
     found: list[StartingMesh] = []
     for mesh in owned_meshes():
         procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
@@ -115,10 +115,10 @@ def starting() -> list[StartingMesh]:
 
 
 def snapshot(timeout: float = 5.0) -> list[MeshSnapshot]:
-    """What every rank of every such mesh does now.
+    """The state of every rank of every mesh of this client now.
 
-    From any thread, also while another ends the session or lets go of it: there is nothing to see
-    then.
+    Any thread may call it, even while another ends the session or detaches from it; the result is
+    empty then.
 
     Raises:
         TimeoutError: the host agent did not answer in `timeout` seconds.
@@ -152,7 +152,7 @@ def _snapshot(mesh: ProcMesh, state: MeshState) -> MeshSnapshot:
 
 
 def snapshot_of(state: MeshState) -> MeshSnapshot:
-    """A mesh of any session of this host, from what the agent of that session says of it."""
+    """A mesh of any session of this host, from the answer of that session's agent."""
     points = Extent(state.labels, state.sizes)
     return MeshSnapshot(
         uid=f"{state.mesh:x}",
@@ -204,14 +204,14 @@ def on_output(
     listener: Callable[[Sequence[OutputLine]], None],
     show: Callable[[Callable[[], None]], None] | None = None,
 ) -> Callable[[], None]:
-    """Call `listener` with the lines that ranks write, on the thread that receives.
+    """Call `listener` with the lines that ranks write, on the receiving thread.
 
-    A listener that hands lines to a thread of its own gives `show` too: it is called with a
-    function that it calls, on any thread, when all lines that it has got are shown. The answers of
-    the ranks that wrote them wait for that, though not for ever.
+    A listener that hands lines to a thread of its own also gives `show`. It is called with a
+    function, and has to call that function, on any thread, when all lines so far are shown. The
+    answers of the ranks that wrote them wait for that, for a limited time.
 
-    While anybody listens, lines are not copied to this program's own streams. Returns the function
-    that ends it.
+    While there is a listener, lines are not copied to this program's own streams. Returns the
+    function that removes the listener.
     """
     global _listening
     end = bus.subscribe(Output, lambda output: listener(output.lines))
@@ -237,22 +237,22 @@ def on_output(
 
 
 def anybody_listens() -> bool:
-    """Whether a front end shows what ranks write."""
+    """Whether a front end shows the output of ranks."""
     return _listening > 0
 
 
 def number_calls(source: Callable[[], int] | None) -> None:
-    """Have every call that this program makes carry an origin, or (None) none any more.
+    """Give every call of this program an origin; None: no origin from now on.
 
-    `source` is asked on the thread that calls, and is part of each call: be quick. What ranks write
-    because of the call, also much later, has it as `OutputLine.origin`; so have calls that those
-    make in turn.
+    `source` runs on the calling thread as part of each call: be quick. Output that a rank writes
+    because of the call, even much later, carries the number as `OutputLine.origin`, and so do calls
+    that the rank makes in turn.
     """
     set_origin_source(source)
 
 
 def flush_output(timeout: float = 5.0) -> None:
-    """Return when every line that ranks wrote before their answers came has reached the listeners.
+    """Return when listeners have got every line that ranks wrote before their answers arrived.
 
     Raises:
         TimeoutError: the host agent did not answer in `timeout` seconds.
@@ -260,13 +260,13 @@ def flush_output(timeout: float = 5.0) -> None:
     running = current_session()
     if running is None or running.lost is not None:
         return
-    # There is nothing that it could still tell.
+    # An agent that has ended has no more lines.
     with contextlib.suppress(AgentGoneError, RuntimeEnded):
         running.runtime.agent.flush_output().get(timeout)
 
 
 def payload_counts() -> PayloadCounts:
-    """What has become of the large payloads that this process, a client or a rank, has sent."""
+    """Statistics of the large payloads that this process, a client or a rank, has sent."""
     run = runtime_or_none()
     return NO_COUNTS if run is None else run.payloads.counts()
 
@@ -276,11 +276,11 @@ _CHANGES = (MeshSpawned, ProcReady, RankFailed, RankRestarting, RankPaused, Mesh
 
 
 def on_change(listener: Callable[[Change], None]) -> Callable[[], None]:
-    """Call `listener` when a mesh is spawned or ends, a proc is up, a rank fails, is restarted, or
-    is paused at a breakpoint.
+    """Call `listener` with every change of a mesh or a rank.
 
-    On the thread that notices, often the one that receives: be quick, do not block. Returns the
-    function that ends it.
+    A mesh is spawned or ends; a proc is ready; a rank fails, is restarted, or is paused at a
+    breakpoint. Runs on the thread that notices, often the receiving one: be quick, do not block.
+    Returns the function that removes the listener.
     """
     ends = [bus.subscribe(kind, listener) for kind in _CHANGES]
 
@@ -292,7 +292,7 @@ def on_change(listener: Callable[[Change], None]) -> Callable[[], None]:
 
 
 def wait_ready(mesh: ProcMesh, timeout: float | None = None) -> float:
-    """Wait until every proc of a mesh is up; the seconds that it took."""
+    """Wait until every proc of a mesh is ready; returns the seconds that it took."""
     started = time.monotonic()
     mesh.initialized.get(timeout)
     return time.monotonic() - started

@@ -1,4 +1,4 @@
-"""The calls of this process that are not answered yet, and how to end them.
+"""The calls of this process that are not answered yet, and how to cancel them.
 
 Runs in: the client, any thread. A front end shows them as progress, and cancels those of a cell.
 """
@@ -18,10 +18,10 @@ from monarch._src.mesh.proc_mesh import ProcMesh
 
 @dataclass(frozen=True)
 class OpenCall:
-    """One call, of all its ranks or one. `number` grows from call to call.
+    """One call, to all ranks or one. `number` grows from call to call.
 
-    `owing` are the points, in the mesh of procs, that have not answered; `ranks` how many it has;
-    `awaited` says whether anybody waits for it at this moment, by blocking or in a task.
+    `owing` has the points, in the proc mesh, that have not answered; `ranks` is the number of ranks
+    called. `awaited`: a thread blocks on the call, or a task awaits it, at this moment.
     """
 
     number: int
@@ -38,7 +38,7 @@ class OpenCall:
 def open_calls(since: int = 0) -> list[OpenCall]:
     """Calls of endpoints that some rank has not answered, oldest first.
 
-    `since`: those begun after `newest_call` was that number.
+    `since`: only calls made after `newest_call` returned that number.
     """
     running = runtime_or_none()
     if running is None:
@@ -48,16 +48,16 @@ def open_calls(since: int = 0) -> list[OpenCall]:
 
 
 def call_of(future: Future[Any]) -> OpenCall | None:
-    """The call that a future is of, whether it is answered or not; None for one of something else.
+    """The call behind a future, answered or not; None for a future of another kind.
 
-    `owing` is who has not answered yet.
+    `owing` has the ranks that have not answered yet.
     """
     pending = future.pending
     return _described(pending) if isinstance(pending, PendingCall) and pending.endpoint else None
 
 
 def newest_call() -> int:
-    """The number that calls from now on are above of."""
+    """A number below those of all later calls."""
     running = runtime_or_none()
     return 0 if running is None else running.calls.new_number()
 
@@ -65,17 +65,17 @@ def newest_call() -> int:
 def cancel_calls(calls: Iterable[OpenCall]) -> None:
     """Ask the ranks that have not answered to end these calls. Returns at once.
 
-    What is queued does not begin. In an async endpoint `CancelledError` is raised, in a sync one
-    `CallCancelled`; what an endpoint waits for is cancelled with it. The actor lives, and whoever
-    waits for the call gets the `ActorError` that comes of it. Code that can't be interrupted (C
-    code that holds the interpreter's lock, or waits without looking at signals; anything but Python
-    and `time.sleep` in an actor that is not on the main thread of its process) goes on: the call
-    stays among `open_calls`.
+    A queued call does not begin. An async endpoint raises `CancelledError`, a sync one
+    `CallCancelled`; the calls that the endpoint waits for are cancelled too. The actor lives on,
+    and the caller gets the resulting `ActorError`. Code that cannot be interrupted goes on, and
+    the call stays among `open_calls`: C code that holds the interpreter's lock or ignores signals,
+    and, in an actor that is not on the main thread of its process, anything but Python code and
+    `time.sleep`.
     """
     running = runtime_or_none()
     if running is None:
         return
-    # The newest first: what is queued must not begin because the call before it has been ended.
+    # The newest first, so that no queued call begins when the one before it ends.
     for call in sorted(calls, key=lambda call: -call.number):
         pending = running.calls.get(call.number)
         if pending is not None:
@@ -83,10 +83,10 @@ def cancel_calls(calls: Iterable[OpenCall]) -> None:
 
 
 def cancel_on(mesh: ProcMesh, ranks: Collection[int]) -> list[OpenCall]:
-    """End, as `cancel_calls` does, what this process has called on these ranks and no others.
+    """Cancel, like `cancel_calls`, the calls of this process on these ranks only.
 
-    Returns the calls, oldest first, each with those points owing that were asked. Other ranks go on
-    with theirs, so a call of all ranks ends as a whole only when they have answered or it raises.
+    Returns the calls, oldest first, with the affected points as `owing`. Other ranks go on, so a
+    call to all ranks ends as a whole when those have answered, or it raises.
     """
     running = runtime_or_none()
     if running is None:
@@ -107,12 +107,12 @@ def cancel_on(mesh: ProcMesh, ranks: Collection[int]) -> list[OpenCall]:
 
 
 def kill_procs(mesh: ProcMesh, ranks: Iterable[int], timeout: float = 5.0) -> list[int]:
-    """End the processes of these ranks at once, by SIGKILL; returns those that lived till then.
+    """Kill the processes of these ranks with SIGKILL; returns the ranks that were alive.
 
-    The ranks fail, with all that follows from it, and where they are to be restarted they are.
+    The ranks fail, with all consequences, and are restarted if their mesh has restarts.
 
     Raises:
-        TimeoutError: the host agent did not answer. ValueError: it does not do it; says why.
+        TimeoutError: the host agent did not answer. ValueError: it refuses; the text says why.
     """
     running = runtime_or_none()
     if running is None:
@@ -124,10 +124,10 @@ def kill_procs(mesh: ProcMesh, ranks: Iterable[int], timeout: float = 5.0) -> li
 
 
 def interrupt_procs(mesh: ProcMesh, ranks: Iterable[int] = ()) -> None:
-    """Send SIGINT to these ranks of a proc mesh, or to all of this mesh or slice. Returns at once.
+    """Send SIGINT to these ranks, or to all ranks of this mesh or slice. Returns at once.
 
-    It raises KeyboardInterrupt in what their main threads run for users, `CallCancelled` where that
-    is a cancelled call; an idle rank does not notice.
+    The main thread raises KeyboardInterrupt in user code, or `CallCancelled` in a cancelled call;
+    an idle rank is not affected.
     """
     running = runtime_or_none()
     if running is not None:

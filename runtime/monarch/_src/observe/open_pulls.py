@@ -1,4 +1,4 @@
-"""The weights that this process is pulling, for a front end to show how far they are.
+"""The weight pulls of this process, for front ends to show as progress.
 
 Runs in: any process, any thread.
 """
@@ -13,9 +13,9 @@ _PULLING = "monarch._src.rdma.weights.pull"  # loaded with the first use of weig
 
 @dataclass(frozen=True)
 class OpenPull:
-    """One pull. `number` tells it from others; `source` names who has published.
+    """One pull. `number` identifies it; `source` names the publisher.
 
-    `bytes_done` of `size` are there; a `size` of 0: it waits for a version to pull.
+    `bytes_done` of `size` have arrived; a `size` of 0: the pull waits for a version.
     """
 
     number: int
@@ -25,7 +25,7 @@ class OpenPull:
 
 
 def open_pulls() -> list[OpenPull]:
-    """The pulls of this process that are under way, oldest first."""
+    """The running pulls of this process, oldest first."""
     if _PULLING not in sys.modules:
         return []
     from monarch._src.rdma.weights.pull import pulls_under_way

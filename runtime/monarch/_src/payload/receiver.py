@@ -23,9 +23,9 @@ from monarch._src.payload.sender import FIRST_WORD, HEADER, Mapped, array_type, 
 from monarch._src.payload.state.leases import RETURNED, SPOILED, TAKEN
 from monarch._src.system import shared_memory
 from monarch._src.system.finalize import on_last_reference_dropped
-from monarch._src.wire.frames import Payload
+from monarch._src.wire.frames import Borrowed, Payload
 from monarch._src.wire.raw_memory import copy_with
-from monarch._src.wire.segment_refs import Borrowed, InSegment
+from monarch._src.wire.segment_refs import InSegment
 
 KEPT_S = 2.0  # for how long a mapping waits for the next message
 # Where stores of one processor are seen by others in their order, the store that gives back is seen

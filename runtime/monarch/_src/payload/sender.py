@@ -27,11 +27,11 @@ from monarch._src.payload.outgoing import OutgoingPayloads
 from monarch._src.payload.state.leases import LENT, MOST_LOANS, Free, Lending, Use
 from monarch._src.system import shared_memory
 from monarch._src.system.finalize import on_last_reference_dropped
-from monarch._src.wire.frames import Buffer, Payload
+from monarch._src.wire.frames import Buffer, Payload, Placed
 from monarch._src.wire.memory_copies import copied
 from monarch._src.wire.messages import Message, PayloadTaken
 from monarch._src.wire.raw_memory import address_of
-from monarch._src.wire.segment_refs import SEGMENT_FROM, InSegment, Placed, Span
+from monarch._src.wire.segment_refs import SEGMENT_FROM, InSegment, Span
 
 HEADER = 1 << 14
 USE_WORD = 2  # behind the key; see `InSegment.use`

@@ -14,9 +14,9 @@ from secrets import randbits
 
 from monarch._src.payload.outgoing import OutgoingPayloads
 from monarch._src.payload.sender import HEADER, aligned, host_number, parts_of
-from monarch._src.wire.frames import Buffer, Payload
+from monarch._src.wire.frames import Buffer, Payload, Placed
 from monarch._src.wire.messages import Message
-from monarch._src.wire.segment_refs import InSegment, Placed, Span
+from monarch._src.wire.segment_refs import InSegment, Span
 
 
 def in_place(served: OutgoingPayloads, payload: Payload, *, sole: bool) -> Payload:

@@ -1,6 +1,6 @@
-"""The host agent as a program: what it loads, its zygote, its end.
+"""The main program of the host agent: modules to load, the zygote, the end.
 
-Runs in: a process that was executed for it, on its only thread, before and after the `Agent`.
+Runs in: a process that was executed for the agent, on its only thread, before and after `Agent`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,29 @@ from monarch._src.net import session_directory as sessions
 from monarch._src.net.local.interrupt import nothing_interrupts
 from monarch._src.session import records
 from monarch._src.system.process import die_with_parent, raise_fd_limit
+from monarch._src.wire.messages import (
+    AskBridge,
+    AskDebugger,
+    BridgeBytes,
+    BridgeSet,
+    BrokeIn,
+    Debugged,
+    ListPaused,
+    ReadStacks,
+)
 
 if TYPE_CHECKING:
     from monarch._src.host.agent import Agent
     from monarch._src.host.owner import AgentServices
+    from monarch._src.host.parts import PartTable
     from monarch._src.host.state.host import Host
     from monarch._src.net.node import Node
     from monarch._src.session.agent_part import SessionHolder
 
-# What the agent and its procs need: loaded once, and not by each. What only one of them needs it
-# loads behind the fork, beside the other.
+# Modules that the agent and its procs need, loaded once before the fork. Each side loads modules of
+# its own after the fork, in parallel.
 BEFORE_FORK = ("monarch._src.net.node",)
-# What many procs load as they unpickle their first actor: 10 ms of CPU in each.
+# Modules that many procs load when they unpickle their first actor: 10 ms of CPU in each.
 SPARE_TIME = (
     "monarch._src.actor.run.async_loop",
     "monarch._src.mesh.host_mesh",
@@ -45,6 +56,18 @@ SPARE_TIME = (
     "monarch._src.payload.cleanup_thread",
     "monarch.actor",
 )
+
+_DEBUG = "monarch._src.debug.agent_part:DebugService"
+PARTS: PartTable = {
+    ReadStacks: "monarch._src.observe.stacks.agent_part:StackService",
+    Debugged: _DEBUG,
+    BrokeIn: _DEBUG,
+    ListPaused: _DEBUG,
+    AskDebugger: _DEBUG,
+    AskBridge: _DEBUG,
+    BridgeBytes: _DEBUG,
+    BridgeSet: _DEBUG,
+}
 
 
 def main() -> None:
@@ -58,7 +81,7 @@ def main() -> None:
         def keeping(node: Node, host: Host, driver: AgentServices) -> SessionHolder:
             return SessionHolder(directory, client, client_pid, node, host, driver)
 
-        return Agent(directory, zygote, keeping)
+        return Agent(directory, zygote, keeping, PARTS)
 
     raise SystemExit(serve(directory, records.of_this_agent(client, client_pid), agent))
 
@@ -69,11 +92,11 @@ def serve(
     make: Callable[[socket.socket], Agent],
     own: Sequence[int] = (),
 ) -> int:
-    """Be the agent of that session directory until its end; the status to exit with.
+    """Run the agent of that session directory until its end; returns the exit status.
 
-    `said` is the record that stands in its lock; `make` is given the socket to the zygote, which
-    has been forked by then and so knows nothing of what that loads; nor has it the
-    descriptors that are the agent's `own`. Collections of garbage may be off until here.
+    `said` is the record in the lock file. `make` is called with the socket to the zygote after the
+    zygote was forked, so the zygote loads none of the agent's modules; it gets none of the
+    descriptors in `own` either. The caller may have turned garbage collection off.
     """
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -99,15 +122,15 @@ def serve(
     os.close(lifeline_r)
     try:
         agent = make(ours)
-        # Without a collection, now or in imports: those leave little, and it costs 5 ms.
+        # No collection, here or during imports: it would cost 5 ms and free little.
         gc.freeze()
         gc.enable()
         signal.signal(signal.SIGTERM, agent.terminate)
-        nothing_interrupts()  # what our handlers of signals do may be done at any time
+        nothing_interrupts()  # signal handlers of the agent may run at any time
         agent.run()
         return agent.status
     finally:
-        os.kill(zygote_pid, signal.SIGKILL)  # a child of ours until it is waited for
+        os.kill(zygote_pid, signal.SIGKILL)  # its pid is not reused before `waitpid`
         os.waitpid(zygote_pid, 0)
         if not (directory / sessions.AWAY).exists():
             sessions.remove(directory)

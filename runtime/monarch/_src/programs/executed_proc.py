@@ -1,6 +1,7 @@
-"""`python -m monarch._src.programs.executed_proc`: what every bootstrap command has to end in.
+"""`python -m monarch._src.programs.executed_proc`: the end of every bootstrap command.
 
-Runs in: a proc, as its main module. The rest is in `execute`, so that nothing is loaded twice.
+Runs in: a proc, as its main module. `host.exec_proc` has the rest, so that no module is loaded
+twice.
 """
 
 from __future__ import annotations

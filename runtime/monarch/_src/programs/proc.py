@@ -1,8 +1,8 @@
 """The main program of a proc: connect, run actors, end.
 
 Runs in: a proc, forked from the zygote. The main thread runs the bootstrap function, if there is
-one, and then the first actor, so that a signal can interrupt what it does (Python runs signal
-handlers nowhere else); further actors get threads.
+one, and then the first actor, so that signals can interrupt user code (Python runs signal handlers
+on no other thread). Further actors get threads of their own.
 """
 
 from __future__ import annotations
@@ -45,35 +45,35 @@ from monarch._src.wire.messages import ActorFailed, Bootstrap, GaveUp, StopProc
 from monarch._src.wire.pickling import main_names
 from monarch._src.wire.stream import StreamError
 
-# By when the main thread of a proc waits for messages, beside seven others that begin on two
-# processors: an IO thread that looked sooner would take the first ones, and hand them on.
-MAIN_COMES_S = 0.05
+# The main thread of a proc waits for messages after this time, if eight procs start on two
+# processors. An IO thread that polled earlier would receive the first messages and hand them on.
+IO_THREAD_DELAY_S = 0.05
 OVERDUE_S = 0.5
-"""How long a proc that is to end waits for an actor that has had its time to end before."""
+"""How long a proc that has to end waits for an actor past its deadline, in seconds."""
 
 
 class Program:
-    """The actors of this proc and the thread that each runs on."""
+    """The actors of this proc and their threads."""
 
     def __init__(self) -> None:
-        """Of no proc yet: what each has, whichever it is. `begin` is to follow."""
+        """Build the parts that all procs share, in the zygote. `begin` follows in the fork."""
         self._runtime = runtime = Runtime("", "proc", "")
         runtime.on_stop_proc = self._stop
-        runtime.ownership.at_top = self._pass_on
-        self._life = 0
+        runtime.ownership.at_top = self._escalate
+        self._incarnation = 0
         self._actors = LocalActors(runtime, self._take_main)
         self._for_main: deque[ActorCell | BootstrapRun] = deque()
         self._main_busy = False
-        self._turn = Waitable()  # done: the main thread has something to do
+        self._has_work = Waitable()  # done when the main thread has work
         self._ending = False
         self._gave_up = False
         self._giving_up = threading.Lock()
         self._leaving = threading.Lock()
         self._left = False
-        self._noted = NotedSignals(runtime.node.baton.nudge)
+        self._signals = NotedSignals(runtime.node.baton.nudge)
 
     def begin(self, boot: Boot, lifeline: int) -> None:
-        """Be that proc."""
+        """Become that proc and connect."""
         spec, ties, runtime = boot.spec, boot.ties, self._runtime
         name = proc_node(spec.mesh, boot.rank, boot.life)
         runtime.begin(name, spec.directory, mesh=spec.mesh, rank=boot.rank, site=spec.site)
@@ -84,7 +84,7 @@ class Program:
             spec.mesh, spec.name, tuple(spec.labels), tuple(spec.sizes), spec.directory,
             ties.owner, runtime.host, (), spec.while_restarting, tuple(spec.sites),
         )  # fmt: skip
-        self._life = boot.life
+        self._incarnation = boot.life
         if spec.while_restarting:
             runtime.known.lives_on(spec.mesh, boot.rank, boot.life)
             runtime.is_fatal, runtime.give_up = self._is_fatal, self._give_up
@@ -96,32 +96,34 @@ class Program:
             runtime.bootstrapping = True
             runtime.on_bootstrap = self._bootstrap
         set_runtime(runtime)
-        TELEMETRY.clear()  # of what was preloaded, each fork has what its template has counted
+        TELEMETRY.clear()  # a fork inherits the counts of preloaded modules
         node = runtime.node
-        node.on_broken = _what_came_is_lost
-        # The agent of a worker host passes on what goes to other hosts, at its own a client does.
+        node.on_broken = _on_broken_stream
+        # Messages to other hosts go through the agent on a worker host, else through the client.
         node.gateway = AGENT if spec.site else ties.client
         node.gateway_pipe = address_of(spec.directory, node.gateway)
-        noted = self._noted
-        noted.begin()
-        node.baton.watch(noted.fd, noted.look)
+        signals = self._signals
+        signals.begin()
+        node.baton.watch(signals.fd, signals.look)
         if lifeline != NO_LIFELINE:
-            node.baton.watch(lifeline, _host_is_gone)
-        runtime.slot.idle()  # before anybody can know of us and send something
+            node.baton.watch(lifeline, _on_host_gone)
+        runtime.slot.idle()  # before any node can send a message here
         node.link(AGENT, address_of(spec.directory, AGENT))
         node.reach(ties.owner, ties.owner_address)
-        # After what is said first, for which it would take turns with this thread.
-        node.start(MAIN_COMES_S)
+        # Started after the first messages are sent: it would compete with this thread.
+        node.start(IO_THREAD_DELAY_S)
 
     def run(self) -> int:
-        """Run actors until told to end; the exit status."""
+        """Run actors until told to end; returns the exit status."""
         while True:
             try:
-                if not self._turn.done and not self._runtime.node.wait(self._turn, patient=True):
+                if not self._has_work.done and not self._runtime.node.wait(
+                    self._has_work, patient=True
+                ):
                     return 1
             except KeyboardInterrupt:
-                continue  # nothing of ours was running
-            self._turn.done = False
+                continue  # no user code was running
+            self._has_work.done = False
             while self._for_main:
                 item = self._for_main.popleft()
                 if isinstance(item, ActorCell):
@@ -133,7 +135,7 @@ class Program:
                     self._runtime.bootstrapping = False
                     self._actors.release(item.failure)
                     item.tell_owner()
-                del item  # what has ended is kept no longer
+                del item  # release an actor that has ended
             if self._ending:
                 break
         self._actors.join()
@@ -142,9 +144,9 @@ class Program:
             return self._leave()
 
     def _leave(self) -> int:
-        """End this process's part; the exit status. Under the lock."""
+        """End this process's part; returns the exit status. Call with the lock held."""
         self._left = True
-        if not self._gave_up:  # that end is none that somebody has asked for
+        if not self._gave_up:  # the owner did not ask for this end
             self._runtime.slot.leave()
         self._runtime.close(linger_s=1.0)
         return 1 if self._gave_up else 0
@@ -156,33 +158,33 @@ class Program:
             return False
         self._main_busy = True
         self._for_main.append(worker)
-        self._turn.finish()
+        self._has_work.finish()
         return True
 
     def _bootstrap(self, message: Bootstrap, payload: Payload) -> None:
         self._main_busy = True
         self._for_main.append(BootstrapRun(self._runtime, message, payload))
-        self._turn.finish()
+        self._has_work.finish()
 
     def _stop(self, message: StopProc) -> None:
         self._ending = True
         if self._actors.are_overdue():
             threading.Thread(
-                target=self._leave_the_overdue, args=(message.grace_s,), daemon=True
+                target=self._leave_overdue_actors, args=(message.grace_s,), daemon=True
             ).start()
         self._runtime.ownership.root.stop(message.reason, message.grace_s)
         self._actors.stop(message.reason, message.grace_s)
         if self._runtime.unpause is not None:
             self._runtime.unpause(None, None)
-        self._turn.finish()
+        self._has_work.finish()
 
-    def _leave_the_overdue(self, grace_s: float) -> None:
-        """End this process though an actor runs on that has had its time: none gets it twice.
+    def _leave_overdue_actors(self, grace_s: float) -> None:
+        """End this process though an actor is past its deadline; no actor gets its time twice.
 
-        One that was told to end by itself and does not may be stuck on the main thread.
+        An actor that does not react may be stuck on the main thread.
         """
         if self._actors.wait_until_gone(min(grace_s, OVERDUE_S)):
-            return  # the main thread goes on
+            return  # the main thread ends the process
         with self._leaving:
             if self._left:
                 return
@@ -193,13 +195,13 @@ class Program:
             os._exit(status)
 
     def _end_own_meshes(self) -> None:
-        """Wait until nothing is left of what was made here where no actor runs."""
+        """Wait for the end of meshes that code outside of any actor has spawned."""
         root = self._runtime.ownership.root
         if root.meshes:
             self._runtime.node.wait(root.may_clean, root.grace_s * UNTIL_OVERDUE)
 
-    def _pass_on(self, fault: MeshFailure) -> None:
-        """What no actor here is to judge is a failure of this process, for its owner to judge."""
+    def _escalate(self, fault: MeshFailure) -> None:
+        """Pass a failure that no actor here can judge to the owner of this process."""
         ref, runtime = self._runtime.proc_ref, self._runtime
         assert ref is not None
         process = Process(
@@ -211,13 +213,13 @@ class Program:
     # --- from any thread ------------------------------------------------------------------------
 
     def _is_fatal(self, failure: RankFailure) -> bool:
-        """Whether this process ends with an actor of it that has failed, to be started again."""
-        if self._gave_up:  # who waits for any of its actors hears of its end
+        """Whether a failed actor ends this process, which is then restarted."""
+        if self._gave_up:  # callers are told of the end of the process
             return True
         if failure.kind == "stopped" or failure.endpoint == "__cleanup__":
             return False
-        if failure.kind == "constructor" and not self._life:
-            return False  # it never lived, and would fail in the same way
+        if failure.kind == "constructor" and not self._incarnation:
+            return False  # the next incarnation would fail again
         return not self._ending
 
     def _give_up(self, failure: RankFailure) -> None:
@@ -230,22 +232,22 @@ class Program:
         reason, grace_s = f"its process ends, since {failure.what}", settings().cleanup_s
         self._runtime.ownership.root.stop(reason, grace_s)
         self._actors.stop(reason, grace_s)
-        self._turn.finish()
+        self._has_work.finish()
 
 
-def _host_is_gone() -> None:
-    # The kernel has told us already on Linux; elsewhere this is how we learn.
+def _on_host_gone() -> None:
+    # On Linux the kernel has killed this process before; other systems rely on the lifeline.
     os._exit(1)
 
 
-def _what_came_is_lost(peer: str, error: StreamError) -> None:
-    # Nobody can be told which calls they were: their callers hear of the end of this process.
-    os.write(2, f"this process ends, for what came from {peer} is lost: {error}\n".encode())
+def _on_broken_stream(peer: str, error: StreamError) -> None:
+    # The lost calls are unknown, so their callers have to learn from the end of this process.
+    os.write(2, f"this process ends, since messages from {peer} are lost: {error}\n".encode())
     os._exit(1)
 
 
 def _breakpoint(*args: Any, **options: Any) -> Any:
-    """What `breakpoint()` calls: the debugger, unless the user has chosen another one."""
+    """Replaces `breakpoint()`: pause in the debugger, unless the user has chosen another one."""
     if os.environ.get("PYTHONBREAKPOINT"):  # as Python has it; 0: none
         return sys.__breakpointhook__(*args, **options)
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
@@ -255,18 +257,18 @@ def _breakpoint(*args: Any, **options: Any) -> Any:
 def prepare() -> Callable[[Boot, int], int]:
     """The entry point that the host agent names (`monarch._src.host.spawn_spec.ENTRY`).
 
-    The zygote calls it, and each of its forks what it returns.
+    The zygote calls it once; each fork calls the result.
     """
     mark_streams(origin_of_output)
-    _log_as_any_program()
+    _log_to_stderr()
     return partial(main, Program())
 
 
-def _log_as_any_program() -> None:
-    """Until the user configures logging, records from the root's level on are written to stderr.
+def _log_to_stderr() -> None:
+    """Write log records to stderr until the user configures logging.
 
-    By the handler of last resort: one of the root's, as the agent has it, would make nothing of the
-    user's `logging.basicConfig`. Without the time, so that ranks that log the same can be folded.
+    The handler of last resort writes them: a handler of the root logger would turn the user's
+    `logging.basicConfig` into a no-op. Records carry no time, so that equal lines of ranks fold.
     """
     for handler in logging.root.handlers[:]:
         logging.root.removeHandler(handler)
@@ -277,7 +279,7 @@ def _log_as_any_program() -> None:
 
 
 def main(program: Program, boot: Boot, lifeline: int) -> int:
-    """Be that proc, from its begin to its end; the exit status."""
+    """Run that proc from start to end; returns the exit status."""
     keep_handler()
     sys.breakpointhook = _breakpoint
     main_names.begin()

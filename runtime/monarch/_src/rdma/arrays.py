@@ -11,7 +11,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from monarch._src.rdma.memory import Memory, memory_of
+from monarch._src.rdma.memory import Memory
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.weights.layout import Facts, Kind, Shape
 
 

@@ -15,8 +15,9 @@ from monarch._src.failures.report import at_text
 from monarch._src.rdma.cuda.driver import GpuError
 from monarch._src.rdma.cuda.stream_sync import QUEUED_FAILED, settle
 from monarch._src.rdma.handle import Handle, decode, encode
-from monarch._src.rdma.memory import Registrable, is_in_place, memory_of
+from monarch._src.rdma.memory import is_in_place
 from monarch._src.rdma.plane import plane_of
+from monarch._src.rdma.registrable import Registrable, memory_of
 from monarch._src.rdma.report import backend_of
 from monarch._src.rdma.transfer import Op, Ranges
 

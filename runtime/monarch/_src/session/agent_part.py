@@ -43,6 +43,7 @@ from monarch._src.session.state.lease import (
     WriteRecord,
 )
 from monarch._src.system import process_table
+from monarch._src.system.process_table import began_of
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.ids import host_of_site
 from monarch._src.wire.messages import (
@@ -90,7 +91,7 @@ class SessionHolder:
         said = process_table.command_of(client_pid)[: records.LONGEST_PROGRAM]
         self.lease = Lease(
             Holder(
-                client, address_of(directory, client), client_pid, records.began_of(client_pid),
+                client, address_of(directory, client), client_pid, began_of(client_pid),
                 said, os.uname().nodename, time.time(),
             )
         )  # fmt: skip
@@ -144,17 +145,17 @@ class SessionHolder:
         self._node.gateway, self._node.gateway_pipe = self.client, self.lease.holder.address
 
     @property
-    def looks(self) -> bool:
+    def needs_polling(self) -> bool:
         """Whether somebody has to look now and then if the client lives: no descriptor tells."""
         return not self._client_process.is_watched and bool(self.lease.client)
 
-    def look(self) -> None:
+    def poll_client(self) -> None:
         """Do so."""
-        if self.looks and not self._gone and not self._holder_lives():
+        if self.needs_polling and not self._gone and not self._holder_lives():
             self._client_gone()
 
     @property
-    def is_restless(self) -> bool:
+    def needs_timer(self) -> bool:
         """Whether a client has ended, of which something may still be on its way to us."""
         return bool(self._gone)
 
@@ -163,7 +164,7 @@ class SessionHolder:
         """Everything that comes to the agent of a client comes by its own socket."""
         return False
 
-    def tell_of_ends(self) -> bool:
+    def report_ends(self) -> bool:
         """Let go of a client that has ended and said all; True to look at the socket once more.
 
         What it noted or heard just before its end is to count for the next one.
@@ -177,7 +178,7 @@ class SessionHolder:
             later, self._later = self._later, []
             for peer, message in later:
                 self._on_attach(peer, message, NO_PAYLOAD)
-        return self._gone.look(self._node.has_said_all)
+        return self._gone.poll(self._node.has_said_all)
 
     @property
     def serves_at(self) -> tuple[str, list[str]]:
@@ -190,7 +191,7 @@ class SessionHolder:
         return bool(self._leaving)
 
     def next_deadline(self) -> float | None:
-        """When `looked` has something to do, or None."""
+        """When `after_poll` has something to do, or None."""
         known = self._telling.next_deadline()
         return min([*self._farewells.values(), *([] if known is None else [known])], default=None)
 
@@ -198,14 +199,14 @@ class SessionHolder:
         """Whether messages of that node count: not those of one that is the client no more."""
         return peer not in self._farewells
 
-    def spawned(self, spec: SpawnProcs) -> None:
+    def mesh_spawned(self, spec: SpawnProcs) -> None:
         """A mesh was asked for."""
         if spec.keep and spec.owner == self.lease.client and self.lease.name:
             now = time.time()
             self._do(self.lease.keep_asked(spec.owner, self.lease.name, [spec.mesh], now))
-        self.proc_comes(*(proc.node for proc in self._host.meshes[spec.mesh].procs))
+        self.proc_starting(*(proc.node for proc in self._host.meshes[spec.mesh].procs))
 
-    def proc_comes(self, *nodes: str) -> None:
+    def proc_starting(self, *nodes: str) -> None:
         """Procs begin, which may have been told of a client that has gone since, or just now."""
         lease = self.lease
         if not lease.client and not lease.ending:
@@ -227,7 +228,7 @@ class SessionHolder:
             self._forget(actor)
         self._do(self.lease.mesh_gone(mesh, time.time()))
 
-    def looked(self) -> None:
+    def after_poll(self) -> None:
         """Answer clients that let go, once nothing is left of what was tied to them.
 
         And those that wait until procs know them.
@@ -359,7 +360,7 @@ class SessionHolder:
 
     def _part_with(self, client: str) -> None:
         """It is no client (any more). What it was last told may still be on its way."""
-        self._driver.part(client)
+        self._driver.drop_client(client)
         self._farewells[client] = time.monotonic() + FAREWELL_S
 
     def _drop(self, client: str) -> None:
@@ -403,7 +404,7 @@ class SessionHolder:
 
     def _leave(self, node: str, why: str) -> None:
         self._client_process.unwatch()
-        self._driver.part(node)
+        self._driver.drop_client(node)
         now = time.monotonic()
         self._driver.do(self._host.node_lost(node, now, why, self.lease.meshes))
         for far in self._node.far_nodes():  # that client was the way there
@@ -467,7 +468,7 @@ class SessionHolder:
         kept = KeptRecord(
             lease.name, lease.kept_since, os.getuid(), records.user_name(os.getuid()),
             os.uname().nodename, os.getpid(),
-            records.began_of(os.getpid()), {**VERSIONS, "protocol": str(PROTOCOL)}, names,
+            began_of(os.getpid()), {**VERSIONS, "protocol": str(PROTOCOL)}, names,
             HolderRecord(
                 holder.node, holder.pid, holder.began, holder.program, holder.host, holder.since
             ) if lease.client else None,

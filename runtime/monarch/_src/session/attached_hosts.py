@@ -23,6 +23,8 @@ from monarch._src.actor.runtime import Runtime
 from monarch._src.bulk.client import Bulk, Terms
 from monarch._src.config import settings
 from monarch._src.errors import HostUnreachableError, SessionError
+from monarch._src.mesh.client import ClientSession
+from monarch._src.mesh.host_links import GatewayAddress
 from monarch._src.net.hosts.audit import Audit
 from monarch._src.net.hosts.gateway import ENDS, Gateway
 from monarch._src.net.hosts.keys import Keys
@@ -34,7 +36,7 @@ from monarch._src.net.state.link_actions import LinkDown, LinkUp, PeerRefused
 from monarch._src.net.tunnel.local_socket import connect_through, door_of
 from monarch._src.payload.host_fetcher import Fetcher
 from monarch._src.rdma.transports.tcp_sockets import Opener
-from monarch._src.session.gateway_route import GatewayAddress, GatewayRoute, reached
+from monarch._src.session.gateway_route import GatewayRoute, reached
 from monarch._src.session.records import LONGEST_PROGRAM
 from monarch._src.system import process_table
 from monarch._src.wire.frames import Payload, encode
@@ -544,6 +546,13 @@ class AttachedHosts:
                 tell(site)
                 found.append(held.leaving)
         return found
+
+
+def hosts_of_session(session: ClientSession) -> AttachedHosts | None:
+    """The worker hosts that this session holds; None before the first."""
+    sites = session.sites
+    assert sites is None or isinstance(sites, AttachedHosts)
+    return sites
 
 
 def _for_another(one: _Held, other: _Held) -> list[str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from monarch._src.actor.runtime import Runtime
 from monarch._src.errors import HostUnreachableError
+from monarch._src.mesh.host_links import GatewayAddress
 from monarch._src.net.interfaces import first_that_answers
 from monarch._src.net.state.addresses import Address
 from monarch._src.net.tunnel.launcher import TunnelLauncher
@@ -20,18 +20,6 @@ from monarch._src.net.tunnel.launcher import TunnelLauncher
 T = TypeVar("T")
 AGAIN_S = 0.1
 NOT_YET = ("ECONNREFUSED", "ENOENT")  # of tcp, of ipc
-
-
-@dataclass(frozen=True)
-class GatewayAddress:
-    """A gateway: its address as it was said, and in numbers."""
-
-    said: Address
-    dialled: Address
-
-    def is_at(self, address: Address) -> bool:
-        """Whether that is the gateway itself, which is dialled as any worker."""
-        return address in (self.said, self.dialled)
 
 
 class GatewayRoute:

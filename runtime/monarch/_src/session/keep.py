@@ -41,11 +41,12 @@ from monarch._src.net.session_directory import address_of
 from monarch._src.session.attached_actors import InheritedActors
 from monarch._src.session.directories import Session as Found
 from monarch._src.session.names import check_free, check_name, find, names_locked
-from monarch._src.session.records import LONGEST_PROGRAM, began_of
+from monarch._src.session.records import LONGEST_PROGRAM
 from monarch._src.session.remote_keep import RemoteKeep
 from monarch._src.session.state.rollcall import PATIENCE_S
 from monarch._src.shape import NDSlice, Region
 from monarch._src.system import process_table
+from monarch._src.system.process_table import began_of
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.ids import AGENT, host_of_site
 from monarch._src.wire.messages import (

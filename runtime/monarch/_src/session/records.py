@@ -18,6 +18,7 @@ import msgspec
 
 from monarch._src.net import session_directory as sessions
 from monarch._src.system import process_table
+from monarch._src.system.process_table import began_of
 from monarch._src.wire.msgpack_text import UNREADABLE
 
 LONGEST_PROGRAM = 400
@@ -104,7 +105,7 @@ class KeptRecord(msgspec.Struct, frozen=True):
 def of_this_agent(client: str, client_pid: int) -> bytes:
     """What an agent that begins writes."""
     record = Record(
-        os.getpid(), _began(os.getpid()), client, client_pid, _began(client_pid),
+        os.getpid(), began_of(os.getpid()), client, client_pid, began_of(client_pid),
         process_table.command_of(client_pid)[:LONGEST_PROGRAM], time.time(),
     )  # fmt: skip
     return msgspec.json.encode(record)
@@ -114,7 +115,7 @@ def of_this_worker(serves: str) -> bytes:
     """What the agent of a worker writes: nobody has started a session yet."""
     pid = os.getpid()
     program = process_table.command_of(pid)[:LONGEST_PROGRAM]
-    return msgspec.json.encode(Record(pid, _began(pid), "", 0, "", program, time.time(), serves))
+    return msgspec.json.encode(Record(pid, began_of(pid), "", 0, "", program, time.time(), serves))
 
 
 def read(directory: Path) -> Record | None:
@@ -201,13 +202,3 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def began_of(pid: int) -> str:
-    """What tells this life of a pid from others; empty if there is none."""
-    return _began(pid)
-
-
-def _began(pid: int) -> str:
-    found = process_table.entry(pid)
-    return "" if found is None else found.began

@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import agent_of
@@ -22,6 +22,7 @@ from monarch._src.config import settings
 from monarch._src.errors import SessionError
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.client import ClientSession
+from monarch._src.mesh.host_links import GatewayAddress
 from monarch._src.mesh.proc_mesh import ProcMesh, owned_meshes
 from monarch._src.net.hosts import keys
 from monarch._src.net.state.access import TRUST_ALL, Role
@@ -40,6 +41,9 @@ from monarch._src.wire.messages import (
     SiteLost,
     SiteTaken,
 )
+
+if TYPE_CHECKING:
+    from monarch._src.session.attached_hosts import AttachedHosts
 
 
 class RemoteKeepClient(Protocol):
@@ -72,6 +76,11 @@ class RemoteKeep:
     def __repr__(self) -> str:
         return f"<Away {list(self._workers)}>"  # no token
 
+    @property
+    def _sites(self) -> AttachedHosts | None:
+        # A cast and no check, which would need the class: its module loads ZeroMQ.
+        return cast("AttachedHosts | None", self._session.sites)
+
     # --- keeping ----------------------------------------------------------------------------------
 
     def keep(self, name: str, meshes: Sequence[ProcMesh]) -> list[Future[Any]]:
@@ -92,7 +101,7 @@ class RemoteKeep:
 
     def tell(self, also: Sequence[ProcMesh] = ()) -> None:
         """Have the agent know what is where; `also`: meshes that are about to be kept."""
-        sites = self._session.sites
+        sites = self._sites
         meshes = {mesh.uid: mesh for mesh in [*_kept(self._session), *also]}
         for mesh in meshes.values():
             for site in mesh._procs.ref.sites:  # pyright: ignore[reportPrivateUsage]
@@ -164,7 +173,6 @@ class RemoteKeep:
         from monarch._src.session.attached_hosts import (
             AttachedHosts,  # zmq's part of it loads asyncio
         )
-        from monarch._src.session.gateway_route import GatewayAddress
 
         if self._gateway:
             gateway = parse_address(self._gateway)
@@ -227,7 +235,7 @@ class RemoteKeep:
 
         Those that keep nothing are still this client's then.
         """
-        sites, kept = self._session.sites, _kept(self._session)
+        sites, kept = self._sites, _kept(self._session)
         used = {site for mesh in kept for site in mesh._procs.ref.sites}  # pyright: ignore[reportPrivateUsage]
         if sites is None:
             return []

@@ -22,6 +22,7 @@ from monarch._src.config import settings
 from monarch._src.errors import SessionError
 from monarch._src.mesh.channel_transport import check_transport
 from monarch._src.mesh.client import ClientSession, current_session, lock, session
+from monarch._src.mesh.host_links import GatewayAddress
 from monarch._src.mesh.host_mesh import Attachment, Handle, HostMesh
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.hosts import keys
@@ -33,9 +34,9 @@ from monarch._src.net.state.addresses import (
     parse_dialled,
     parse_listening,
 )
-from monarch._src.session.attached_hosts import PATIENCE_PART, AttachedHosts
-from monarch._src.session.gateway_route import GatewayAddress, reached
-from monarch._src.session.worker_program import Report, WorkerOptions, worker_command
+from monarch._src.session.attached_hosts import PATIENCE_PART, AttachedHosts, hosts_of_session
+from monarch._src.session.gateway_route import reached
+from monarch._src.session.worker_options import Report, WorkerOptions, worker_command
 from monarch._src.shape import Extent, Region
 from monarch._src.system.process import undebugged
 
@@ -291,7 +292,7 @@ def attach(address: str, *, ca: CA | None = None, private_key: Path | None = Non
 
 
 def _go_through(held: ClientSession, via: GatewayAddress) -> None:
-    sites = held.sites
+    sites = hosts_of_session(held)
     if sites is not None and sites.is_used:
         way = "by itself" if held.via is None else f"through the gateway {held.via.said}"
         raise SessionError(
@@ -323,25 +324,26 @@ def _sites(own: keys.Keys | None, ca: CA, private_key: Path | None) -> AttachedH
     held = _client_session()
     job = None if own is None else own.allowed.job
     public = "" if own is None else own.public
-    wrong = held.sites is not None and (held.sites.job, held.sites.public) != (job, public)
-    if wrong and held.sites is not None and not held.sites.is_used:
-        held.sites.close()
-        held.sites = None
-    if held.sites is None:
+    sites = hosts_of_session(held)
+    wrong = sites is not None and (sites.job, sites.public) != (job, public)
+    if wrong and sites is not None and not sites.is_used:
+        sites.close()
+        sites = held.sites = None
+    if sites is None:
         private = "" if private_key is None else _path("private_key", private_key)
-        held.sites = AttachedHosts(held.runtime, own, [_path("ca", ca), private], held.via)
-    if held.sites.job != job:
+        sites = held.sites = AttachedHosts(held.runtime, own, [_path("ca", ca), private], held.via)
+    if sites.job != job:
         raise ValueError(
-            f"this process has hosts of {_job_text(held.sites.job)}, and these are of "
+            f"this process has hosts of {_job_text(sites.job)}, and these are of "
             f"{_job_text(job)}: one job at a time; attach in another process"
         )
-    if held.sites.public != public:
+    if sites.public != public:
         raise ValueError(
             f"this process has hosts of {_job_text(job)} with the key "
-            f"{fingerprint(held.sites.public)}, and {fingerprint(public)} is given now: one key at "
+            f"{fingerprint(sites.public)}, and {fingerprint(public)} is given now: one key at "
             "a time; attach in another process, or give those hosts back first (stop())"
         )
-    return held.sites
+    return sites
 
 
 def has_workers(mesh: HostMesh) -> bool:

@@ -202,8 +202,8 @@ class WorkerHost:
         return bind.host, [address.host for address in dialled]
 
     is_awaited = False
-    looks = False
-    is_restless = False
+    needs_polling = False
+    needs_timer = False
 
     @property
     def is_pending(self) -> bool:
@@ -213,10 +213,10 @@ class WorkerHost:
     def begin(self) -> None:
         """There is no client yet."""
 
-    def look(self) -> None:
+    def poll_client(self) -> None:
         """Links tell whether the client lives."""
 
-    def tell_of_ends(self) -> bool:
+    def report_ends(self) -> bool:
         """The end of a link comes behind all that came by it."""
         return False
 
@@ -230,7 +230,7 @@ class WorkerHost:
         """Whether messages of that node count, whoever has passed them on."""
         return peer not in self._gateway.former
 
-    def looked(self) -> None:
+    def after_poll(self) -> None:
         """Let the next client have the host once nothing is left of what the last one had."""
         self._shelter.looked()
         self._tunnels.looked()
@@ -243,11 +243,11 @@ class WorkerHost:
         if self._tenancy.state is TenancyState.CLEARING and not self._host.meshes:
             self._do(self._tenancy.cleared())
 
-    def spawned(self, spec: SpawnProcs) -> None:
+    def mesh_spawned(self, spec: SpawnProcs) -> None:
         """A mesh was asked for."""
         self._shelter.spawned(spec)
 
-    def proc_comes(self, *nodes: str) -> None:
+    def proc_starting(self, *nodes: str) -> None:
         """Procs begin."""
         self._shelter.proc_comes(*nodes)
 
@@ -287,7 +287,7 @@ class WorkerHost:
 
     def _asked(self, link: str, message: AnyMessage) -> None:
         """Somebody who is not the client says something to this agent."""
-        self._driver.stir()
+        self._driver.wake_parts()
         if not isinstance(message, HoldSite):
             self.note("refused", link, why=f"a {type(message).__name__} of who has not this host")
             return
@@ -306,10 +306,10 @@ class WorkerHost:
         self._do(self._tenancy.asked(client))
 
     def _observed(self, link: str, message: Snapshot) -> None:
-        self._gateway.say(link, self._driver.seen(message))
+        self._gateway.say(link, self._driver.snapshot(message))
 
     def _on_tunnel(self, link: str, message: TunnelMessage, payload: Payload) -> None:
-        self._driver.stir()
+        self._driver.wake_parts()
         self._tunnels.heard(link, message, payload)
 
     def _expect(self, node: str) -> None:
@@ -353,7 +353,7 @@ class WorkerHost:
     # --- what links tell --------------------------------------------------------------------------
 
     def _told(self, peer: str, notice: Notice) -> None:
-        self._driver.stir()
+        self._driver.wake_parts()
         if is_tunnel(peer):
             self._tunnels.told(peer, notice)
         elif isinstance(notice, ENDS):
@@ -485,7 +485,7 @@ class WorkerHost:
         """
         self.note("left", tenant.node, why=why, kept=self._tenancy.name)
         self._client_process.unwatch()
-        self._driver.part(tenant.node)
+        self._driver.drop_client(tenant.node)
         now = time.monotonic()
         gone = {tenant.node, *self._node.far_nodes("")}
         for node in gone:
@@ -498,7 +498,7 @@ class WorkerHost:
         self._shelter.left(why)
 
     def _clear(self, tenant: Tenant, why: str) -> None:
-        self._driver.part(tenant.node)
+        self._driver.drop_client(tenant.node)
         now = time.monotonic()
         owners = {mesh.spec.owner for mesh in self._host.meshes.values()}
         for owner in {tenant.node, *owners}:

@@ -53,6 +53,12 @@ def entry(pid: int) -> Entry | None:
     return next(iter(_parse_ps(_ps("-p", str(pid)))), None)
 
 
+def began_of(pid: int) -> str:
+    """The start time of that process, which tells it from others of the same pid; empty if none."""
+    found = entry(pid)
+    return "" if found is None else found.began
+
+
 def children() -> set[int]:
     """The children of this process, which has one thread; ended ones that wait for it too."""
     own = os.getpid()

@@ -14,6 +14,7 @@ Malformed input raises `FrameError` and nothing else, whatever the bytes.
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeAlias, cast
 
@@ -22,7 +23,7 @@ import msgspec
 from monarch._src.wire.memory_copies import CHEAP, copied
 from monarch._src.wire.messages import PROTOCOL, AnyMessage, Message
 from monarch._src.wire.msgpack_text import UNREADABLE, decode_surrogates, encode_surrogates
-from monarch._src.wire.segment_refs import KINDS, SEGMENT_FROM, Apart, Borrowed, InSegment
+from monarch._src.wire.segment_refs import SEGMENT_FROM, InSegment
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 HEAD = 4
@@ -90,6 +91,54 @@ class Payload(msgspec.Struct, gc=False):
     def drop(self) -> None:
         """It has been read: whoever still holds it holds no memory. Only for its one receiver."""
         self.body, self.buffers = b"", ()
+
+
+class Placed(ABC):
+    """The large parts of a payload in a segment of this process. A base for the driver's own."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Bytes of all of them."""
+
+    @abstractmethod
+    def lend(self, node: str, message: Message) -> InSegment | None:
+        """Whoever gets the message that is sent to that node may use it; None: they cannot."""
+
+    @abstractmethod
+    def unsent(self, lent: InSegment, node: str, message: Message) -> None:
+        """That message, for which it was lent, could not be sent to that node."""
+
+    @abstractmethod
+    def serve(self, node: str, site: str) -> InSegment:
+        """That node of another host gets the message; the gateway there will ask for them."""
+
+    @abstractmethod
+    def unserve(self, lent: InSegment) -> None:
+        """It could not be sent."""
+
+    @abstractmethod
+    def carried(self, payload: Payload) -> Payload:
+        """The same as a payload that carries its large parts itself."""
+
+
+class Borrowed(ABC):
+    """The large parts of a payload that came, for as long as anything refers to them."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Bytes of all of them."""
+
+    @abstractmethod
+    def carried(self, payload: Payload) -> Payload:
+        """The payload with views of them."""
+
+
+Apart: TypeAlias = "Placed | InSegment | Borrowed"
+KINDS = (Placed, InSegment, Borrowed)
 
 
 def _owned(buffer: Buffer | Apart, loose: bool) -> Buffer | Apart:

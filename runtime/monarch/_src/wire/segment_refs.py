@@ -1,20 +1,15 @@
 """Large parts of a payload that lie in a segment, memory that both sides map. No I/O.
 
-What stands in `Payload.buffers` then is one object for all of them: at the sender a `Placed`, on
-the wire an `InSegment`, at the receiver a `Borrowed`. Who only passes a message on has an
-`InSegment` and does nothing about it.
+`Payload.buffers` then holds one object for all of them: at the sender a `frames.Placed`, on the
+wire an `InSegment`, at the receiver a `frames.Borrowed`. A relay has an `InSegment` and does
+nothing about it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
-
-if TYPE_CHECKING:
-    from monarch._src.wire.frames import Payload
-    from monarch._src.wire.messages import Message
 
 SEGMENT_FROM = (128 + 4) << 10
 """The size in bytes from which data is *large*: it travels in a segment, and not in its message.
@@ -73,51 +68,3 @@ class InSegment(msgspec.Struct, array_like=True, frozen=True, gc=False):
                 for at, length in self.spans
             )
         )  # fmt: skip
-
-
-class Placed(ABC):
-    """The large parts of a payload in a segment of this process. A base for the driver's own."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Bytes of all of them."""
-
-    @abstractmethod
-    def lend(self, node: str, message: Message) -> InSegment | None:
-        """Whoever gets the message that is sent to that node may use it; None: they cannot."""
-
-    @abstractmethod
-    def unsent(self, lent: InSegment, node: str, message: Message) -> None:
-        """That message, for which it was lent, could not be sent to that node."""
-
-    @abstractmethod
-    def serve(self, node: str, site: str) -> InSegment:
-        """That node of another host gets the message; the gateway there will ask for them."""
-
-    @abstractmethod
-    def unserve(self, lent: InSegment) -> None:
-        """It could not be sent."""
-
-    @abstractmethod
-    def carried(self, payload: Payload) -> Payload:
-        """The same as a payload that carries its large parts itself."""
-
-
-class Borrowed(ABC):
-    """The large parts of a payload that came, for as long as anything refers to them."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Bytes of all of them."""
-
-    @abstractmethod
-    def carried(self, payload: Payload) -> Payload:
-        """The payload with views of them."""
-
-
-Apart: TypeAlias = "Placed | InSegment | Borrowed"
-KINDS = (Placed, InSegment, Borrowed)

@@ -35,7 +35,7 @@ def test_answers_leave_together_when_the_last_has_come_equal_neighbours_once() -
     table.cast("client", cast(1), range(RANKS))
     for rank, body in zip([5, 0, 1, 3, 2], [b"z", b"a", b"a", b"b", b"a"], strict=True):
         assert table.answered("client", 1, rank, rank, OK, body, 0.0) == []
-    assert table.looked() == []
+    assert table.after_poll() == []
     found = table.answered("client", 1, 4, 4, OK, b"b", 0.0)
     assert told(found) == [(0, 3, OK, b"a"), (3, 2, OK, b"b"), (5, 1, OK, b"z")]
     assert found[0].to == "client"
@@ -48,8 +48,8 @@ def test_of_a_stream_what_has_come_leaves_at_the_end_of_each_look() -> None:
     table.cast("client", cast(1, each=True), range(RANKS))
     table.answered("client", 1, 3, 3, OK, b"x", 0.0)
     table.answered("client", 1, 2, 2, OK, b"x", 0.0)
-    assert told(table.looked()) == [(2, 2, OK, b"x")]
-    assert table.looked() == []
+    assert told(table.after_poll()) == [(2, 2, OK, b"x")]
+    assert table.after_poll() == []
 
 
 def test_who_takes_long_is_not_waited_for_by_what_the_others_have_answered() -> None:
@@ -75,9 +75,9 @@ def test_bad_news_does_not_wait() -> None:
     table.cast("client", cast(1), range(RANKS))
     table.answered("client", 1, 0, 0, OK, b"x", 0.0)
     table.answered("client", 1, 1, 1, RAISED, b"x", 0.0)
-    assert told(table.looked()) == [(0, 1, OK, b"x"), (1, 1, RAISED, b"x")]
+    assert told(table.after_poll()) == [(0, 1, OK, b"x"), (1, 1, RAISED, b"x")]
     table.answered("client", 1, 2, 2, OK, b"y", 0.0)
-    assert told(table.looked()) == [(2, 1, OK, b"y")]
+    assert told(table.after_poll()) == [(2, 1, OK, b"y")]
 
 
 def test_the_end_of_a_rank_lets_go_what_others_have_answered_and_waits_for_it_no_more() -> None:
@@ -155,7 +155,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        self._note(self.table.looked())
+        self._note(self.table.after_poll())
 
     @rule(seconds=st.sampled_from([0.0, HELD_S / 3, HELD_S]))
     def time_passes(self, seconds: float) -> None:

@@ -173,7 +173,9 @@ class Host:
 
     def cast(self, peer: str, what: SendToHead, sites: tuple[int, ...]) -> None:
         again = peer == ROOT and what.stretch.count == 1
-        ready = self.arrivals.came(what.number, what.before[0][1], (peer, what, sites), again=again)
+        ready = self.arrivals.on_cast(
+            what.number, what.before[0][1], (peer, what, sites), again=again
+        )
         if ready is None:
             if again:
                 self.do(self.boughs.asked_again((ROOT, MESH, what.number), what.stretch.first))

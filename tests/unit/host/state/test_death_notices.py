@@ -26,7 +26,7 @@ def told_in_turns(notices: Notices[str], wire: Wire) -> Iterator[list[str]]:
     """What is told, look by look."""
     while notices:
         yield list(notices.due())
-        notices.look(wire.said_all)
+        notices.poll(wire.said_all)
 
 
 def test_a_notice_waits_for_the_end_of_its_pipe_and_one_more_look() -> None:
@@ -39,9 +39,9 @@ def test_a_notice_waits_for_the_end_of_its_pipe_and_one_more_look() -> None:
 def test_another_look_is_asked_for_when_a_pipe_is_found_at_its_end() -> None:
     notices: Notices[str] = Notices()
     notices.add("ended", "node", 0.0)
-    assert not notices.look(lambda node, came: False)
-    assert notices.look(lambda node, came: True)
-    assert not notices.look(lambda node, came: pytest.fail("it has been found already"))
+    assert not notices.poll(lambda node, came: False)
+    assert notices.poll(lambda node, came: True)
+    assert not notices.poll(lambda node, came: pytest.fail("it has been found already"))
     assert list(notices.due()) == ["ended"]
     assert not notices
 

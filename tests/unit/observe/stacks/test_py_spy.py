@@ -30,5 +30,5 @@ def test_the_last_cause_is_what_is_told(complaint: str, refused: bool, short: st
 
 def test_a_refusal_says_what_to_do() -> None:
     said = refusal(ATTACH)
-    assert said.startswith("py-spy may not look into other processes here (Operation not permitted")
+    assert said.startswith("py-spy may not read other processes here (Operation not permitted")
     assert "SYS_PTRACE" in said or "sudo" in said

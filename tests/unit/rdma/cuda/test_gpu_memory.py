@@ -17,8 +17,9 @@ from monarch._src.rdma.cuda.export_table import Export
 from monarch._src.rdma.cuda.gpu import gpu
 from monarch._src.rdma.cuda.stream_sync import queued_by, settle, wait_for
 from monarch._src.rdma.key_table import GPU, KeyView
-from monarch._src.rdma.memory import Memory, fix_in_place, memory_of, view_of
+from monarch._src.rdma.memory import Memory, fix_in_place, view_of
 from monarch._src.rdma.regions import Regions
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transfer import Op
 from monarch._src.rdma.transports.base import Piece, Unavailable
 from monarch._src.rdma.transports.same_process import LocalLink
@@ -173,7 +174,7 @@ def test_tensors_of_other_accelerators_are_refused_with_what_would_do(
 LOADS_NOTHING = """
 import sys
 import numpy, torch
-from monarch._src.rdma.memory import memory_of
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.regions import Regions
 regions = Regions("node", "address")
 for value in (numpy.zeros(10), torch.zeros(10), bytearray(10)):

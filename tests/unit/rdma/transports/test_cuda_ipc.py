@@ -15,8 +15,8 @@ from monarch._src.rdma.cuda.exports import Exports
 from monarch._src.rdma.cuda.gpu import Gpu, gpu, gpu_if_used, use_functions
 from monarch._src.rdma.handle import VERSION, Handle
 from monarch._src.rdma.key_table import PROBING, range_of
-from monarch._src.rdma.memory import memory_of
 from monarch._src.rdma.regions import Regions
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transports.base import (
     DeadlineExceeded,
     HandleExpired,

@@ -15,7 +15,7 @@ from monarch._src.rdma.cuda.driver import GpuError
 from monarch._src.rdma.cuda.gpu import gpu
 from monarch._src.rdma.cuda.pinned_chunks import HALF_BYTES, MOST_IDLE
 from monarch._src.rdma.cuda.staging_schedule import rounds
-from monarch._src.rdma.memory import memory_of
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transports.base import HandleExpired, Piece, Unavailable
 from monarch._src.rdma.transports.gpu_staging import StagedLink
 from tests.support.fake_cuda import LAUNCH_FAILED, OUT_OF_MEMORY, FakeDriver

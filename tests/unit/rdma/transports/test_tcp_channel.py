@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from monarch._src.rdma.handle import VERSION, Handle
-from monarch._src.rdma.memory import memory_of
 from monarch._src.rdma.regions import Regions
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transports import tcp_channel as module
 from monarch._src.rdma.transports.base import Piece, TransportFailed
 from monarch._src.rdma.transports.tcp_channel import CHUNK, Connection, Keys, proven

@@ -10,8 +10,9 @@ import numpy
 import pytest
 
 from monarch._src.rdma.handle import VERSION, Handle
-from monarch._src.rdma.memory import Memory, memory_of
+from monarch._src.rdma.memory import Memory
 from monarch._src.rdma.regions import Regions
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transports.base import HandleExpired, Piece
 from monarch._src.rdma.transports.tcp_client import TcpLink
 from monarch._src.rdma.transports.tcp_regions import RegionRequests

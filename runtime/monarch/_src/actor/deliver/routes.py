@@ -38,7 +38,7 @@ from monarch._src.net.session_directory import address_of, at_site
 from monarch._src.net.state.flow_control import QUEUE
 from monarch._src.net.state.message_order import Outgoing
 from monarch._src.shape import Region
-from monarch._src.wire.frames import NO_PAYLOAD, Payload, apart_of
+from monarch._src.wire.frames import NO_PAYLOAD, Payload, Placed, apart_of
 from monarch._src.wire.ids import AGENT, is_agent, parse_proc_node
 from monarch._src.wire.messages import (
     ELSEWHERE,
@@ -55,7 +55,7 @@ from monarch._src.wire.messages import (
     TreeStuck,
     Watch,
 )
-from monarch._src.wire.segment_refs import SEGMENT_FROM, Placed
+from monarch._src.wire.segment_refs import SEGMENT_FROM
 
 CAST_FROM = 32  # ranks
 GATHERED_LIMIT = 4096  # bytes of one answer

@@ -17,7 +17,7 @@ from monarch._src.actor.inspect.safe_repr import (
 from monarch._src.wire.actor_snapshot_codec import SeenActor
 
 if TYPE_CHECKING:
-    from monarch._src.actor.run.cell import ActorCell
+    from monarch._src.actor.run.cell_protocol import Cell
 
 MOST = 48
 """Attributes of an actor that are told."""
@@ -25,10 +25,9 @@ NAMESPACE = "__live_namespace__"
 """A class may name one attribute, a dict, whose items stand for the attributes of its actors."""
 
 
-def seen(worker: ActorCell) -> SeenActor:
-    """That actor."""
+def seen(worker: Cell, running: tuple[str, ...]) -> SeenActor:
+    """That actor, which runs these endpoints."""
     actor: object = worker.instance_object
-    running = tuple(call.endpoint for _, call, _ in list(worker.in_hand.calls.values()))
     told, more = ((), 0) if actor is None else _attributes(actor)
     return SeenActor(
         name=worker.spec.name,

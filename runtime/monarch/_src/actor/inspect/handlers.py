@@ -41,7 +41,7 @@ from monarch._src.wire.metrics_codec import Counted, packed
 
 if TYPE_CHECKING:
     from monarch._src.actor.inspect.injected_link_faults import LinkFaults
-    from monarch._src.actor.runtime import Runtime
+    from monarch._src.actor.protocols import InspectedRuntime
 
 # Stands above this layer, and is loaded with the first breakpoint.
 DEBUGGER = "monarch._src.debug.rank.pauses"
@@ -50,7 +50,7 @@ DEBUGGER = "monarch._src.debug.rank.pauses"
 class InspectHandlers:
     """Those to one process."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: InspectedRuntime) -> None:
         self._run = runtime
         self._link_faults: LinkFaults | None = None
         self.handlers: dict[type, Callable[[str, Any, Payload], None]] = {

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from monarch._src.actor.errors.remote import pack_exception
-from monarch._src.actor.runtime import Runtime
+from monarch._src.actor.protocols import InspectedRuntime
 from monarch._src.config import settings
 from monarch._src.errors import MessageLostError
 from monarch._src.failures.report import at_text
@@ -51,7 +51,7 @@ CONSENT = (
 class LinkFaults:
     """The faults on the links of one process."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: InspectedRuntime) -> None:
         self._runtime = runtime
         self._node = runtime.node
         self._links: Links[_Item] = Links(runtime.name)
@@ -59,7 +59,7 @@ class LinkFaults:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._takers = dict(runtime.routes.arrivals.takers)
-        self._on_reply = runtime._handlers[Reply]  # pyright: ignore[reportPrivateUsage]
+        self._on_reply = runtime.handlers[Reply]
         self._between = False
         self._called = False  # the receiving thread has been called, and has not looked yet
         self._pipe: tuple[int, int] | None = None
@@ -97,7 +97,7 @@ class LinkFaults:
             return
         self._between = busy
         takers = self._runtime.routes.arrivals.takers
-        handlers = self._runtime._handlers  # pyright: ignore[reportPrivateUsage]
+        handlers = self._runtime.handlers
         for kind in _TAKEN:
             takers[kind] = self._came if busy else self._takers[kind]
         handlers[Reply] = self._came if busy else self._on_reply

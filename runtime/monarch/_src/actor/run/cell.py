@@ -165,7 +165,7 @@ class ActorCell:
         """What it is and has at this moment."""
         from monarch._src.actor.inspect.actor_snapshot import seen  # when somebody looks
 
-        return seen(self)
+        return seen(self, tuple(call.endpoint for _, call, _ in list(self.in_hand.calls.values())))
 
     def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
         """Whether it has that call and can't answer it while it waits. Any thread."""
@@ -362,7 +362,8 @@ class ActorCell:
             self._teller.cancel()
         self.drain()
         if self.runtime.workers.get(self.spec.actor) is self:  # and not one made anew
-            self.runtime.tombstones.add(self)
+            assert self.dead is not None
+            self.runtime.tombstones.add(self.spec, self.dead)
             del self.runtime.workers[self.spec.actor]
         self.runtime.metrics.ended(self.spec.mesh, self.spec.name)
         if self.runtime.on_gone is not None:

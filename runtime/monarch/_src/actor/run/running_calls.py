@@ -27,7 +27,7 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import DIED, OK, RAISED, Call, StopActor
 
 if TYPE_CHECKING:
-    from monarch._src.actor.run.cell import ActorCell
+    from monarch._src.actor.run.cell_protocol import Cell
 
 _NONE = ship(None)
 EARLY_CANCELS = 64  # how many of calls that have not come yet are remembered
@@ -47,7 +47,7 @@ class CutShort(BaseException):
 class RunningCalls:
     """The calls in hand of one actor."""
 
-    def __init__(self, worker: ActorCell) -> None:
+    def __init__(self, worker: Cell) -> None:
         self._worker = worker
         # By `id`, as are those of them that their callers have cancelled.
         self.calls: dict[int, tuple[str, Call, Payload]] = {}

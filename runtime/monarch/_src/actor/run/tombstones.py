@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
@@ -21,11 +21,11 @@ from monarch._src.actor.supervise.ownership import Supervisor, ended_keeper
 from monarch._src.failures.report import FailureKind, RankFailure
 from monarch._src.wire.actor_snapshot_codec import SeenActor
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
-from monarch._src.wire.messages import DIED, OK, Call, StopActor
+from monarch._src.wire.messages import DIED, OK, Call, SpawnActor, StopActor
 
 if TYPE_CHECKING:
-    from monarch._src.actor.run.cell import ActorCell
-    from monarch._src.actor.runtime import Runtime
+    from monarch._src.actor.deliver.routes import Routes
+    from monarch._src.actor.deliver.undeliverable import UndeliverableMessages
 
 SHOWN = 64
 """How many of the actors that ended last are still told to those that look."""
@@ -47,10 +47,20 @@ class _Brief(msgspec.Struct, frozen=True, gc=False):
 _Place: TypeAlias = "tuple[str, str, str, int, tuple[tuple[str, int], ...]]"
 
 
+class TombstoneRuntime(Protocol):
+    """The parts of a process's runtime that answer for an actor that has ended."""
+
+    name: str
+    host: str
+    routes: Routes
+    returns: UndeliverableMessages
+    is_fatal: Callable[[RankFailure], bool] | None
+
+
 class Tombstones:
     """Those of one process, by the uid of the actor, oldest first."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: TombstoneRuntime) -> None:
         self._runtime = runtime
         # Why each ended: the reason with which it was stopped, or its failure.
         self._stones: dict[int, tuple[_Place, str | RankFailure | _Brief]] = {}
@@ -74,10 +84,8 @@ class Tombstones:
                 self._stones[oldest] = told, _Brief(why.kind, why.endpoint, _text_of(why))
         self._stones[uid] = place, failure
 
-    def add(self, worker: ActorCell) -> None:
-        """That actor has ended, and nothing of it runs."""
-        spec, dead = worker.spec, worker.dead
-        assert dead is not None
+    def add(self, spec: SpawnActor, dead: RankFailure) -> None:
+        """The actor of that spec has ended for that reason, and nothing of it runs."""
         place = (
             spec.name, dead.mesh_name, spec.class_name, dead.rank, tuple(dead.point.items())
         )  # fmt: skip

@@ -21,7 +21,7 @@ from monarch._src.net.local.waitable import Waitable
 from monarch._src.wire.messages import Undelivered
 
 if TYPE_CHECKING:
-    from monarch._src.actor.run.cell import ActorCell
+    from monarch._src.actor.run.cell_protocol import Cell
 
 UNDELIVERABLE = "_handle_undeliverable_message"
 
@@ -29,7 +29,7 @@ UNDELIVERABLE = "_handle_undeliverable_message"
 class Supervision:
     """The hooks of one actor."""
 
-    def __init__(self, worker: ActorCell) -> None:
+    def __init__(self, worker: Cell) -> None:
         self._worker = worker
         # Done while something is to be judged: a sync actor that blocks looks at it.
         self._asked = Waitable()

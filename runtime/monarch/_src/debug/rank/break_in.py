@@ -26,7 +26,8 @@ from monarch._src.actor.context import current
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.running_calls import CutShort
 from monarch._src.debug.rank.frames import is_all_users, is_runtime, is_users
-from monarch._src.debug.rank.pauses import ENTRY_CODES, PausesHere
+from monarch._src.debug.rank.pauses import PausesHere
+from monarch._src.debug.rank.types import ENTRY_CODES
 from monarch._src.net.local.interrupt import call_on_main
 from monarch._src.wire.messages import Call
 

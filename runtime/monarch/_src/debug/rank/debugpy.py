@@ -25,6 +25,7 @@ from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from monarch._src.debug.rank.types import Stop
 from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import BridgeBytes, BridgeSet, Debugged
 from monarch._src.wire.messages.dap import PIECE
@@ -32,7 +33,7 @@ from monarch._src.wire.messages.debugger import ENDED, IN_EDITOR, STOPPED
 
 if TYPE_CHECKING:
     from monarch._src.actor.run.cell import ActorCell
-    from monarch._src.debug.rank.pauses import Ending, PausesHere
+    from monarch._src.debug.rank.pauses import PausesHere
 
 log = logging.getLogger("monarch.debug")
 MISSING = (
@@ -75,23 +76,6 @@ class _Pipe:
 
     def close(self) -> None:
         """There is nothing to close."""
-
-
-class Stop:
-    """One thread that stands in debugpy; see `pausing.Session`, whose place it takes there."""
-
-    def __init__(self, bridge: RankBridge, worker: ActorCell | None, call: object | None) -> None:
-        self.worker = worker
-        self.call = call
-        self.ending: Ending | None = None
-        self._bridge = bridge
-        self._thread = threading.current_thread()
-
-    def end(self, ending: Ending) -> bool:
-        """Have it go on, and raise that then. Any thread."""
-        self.ending = ending
-        self._bridge.resume(self._thread)
-        return True
 
 
 class RankBridge:
@@ -175,7 +159,7 @@ class RankBridge:
         pauses = self.pauses
         if not self.is_open or not pauses.may_stop(frame, worker):
             return False
-        stop = Stop(self, worker, call)
+        stop = Stop(self.resume, worker, call)
         number = pauses.opened(stop)
         at = pauses.place_of(frame, line, IN_EDITOR, worker)
         self._node.send(AGENT, Debugged(number, STOPPED, "", "", at))

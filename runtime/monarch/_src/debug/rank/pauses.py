@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from monarch._src.actor.context import ActorInstance, current
-from monarch._src.actor.run.async_loop import ENTRY as ASYNC_ENTRY
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.running_calls import CutShort
-from monarch._src.actor.run.sync_loop import ENTRIES
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.debug.rank.frames import code_at, function_of, is_all_users
+from monarch._src.debug.rank.types import ENTRY_CODES, Bridge, Ending, Stop
 from monarch._src.errors import CallCancelled
 from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.net.local.waitable import Waitable
@@ -56,12 +55,9 @@ from monarch._src.wire.messages.debugger import (
 )
 
 if TYPE_CHECKING:
-    from monarch._src.debug.rank.debugpy import RankBridge, Stop
     from monarch._src.debug.rank.pdb import RankPdb
 
 log = logging.getLogger("monarch.debug")
-ENTRY_CODES = frozenset((*ENTRIES, ASYNC_ENTRY))  # what runs endpoints
-Ending = Callable[[], BaseException]
 FromAgent: TypeAlias = "DebugCommand | KeepFailures | BreakIn | SetBridge | BridgeBytes"
 
 
@@ -188,7 +184,7 @@ class PausesHere:
         self._ends = False  # whether this process was told to
         self._breaks: Any = None
         self._keeps = False  # whether failing endpoints pause
-        self._bridge: RankBridge | None = None  # while somebody debugs from outside
+        self._bridge: Bridge | None = None  # while somebody debugs from outside
         runtime.unpause = self.unpause
 
     # --- on threads that pause --------------------------------------------------------------------
@@ -270,7 +266,7 @@ class PausesHere:
         return worker, calls[0] if len(calls) == 1 else None
 
     @property
-    def bridge(self) -> RankBridge | None:
+    def bridge(self) -> Bridge | None:
         """What somebody debugs this process through from outside."""
         return self._bridge
 
@@ -371,7 +367,7 @@ class PausesHere:
         elif self._bridge is not None and self._bridge.number == message.bridge:
             self._bridge.close()
 
-    def bridge_closed(self, bridge: RankBridge) -> None:
+    def bridge_closed(self, bridge: Bridge) -> None:
         """That one has taken its debugger out. Its thread."""
         if self._bridge is bridge:
             self._bridge = None

@@ -1,13 +1,14 @@
 """The relay of casts: one message in for many ranks, one merged answer out. No I/O.
 
-What a host agent knows of casts (its driver is `monarch._src.host.cast_relay`). Events are methods
-named in the past tense; those that let answers leave return them.
+The state of casts in a host agent (the driver is `monarch._src.host.cast_relay`). Events are
+methods named in the past tense; they return the answers to send.
 
-A call that was cast *owes* the answers of its ranks. They are held until the last has come, but for
-no more than `HELD_S`: then what is held leaves, so that who called knows whom he waits for. If
-somebody wants each as it comes (a stream), or one of them is bad news, what is held leaves at the
-end of each look at the socket. Equal answers of neighbours are sent once. Only small answers come
-this way: a large one goes to the caller at once, and its rank says so (`ELSEWHERE`).
+A call that was cast *owes* the answers of its ranks. They are held until the last one has arrived,
+but for no more than `HELD_S`: then the held answers are sent, so that the caller knows which ranks
+it waits for. If the caller wants each answer as it arrives (a stream), or one of them is an error,
+held answers are sent after each read of the socket. Equal answers of neighbours are sent once.
+Large answers do not come this way: the rank sends them to the caller directly and reports
+`ELSEWHERE`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import ELSEWHERE, OK, STATUS, AnswerRun, Answers, Cast
 
 Answered: TypeAlias = "tuple[int, int, int, bytes]"  # first position, count, status, body
-Key: TypeAlias = "tuple[str, int]"  # who called, and the number of its call
+Key: TypeAlias = "tuple[str, int]"  # the caller, and the number of its call
 HELD_S = 0.2
 
 
 class SendAnswers(msgspec.Struct, frozen=True):
-    """Send merged answers to who called; `last`: no others follow."""
+    """Send merged answers to the caller; `last`: no others follow."""
 
     to: str
     message: Answers
@@ -36,7 +37,7 @@ class SendAnswers(msgspec.Struct, frozen=True):
 
 
 class _Gather:
-    """One call that was cast. `owed`: all and only the ranks that owe an answer and live."""
+    """One call that was cast. `owed`: exactly the living ranks that have not answered."""
 
     __slots__ = ("eager", "held", "mesh", "owed", "region", "tells")
 
@@ -47,7 +48,7 @@ class _Gather:
         self.region = region
         self.owed = owed
         self.eager = eager
-        self.tells = tells  # when the last has come, also if nothing is held then
+        self.tells = tells  # report the last answer even if nothing is held
         self.held: list[Answered] = []
 
 
@@ -56,8 +57,8 @@ class CastTable:
 
     def __init__(self) -> None:
         self._open: dict[Key, _Gather] = {}
-        self._restless: set[Key] = set()  # those that hold answers and are not to wait
-        self._since: dict[Key, float] = {}  # those that hold any: since when, the oldest first
+        self._urgent: set[Key] = set()  # calls with held answers that may not wait
+        self._since: dict[Key, float] = {}  # calls with held answers: since when, oldest first
 
     def __len__(self) -> int:
         return len(self._open)
@@ -65,9 +66,9 @@ class CastTable:
     def cast(
         self, sender: str, message: Cast, living: Iterable[int], *, tells: bool = False
     ) -> bool:
-        """A cast was passed on to these ranks; whether any of them owes an answer.
+        """A cast was passed on to these ranks; returns whether any of them owes an answer.
 
-        tells: the last answers are to be sent even if there are none.
+        tells: send the last answers even if there are none.
         """
         if message.call:
             offset, sizes, strides = message.region
@@ -81,7 +82,7 @@ class CastTable:
     def answered(
         self, to: str, call: int, rank: int, position: int, status: int, body: bytes, now: float
     ) -> list[SendAnswers]:
-        """A rank has answered; `body` is empty if it did so ELSEWHERE. `now`: seconds that grow."""
+        """A rank has answered; `body` is empty for ELSEWHERE. `now`: seconds that grow."""
         key = (to, call)
         gather = self._open.get(key)
         if gather is None or rank not in gather.owed:
@@ -90,31 +91,31 @@ class CastTable:
         if status & STATUS != ELSEWHERE:
             gather.held.append((position, 1, status, body))
             self._since.setdefault(key, now)
-        if not gather.owed:  # and what came before it goes before it
-            self._restless.discard(key)
-            return self.looked() + self._leave(key, gather)
+        if not gather.owed:  # earlier answers are sent first
+            self._urgent.discard(key)
+            return self.after_poll() + self._leave(key, gather)
         if status & STATUS not in (OK, ELSEWHERE):
             gather.eager = True
         if gather.eager and gather.held:
-            self._restless.add(key)
+            self._urgent.add(key)
         return []
 
-    def looked(self) -> list[SendAnswers]:
-        """Everything that could be received has been: what is not to wait leaves."""
-        restless, self._restless = self._restless, set()
-        return [found for key in restless for found in self._leave(key, self._open[key])]
+    def after_poll(self) -> list[SendAnswers]:
+        """Every message that could be read has been: urgent answers are sent."""
+        urgent, self._urgent = self._urgent, set()
+        return [found for key in urgent for found in self._leave(key, self._open[key])]
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` has something to do, if nothing else happens."""
+        """The time at which `time_passed` has something to do, or None."""
         return next((since + HELD_S for since in self._since.values()), None)
 
     def time_passed(self, now: float) -> list[SendAnswers]:
-        """Look at the time: what has been held for long leaves."""
+        """Send answers that have been held for `HELD_S`."""
         late = [key for key, since in self._since.items() if since + HELD_S <= now]
         return [found for key in late for found in self._leave(key, self._open[key])]
 
     def ended(self, mesh: int, rank: int) -> list[SendAnswers]:
-        """A rank is gone. What others have answered leaves before the caller hears of it."""
+        """A rank has ended. Answers of others are sent before the caller hears of it."""
         hit = [(k, g) for k, g in self._open.items() if g.mesh == mesh and rank in g.region]
         found: list[SendAnswers] = []
         for key, gather in hit:
@@ -123,14 +124,14 @@ class CastTable:
         return found
 
     def owes(self, mesh: int, rank: int) -> bool:
-        """Whether anybody waits for an answer of that rank."""
+        """Whether a call waits for an answer of that rank."""
         return any(g.mesh == mesh and rank in g.owed for g in self._open.values())
 
     def caller_lost(self, node: str) -> None:
-        """Nobody wants its answers any more."""
+        """That caller has ended; drop its calls."""
         for key in [key for key in self._open if key[0] == node]:
             del self._open[key]
-            self._restless.discard(key)
+            self._urgent.discard(key)
             self._since.pop(key, None)
 
     def validate(self) -> None:
@@ -138,14 +139,14 @@ class CastTable:
         for gather in self._open.values():
             assert gather.owed, "a call that is owed nothing is closed"
             assert all(rank in gather.region for rank in gather.owed)
-        for key in self._restless:
+        for key in self._urgent:
             assert self._open[key].held
             assert self._open[key].eager
         assert self._since.keys() == {key for key, gather in self._open.items() if gather.held}
         assert list(self._since.values()) == sorted(self._since.values())
 
     def _leave(self, key: Key, gather: _Gather) -> list[SendAnswers]:
-        self._restless.discard(key)
+        self._urgent.discard(key)
         self._since.pop(key, None)
         if not gather.owed:
             del self._open[key]
@@ -155,7 +156,7 @@ class CastTable:
 
 
 def merge(answers: Iterable[Answered]) -> list[Answered]:
-    """These, in the order of positions, equal ones of neighbours as one."""
+    """Answers in the order of positions, with equal answers of neighbours merged."""
     found: list[Answered] = []
     end = -1
     for first, count, status, body in sorted(answers):
@@ -178,7 +179,7 @@ def packed(answers: Iterable[Answered]) -> tuple[list[AnswerRun], Payload]:
 
 
 def unpacked(runs: Iterable[AnswerRun], payload: Payload) -> Iterator[Answered]:
-    """What was `packed`."""
+    """The inverse of `packed`."""
     bodies = memoryview(payload.body)
     end = 0
     for first, count, status, size in runs:

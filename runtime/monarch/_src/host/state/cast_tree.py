@@ -1,24 +1,23 @@
 """Casts over many hosts: a tree of their agents, in which each host passes on to a few. No I/O.
 
-Whoever casts is the *root*. The hosts that have ranks of a region stand in a row, in the order of
-ranks; the root cuts the row into at most `fanout` stretches of equal length and sends to the *head*
-of each, which takes the message for its own ranks and does the same with the rest of its stretch.
-So everybody knows the tree from the stretch that it was given. Answers are merged the same way
-back. Three things are not given by the tree itself:
+The sender of a cast is the *root*. The hosts that have ranks of a region stand in a row, in the
+order of ranks. The root cuts the row into at most `fanout` ranges of equal length and sends to the
+*head* of each. The head takes the message for its own ranks and does the same with the rest of its
+range, so each host knows the tree from the range that it was given. Answers are merged on the same
+way back. The tree itself does not give three properties:
 
-- *Order.* Casts to different regions have different trees, so a later one may be faster. Each
+- *Order.* Casts to different regions have different trees, so a later cast may be faster. Each cast
   says, for each host, which cast of its sender came before it there, and the host holds it back
-  until that has been taken (`CastOrder`). Hosts that have had the same casts are told in one run.
+  until that one has been taken (`CastOrder`). Hosts that have had the same casts share one run.
   Within the host, and against direct messages, `net.state.message_order` holds.
-- *Deaths.* The root keeps what it has cast until each stretch has said that it is done. When a
-  host on the way is lost, or says whom it cannot pass on to, the root itself sends to each host
-  that was behind it, once more; one that has had it takes it no second time, and says again what
-  it had answered. It keeps its own answers for that, until the root says that it needs them no more
-  (`settled`).
-- *Bad news*, ends of processes and streams don't wait: they go to the root without a detour.
+- *Deaths.* The root keeps a cast until each range has reported that it is done. When a host on the
+  way is lost, or reports a host that it cannot reach, the root sends once more to each host behind
+  it. A host that has had the cast does not take it again, but repeats its answers. It keeps them
+  for that purpose until the root has reported that it needs them no more (`standing`).
+- *Errors*, ends of processes and streams do not wait: they go to the root directly.
 
-`TreeSender` is the root's part for one mesh, `TreeRelays` that of one host, for all who cast there.
-Events are methods named in the past tense; they return what is to be sent.
+`TreeSender` is the root's part for one mesh, `TreeRelays` the part of one host for all senders.
+Events are methods named in the past tense; they return the messages to send.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from monarch._src.shape import NDSlice
 T = TypeVar("T")
 MOST_ROWS = 16
 ENOUGH = 64
-Runs: TypeAlias = "list[tuple[int, int]]"  # how many places in a row, and the value of each
+Runs: TypeAlias = "list[tuple[int, int]]"  # number of places in a row, and their value
 Where: TypeAlias = "tuple[int, tuple[int, ...], tuple[int, ...]]"  # offset, sizes, strides
-Key: TypeAlias = "tuple[str, int, int]"  # who has cast, to which mesh, the number of the cast
+Key: TypeAlias = "tuple[str, int, int]"  # sender, mesh, number of the cast
 
 
 class HostRange(msgspec.Struct, frozen=True):
-    """Some hosts in a row, by their places in the list of a cast; the first one is the head."""
+    """Some hosts in a row, by their places in the list of a cast; the first is the head."""
 
     first: int
     count: int
@@ -53,7 +52,7 @@ class HostRange(msgspec.Struct, frozen=True):
 
 
 def cut(stretch: HostRange, fanout: int) -> list[HostRange]:
-    """At most `fanout` stretches, as equal as can be, that make up this one."""
+    """At most `fanout` ranges, as equal as possible, that make up this one."""
     parts = min(fanout, stretch.count)
     found: list[HostRange] = []
     first = stretch.first
@@ -65,7 +64,7 @@ def cut(stretch: HostRange, fanout: int) -> list[HostRange]:
 
 
 def behind(stretch: HostRange, fanout: int, place: int) -> HostRange:
-    """The stretch of which that place, one of these, is the head."""
+    """The range of which that place, one of these, is the head."""
     while stretch.first != place:
         rest = cut(stretch.rest, fanout)
         stretch = next(s for s in rest if s.first <= place < s.first + s.count)
@@ -81,7 +80,7 @@ def sites_of(where: Where, block: int, without: tuple[int, ...] = ()) -> tuple[i
 
 
 def in_runs(values: Iterable[int]) -> Runs:
-    """Equal ones in a row told once."""
+    """Run-length encode these values."""
     runs: Runs = []
     for value in values:
         if runs and runs[-1][1] == value:
@@ -92,7 +91,7 @@ def in_runs(values: Iterable[int]) -> Runs:
 
 
 def part_of(runs: Runs, first: int, count: int) -> Runs:
-    """The runs of `count` places from the one that is `first` among those that these are of."""
+    """The runs of the `count` places from place `first` on."""
     found: Runs = []
     at = 0
     for length, value in runs:
@@ -105,7 +104,7 @@ def part_of(runs: Runs, first: int, count: int) -> Runs:
 
 @lru_cache(maxsize=64)
 def _from_root(sites: tuple[int, ...], fanout: int, own: int | None) -> tuple[HostRange, ...]:
-    """All of them in stretches; the host of the root is one by itself, and passes on to none."""
+    """The root's ranges; the root's own host is a range by itself and passes on to none."""
     if own not in sites:
         return tuple(cut(HostRange(0, len(sites)), fanout))
     at = sites.index(own)
@@ -131,8 +130,8 @@ class SendToHead(msgspec.Struct, frozen=True):
 class _Standing(msgspec.Struct, Generic[T]):
     """A cast that is not known to be done.
 
-    open: the stretches that have not said so, by head. asked: the places that the root has taken
-    over, since somebody on the way to them could not pass it on.
+    open: the ranges that have not reported, by head. asked: the places that the root has taken over
+    because a host on the way could not pass the cast on.
     """
 
     item: T
@@ -144,16 +143,16 @@ class _Standing(msgspec.Struct, Generic[T]):
 
 
 class TreeSender(Generic[T]):
-    """What one process has cast over the hosts of one mesh. Not thread-safe."""
+    """The casts of one process over the hosts of one mesh. Not thread-safe."""
 
     def __init__(self, fanout: int) -> None:
         self.fanout = fanout
-        self.held = 0  # bytes of what is not known to be done
+        self.held = 0  # bytes of casts that are not known to be done
         self._last: dict[int, int] = {}  # by host: the last cast that was sent there
         self._newest = 0
         self._standing: dict[int, _Standing[T]] = {}  # by number, ascending
-        # Of the tuple of hosts that was cast to last, which is most often that of the next.
-        self._alike: tuple[tuple[int, ...], int] = ((), 0)
+        # The hosts of the last cast, which are most often those of the next, and its number.
+        self._last_cast: tuple[tuple[int, ...], int] = ((), 0)
 
     def standing(self) -> list[tuple[int, int]]:
         """The numbers of casts that are not known to be done: first and last of each row.
@@ -172,7 +171,7 @@ class TreeSender(Generic[T]):
         return rows
 
     def item(self, number: int) -> T:
-        """What was cast under that number, which is not done."""
+        """The cast of that number, which is not done."""
         return self._standing[number].item
 
     def sites(self, number: int) -> tuple[int, ...]:
@@ -182,9 +181,9 @@ class TreeSender(Generic[T]):
     def cast(
         self, number: int, sites: tuple[int, ...], item: T, size: int, own: int | None = None
     ) -> list[SendToHead]:
-        """Something is cast to these hosts, of which `own` is the root's. Numbers grow.
+        """A cast to these hosts begins, of which `own` is the root's. Numbers grow.
 
-        size: what it counts of what is `held`.
+        size: its share of `held`.
         """
         self._newest = number
         if not sites:
@@ -202,8 +201,8 @@ class TreeSender(Generic[T]):
         return [sites[stretch.first] for stretch in _from_root(sites, self.fanout, own)]
 
     def _before(self, number: int, sites: tuple[int, ...]) -> Runs:
-        alike, last = self._alike
-        self._alike = (sites, number)
+        alike, last = self._last_cast
+        self._last_cast = (sites, number)
         if alike == sites:
             return [(len(sites), last)]
         if last:
@@ -216,9 +215,9 @@ class TreeSender(Generic[T]):
         return SendToHead(number, standing.sites[stretch.first], stretch, before)
 
     def done(self, number: int, place: int, missing: Sequence[int] = ()) -> list[SendToHead]:
-        """The head at that place has said that its stretch is done, but for what is behind these.
+        """The head at that place reports its range done, except for the ranges behind `missing`.
 
-        Who could not pass it on to them has said so before, but on another way.
+        The host that could not pass the cast on has reported the same places on another way.
         """
         standing = self._standing.get(number)
         if standing is None:
@@ -239,7 +238,7 @@ class TreeSender(Generic[T]):
             self.held -= standing.size
 
     def lost(self, site: int) -> list[SendToHead]:
-        """That host is gone: what it was to pass on goes to each host behind it."""
+        """That host is lost: send its share to each host behind it."""
         found: list[SendToHead] = []
         for number, standing in list(self._standing.items()):
             if site in standing.sites:
@@ -247,7 +246,7 @@ class TreeSender(Generic[T]):
         return found
 
     def stuck(self, number: int, place: int, *, alive: bool) -> list[SendToHead]:
-        """Somebody on the way could not pass a cast on to that place; `alive`: it is there."""
+        """A host could not pass a cast on to that place; `alive`: the place itself answers."""
         standing = self._standing.get(number)
         if standing is None or not 0 <= place < len(standing.sites):
             return []
@@ -257,7 +256,7 @@ class TreeSender(Generic[T]):
         self, number: int, standing: _Standing[T], place: int, *, alive: bool
     ) -> list[SendToHead]:
         whole = standing.open.pop(place, None)
-        if whole is None:  # the rest of that stretch still answers through its head
+        if whole is None:  # the rest of that range still answers through its head
             whole = next(
                 (s for s in standing.open.values() if s.first < place < s.first + s.count), None
             )
@@ -275,7 +274,7 @@ class TreeSender(Generic[T]):
         return found
 
     def validate(self) -> None:
-        """Assert what always holds. For tests."""
+        """Assert every invariant. For tests."""
         assert self.held == sum(standing.size for standing in self._standing.values())
         assert list(self._standing) == sorted(self._standing)
         for standing in self._standing.values():
@@ -287,16 +286,16 @@ class TreeSender(Generic[T]):
 
 
 class CastOrder(Generic[T]):
-    """The casts of one sender to one mesh, as they come to one host: each once, in order."""
+    """The casts of one sender to one mesh as one host takes them: each once, in order."""
 
     __slots__ = ("_held", "taken")
 
     def __init__(self) -> None:
         self.taken = 0
-        self._held: dict[int, tuple[int, T]] = {}  # by number: what has to come before, and it
+        self._held: dict[int, tuple[int, T]] = {}  # by number: the cast that precedes it, and it
 
-    def came(self, number: int, before: int, item: T, *, again: bool = False) -> list[T] | None:
-        """One came; those that are next now, in order. None: it was taken before.
+    def on_cast(self, number: int, before: int, item: T, *, again: bool = False) -> list[T] | None:
+        """A cast has arrived; returns the casts that are next now, in order. None: taken before.
 
         again: the root itself has sent it, after others have failed to pass it on.
         """
@@ -317,7 +316,7 @@ class CastOrder(Generic[T]):
 
 
 class _TreeRelay(msgspec.Struct):
-    """One cast on one host. `up`: who is told when all is done."""
+    """One cast on one host. `up` is told when the whole range is done."""
 
     up: str
     place: int
@@ -334,9 +333,9 @@ class _TreeRelay(msgspec.Struct):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Tell `to` that the stretch with that head is done, with these answers.
+    """Report to `to` that the range with that head is done, with these answers.
 
-    missing: what is behind these places is not.
+    missing: the ranges behind these places are not.
     """
 
     to: str
@@ -348,109 +347,108 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Stuck(msgspec.Struct, frozen=True):
-    """Tell who has cast that this could not be passed on to that place."""
+    """Report to the root that the cast could not be passed on to that place."""
 
     key: Key
     place: int
 
 
 class TreeRelays:
-    """All casts that this host was given to pass on, and may be asked for again."""
+    """All casts that this host passes on, and the answers that the root may ask for again."""
 
     def __init__(self) -> None:
         self._open: dict[Key, _TreeRelay] = {}
-        # Those that have answers which nobody was told: since when, the oldest first.
+        # Casts with answers that were not sent yet: since when, the oldest first.
         self._since: dict[Key, float] = {}
-        # What the ranks of this host have answered to casts that are done here: call and answers,
-        # by sender and mesh, and number.
+        # Answers of this host's ranks to casts that are done here: call and answers, by sender and
+        # mesh, and number.
         self._kept: dict[tuple[str, int], dict[int, tuple[int, list[Answered]]]] = {}
-        self._enough: dict[tuple[str, int], int] = {}  # how many of them are no reason to look
+        self._check_above: dict[tuple[str, int], int] = {}  # up to how many go unchecked
 
     def taken(
         self, key: Key, up: str, place: int, call: int, children: dict[int, str], *, owes: bool
     ) -> list[Done]:
-        """A cast was taken, and passed on to these; `owes`: the ranks here will answer."""
-        bough = self._open[key] = _TreeRelay(up, place, call, owes, dict(children))
-        return self._looked(key, bough)
+        """A cast was taken and passed on to these; `owes`: ranks of this host will answer."""
+        relay = self._open[key] = _TreeRelay(up, place, call, owes, dict(children))
+        return self._close_if_done(key, relay)
 
     def own_done(self, key: Key, answers: Sequence[Answered], now: float) -> list[Done]:
         """The ranks of this host have answered, or ended. `now`: seconds that grow."""
-        bough = self._open.get(key)
-        if bough is None:
+        relay = self._open.get(key)
+        if relay is None:
             return []
-        bough.owes_own = False
-        bough.own = list(answers)
-        return self._held(key, bough, answers, now)
+        relay.owes_own = False
+        relay.own = list(answers)
+        return self._held(key, relay, answers, now)
 
     def child_done(
         self, key: Key, place: int, call: int, answers: Sequence[Answered],
         missing: Sequence[int], now: float,
     ) -> list[Done]:  # fmt: skip
-        """A stretch that this host has passed on to is done."""
-        bough = self._open.get(key)
-        if bough is None or place not in bough.children:  # it is answered around us since
+        """A range that this host has passed on to is done."""
+        relay = self._open.get(key)
+        if relay is None or place not in relay.children:  # the root has taken it over
             return [Done(key[0], key, place, call, list(answers), tuple(missing))]
-        del bough.children[place]
-        bough.theirs += answers
-        bough.missing += missing
-        return self._held(key, bough, answers, now)
+        del relay.children[place]
+        relay.theirs += answers
+        relay.missing += missing
+        return self._held(key, relay, answers, now)
 
     def _held(
-        self, key: Key, bough: _TreeRelay, answers: Sequence[Answered], now: float
+        self, key: Key, relay: _TreeRelay, answers: Sequence[Answered], now: float
     ) -> list[Done]:
         if answers:
             self._since.setdefault(key, now)
-        return self._looked(key, bough)
+        return self._close_if_done(key, relay)
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` has something to do, if nothing else happens."""
+        """The time at which `time_passed` has something to do, or None."""
         return next((since + HELD_S for since in self._since.values()), None)
 
     def time_passed(self, now: float) -> list[tuple[str, int, list[Answered]]]:
-        """Look at the time: what is to be told at once, since others take long.
+        """Answers to send now, since others take long: the caller, its call, the answers.
 
-        To whom, of which call, which answers. They go up too when all is done: who called takes
-        each once.
+        They also go up when all is done: the caller takes each answer once.
         """
         late = [key for key, since in self._since.items() if since + HELD_S <= now]
         for key in late:
             del self._since[key]
-        boughs = [(key, self._open[key]) for key in late]
-        return [(k[0], bough.call, merge([*bough.own, *bough.theirs])) for k, bough in boughs]
+        relays = [(key, self._open[key]) for key in late]
+        return [(k[0], relay.call, merge([*relay.own, *relay.theirs])) for k, relay in relays]
 
     def asked_again(self, key: Key, place: int) -> list[Done]:
-        """The root asks this host itself, and each that is behind it."""
-        bough = self._open.get(key)
-        if bough is not None:
-            bough.up, bough.place = key[0], place
-            bough.children.clear()
-            return self._looked(key, bough)
+        """The root asks this host itself, and each host behind it."""
+        relay = self._open.get(key)
+        if relay is not None:
+            relay.up, relay.place = key[0], place
+            relay.children.clear()
+            return self._close_if_done(key, relay)
         call, answers = self._kept.get(key[:2], {}).get(key[2], (0, []))
         return [Done(key[0], key, place, call, list(answers))]
 
     def host_lost(self, host: str) -> list[Done | Stuck]:
-        """Nothing goes to that host from here."""
+        """The link to that host is gone."""
         found: list[Done | Stuck] = []
-        for key, bough in list(self._open.items()):
-            for place in [at for at, name in bough.children.items() if name == host]:
-                del bough.children[place]
-                bough.missing.append(place)
+        for key, relay in list(self._open.items()):
+            for place in [at for at, name in relay.children.items() if name == host]:
+                del relay.children[place]
+                relay.missing.append(place)
                 found.append(Stuck(key, place))
-            found += self._looked(key, bough)
+            found += self._close_if_done(key, relay)
         return found
 
     def standing(self, sender: str, mesh: int, rows: Sequence[tuple[int, int]], to: int) -> None:
-        """Of casts before the one of number `to` the root waits for these only."""
+        """Of casts before number `to`, the root waits for those in `rows` only."""
         kept = self._kept.get((sender, mesh))
-        if kept is None or len(kept) <= self._enough.get((sender, mesh), ENOUGH):
+        if kept is None or len(kept) <= self._check_above.get((sender, mesh), ENOUGH):
             return
         for number in list(kept):
             if number < to and not any(first <= number <= last for first, last in rows):
                 del kept[number]
-        self._enough[sender, mesh] = max(ENOUGH, 2 * len(kept))
+        self._check_above[sender, mesh] = max(ENOUGH, 2 * len(kept))
 
     def kept(self, mesh: int) -> list[tuple[str, int, list[Answered]]]:
-        """What was answered here and may be on its way yet: to whom, to which call."""
+        """Answers that may not have reached the root: the caller, its call, the answers."""
         found = [
             (sender, call, own)
             for (sender, of), kept in self._kept.items()
@@ -461,20 +459,20 @@ class TreeRelays:
         return [one for one in found if one[1] and one[2]]
 
     def forget(self, which: Callable[[str, int], bool]) -> None:
-        """Nobody wants to hear any more of what these senders have cast to these meshes."""
+        """Drop all casts of these senders to these meshes."""
         for key in [key for key in self._open if which(key[0], key[1])]:
             del self._open[key]
             self._since.pop(key, None)
         for pair in [pair for pair in self._kept if which(*pair)]:
             del self._kept[pair]
-            self._enough.pop(pair, None)
+            self._check_above.pop(pair, None)
 
-    def _looked(self, key: Key, bough: _TreeRelay) -> list[Done]:
-        if not bough.is_done:
+    def _close_if_done(self, key: Key, relay: _TreeRelay) -> list[Done]:
+        if not relay.is_done:
             return []
         del self._open[key]
         self._since.pop(key, None)
-        if bough.own:
-            self._kept.setdefault(key[:2], {})[key[2]] = (bough.call, bough.own)
-        answers = merge([*bough.own, *bough.theirs])
-        return [Done(bough.up, key, bough.place, bough.call, answers, tuple(bough.missing))]
+        if relay.own:
+            self._kept.setdefault(key[:2], {})[key[2]] = (relay.call, relay.own)
+        answers = merge([*relay.own, *relay.theirs])
+        return [Done(relay.up, key, relay.place, relay.call, answers, tuple(relay.missing))]

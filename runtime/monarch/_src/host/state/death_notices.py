@@ -1,9 +1,9 @@
-"""Notices of ends, held back until what the dead have said is received. No I/O, no clock.
+"""Notices of ends, held back until the last messages of the ended node are received. No I/O.
 
-The notice that a process has ended comes on another pipe than its last answers, and may overtake
-them. So it waits until its pipe is known to hold nothing more (`said_all`), and then for one more
-look at what can be received, since that may have come just before. Notices are kept in order: that
-of a mesh comes behind those of its procs.
+The notice that a process has ended takes another pipe than its last answers and may overtake them.
+So it waits until the pipe of that node is known to be empty (`said_all`), and then for one more
+read of the socket, since messages may have arrived just before. Notices stay in order: that of a
+mesh follows those of its procs. The module has no clock.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ T = TypeVar("T")
 
 
 class Notices(Generic[T]):
-    """What has been noticed and not yet told."""
+    """Notices that were added and are not due yet."""
 
     def __init__(self) -> None:
-        # Notice, node or "", when it came.
+        # Notice, node or "", the time of `add`.
         self.held: deque[tuple[T, str, float]] = deque()
-        self._silent: set[str] = set()  # nodes that have said all, as of the last look
+        self._silent: set[str] = set()  # nodes whose pipes were empty at the last look
 
     def __bool__(self) -> bool:
         return bool(self.held)
 
     def add(self, notice: T, node: str, now: float) -> None:
-        """A notice came. `node` is who has ended; empty if it waits only for those before it."""
+        """Hold a notice. `node` has ended; empty if the notice only waits for those before it."""
         self.held.append((notice, node, now))
 
     def due(self) -> Iterator[T]:
-        """Those that may be told now: everything was received after their nodes fell silent."""
+        """Notices whose nodes' messages have all been received."""
         while self.held:
             notice, node, _ = self.held[0]
             if node and node not in self._silent:
@@ -40,8 +40,8 @@ class Notices(Generic[T]):
             self._silent.discard(node)
             yield notice
 
-    def look(self, said_all: Callable[[str, float], bool]) -> bool:
-        """Ask which of the dead have said all; True if one more look at the socket is wanted."""
+    def poll(self, said_all: Callable[[str, float], bool]) -> bool:
+        """Ask which ended nodes have no messages left; True if another read is due."""
         found = False
         for _, node, came in self.held:
             if node and node not in self._silent and said_all(node, came):
@@ -50,7 +50,7 @@ class Notices(Generic[T]):
         return found
 
     def all(self) -> Iterator[T]:
-        """Every notice, told now: nothing more can be received."""
+        """Every notice, when nothing more can be received."""
         while self.held:
             yield self.held.popleft()[0]
         self._silent.clear()

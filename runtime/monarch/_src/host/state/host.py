@@ -1,10 +1,10 @@
-"""What a host agent knows and decides: which procs there are, and what follows from what. No I/O.
+"""The decisions of a host agent: which procs exist, and what follows from each event. No I/O.
 
 Events are methods named in the past tense; each returns the actions that follow, in order. The
-driver (`monarch._src.host.agent`) carries them out and reports back what came of them. `now` is
-seconds on any clock that never goes back. What becomes of one proc: `host.state.procs`.
+driver (`monarch._src.host.agent`) carries them out and reports their results as events. `now` is
+seconds on any clock that never goes back. `host.state.procs` has the states of one proc.
 
-A mesh whose owner is gone is stopped by the agent itself: clean-up runs, then nothing is left.
+A mesh whose owner has ended is stopped by the agent: clean-up runs, then the mesh is freed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from monarch._src.wire.messages import (
 )
 
 UNMET_S = 2.0
-"""For how long a process that has not said hello may still do so once its owner is gone."""
+"""How long a process may take to say hello after its owner has ended, in seconds."""
 
 
 class StartProc(msgspec.Struct, frozen=True):
-    """Make the process of that rank; report `forked` or `start_failed`."""
+    """Start the process of that rank; report `forked` or `start_failed`."""
 
     node: str
     spec: SpawnProcs
@@ -47,14 +47,14 @@ class Kill(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send a message to a node; one that is gone is no error."""
+    """Send a message to a node; the node may have ended."""
 
     to: str
     message: Message
 
 
 class RenewProc(msgspec.Struct, frozen=True):
-    """What belonged to one life of a rank is given back; messages for the next one may come."""
+    """Release the resources of a rank's last incarnation; expect messages for the next one."""
 
     mesh: int
     rank: int
@@ -63,7 +63,7 @@ class RenewProc(msgspec.Struct, frozen=True):
 
 
 class FreeMesh(msgspec.Struct, frozen=True):
-    """Nothing of that mesh is left: give back what belongs to it, and to its last procs."""
+    """The mesh has ended: release its resources and those of its last procs."""
 
     mesh: int
     nodes: tuple[str, ...] = ()
@@ -78,19 +78,19 @@ class Host:
     def __init__(self) -> None:
         self.meshes: dict[int, Mesh] = {}
         self._watchers: dict[str, set[str]] = {}
-        self._gone: dict[str, ProcEnded] = {}  # ends of procs of meshes that still exist
-        self._lost: set[str] = set()  # nodes that are no procs of ours, and are gone
+        self._ended_procs: dict[str, ProcEnded] = {}  # ends of procs of meshes that still exist
+        self._lost_nodes: set[str] = set()  # nodes that have ended and are no procs of this host
         self._elsewhere: set[str] = set()  # procs of other hosts that own meshes here
-        self._freed: dict[str, set[int]] = {}  # by owner that lives: its meshes that are gone
-        # By owner: proc to come, watcher, whether of whatever process has that rank.
-        self._early: dict[str, list[tuple[str, str, bool]]] = {}
+        self._freed: dict[str, set[int]] = {}  # by living owner: its freed meshes
+        # By owner: a proc of a future mesh, its watcher, and the `place` of `watch_requested`.
+        self._early_watches: dict[str, list[tuple[str, str, bool]]] = {}
 
     # --- events -------------------------------------------------------------------------------
 
     def spawn_requested(self, spec: SpawnProcs, now: float) -> list[Action]:
-        """An owner asks for a mesh. A uid that exists is refused with ValueError.
+        """An owner asks for a mesh. Raises ValueError if the uid exists.
 
-        An owner whose end was noticed before what it had asked for gets a mesh that ends at once.
+        If the owner is already known to have ended, the mesh ends at once.
         """
         if spec.mesh in self.meshes:
             raise ValueError(f"mesh {spec.mesh:x} exists already")
@@ -106,13 +106,13 @@ class Host:
             self._watchers[proc.node] = {spec.owner}
         self.meshes[spec.mesh] = Mesh(spec.mesh, spec, now, procs)
         told: list[Action] = []
-        for node, watcher, place in self._early.pop(spec.owner, ()):
+        for node, watcher, place in self._early_watches.pop(spec.owner, ()):
             told += self.watch_requested(node, watcher, spec.owner, place=place)
         starts = told + [StartProc(proc.node, spec, proc.rank) for proc in procs]
         return starts + self.node_lost(spec.owner, now) if self._is_gone(spec.owner) else starts
 
     def forked(self, node: str, pid: int, now: float) -> list[Action]:
-        """The process exists. One that nobody wants any more is killed at once."""
+        """The process exists. If it is not wanted any more it is killed at once."""
         proc = self._proc(node)
         if proc is None or proc.state is ProcState.ENDED:
             return [Kill(node, pid)]
@@ -123,7 +123,7 @@ class Host:
         return [Kill(node, pid)]
 
     def start_failed(self, node: str, reason: str, now: float) -> list[Action]:
-        """There will be no process."""
+        """The process could not be started."""
         proc = self._proc(node)
         if proc is None or proc.state is ProcState.ENDED:
             return []
@@ -136,8 +136,8 @@ class Host:
         if proc is None:
             return []
         proc.said_hello = True
-        if proc.untold is not None:
-            told, proc.untold = proc.untold, None
+        if proc.pending_stop is not None:
+            told, proc.pending_stop = proc.pending_stop, None
             if proc.killed_for is None:
                 proc.deadline = now + told.grace_s
                 return [Send(node, told)]
@@ -151,7 +151,7 @@ class Host:
         return [Send(watcher, back) for watcher in sorted(self._watchers[node])]
 
     def gave_up(self, node: str, failure: RankFailure, now: float) -> None:
-        """It ends because an actor of it has failed; it has its time for clean-up."""
+        """The proc ends because an actor of it has failed; it has its time for clean-up."""
         proc = self._proc(node)
         if proc is None or proc.state not in (ProcState.STARTING, ProcState.READY):
             return
@@ -160,13 +160,13 @@ class Host:
             proc.deadline = now + self.meshes[proc.mesh].spec.cleanup_s
 
     def told_to_stop(self, node: str) -> None:
-        """Its owner has told it to end, though what the owner told us may still be on its way."""
+        """The owner has told the proc to end, before its request reached the agent."""
         proc = self._proc(node)
         if proc is not None:
             proc.expected = True
 
     def ended(self, node: str, death: Death, now: float) -> list[Action]:
-        """The process is gone and has been reaped."""
+        """The process has ended and has been reaped."""
         proc = self._proc(node)
         if proc is None or proc.state is ProcState.ENDED:
             return []
@@ -176,9 +176,9 @@ class Host:
     def stop_requested(
         self, uid: int, asker: str, reason: str, grace_s: float, now: float
     ) -> list[Action]:
-        """Somebody wants that mesh to end; it is told when no process of it is left.
+        """A node asks for the end of a mesh; it is answered when no process is left.
 
-        The asker has told the procs itself, behind the messages it had sent them before.
+        That node has told the procs itself, after its earlier messages to them.
         """
         mesh = self.meshes.get(uid)
         if mesh is None:
@@ -189,13 +189,13 @@ class Host:
     def node_lost(
         self, node: str, now: float, why: str = "", spare: Collection[int] = ()
     ) -> list[Action]:
-        """A process that may own meshes is gone: what it owned is stopped and cleaned up.
+        """A process that may own meshes has ended: stop and clean up the meshes it owned.
 
-        `why` is the reason that these are told, if it is another. Not those that it was to `spare`:
-        they keep it as their owner until somebody has `inherited` them.
+        `why` replaces the reason that their procs are given. Meshes in `spare` go on under their
+        old owner until another one has `inherited` them.
         """
         if parse_proc_node(node) is None or node in self._elsewhere:
-            self._lost.add(node)
+            self._lost_nodes.add(node)
         actions: list[Action] = []
         for mesh in list(self.meshes.values()):
             if mesh.spec.owner != node or mesh.stopping or mesh.uid in spare:
@@ -210,18 +210,18 @@ class Host:
             for proc in mesh.procs:
                 if proc.said_hello or proc.state is ProcState.ENDED:
                     continue
-                if proc.pid is None:  # nobody will ever tell it
+                if proc.pid is None:  # no message will reach it
                     actions += self._kill(proc, reason)
-                elif proc.killed_for is None:  # its owner may have met it before us
-                    proc.untold = StopProc(reason, mesh.spec.cleanup_s)
+                elif proc.killed_for is None:  # its owner may have connected to it first
+                    proc.pending_stop = StopProc(reason, mesh.spec.cleanup_s)
                     proc.deadline = now + min(UNMET_S, mesh.spec.cleanup_s)
             actions += self._free_if_ended(mesh)
         for watchers in self._watchers.values():
             watchers.discard(node)
-        for watched, watcher, _ in self._early.pop(node, ()):  # it will not ask for it any more
+        for watched, watcher, _ in self._early_watches.pop(node, ()):  # it asks for no more meshes
             actions += self.watch_requested(watched, watcher, node)
-        for owner, early in self._early.items():
-            self._early[owner] = [item for item in early if item[1] != node]
+        for owner, early in self._early_watches.items():
+            self._early_watches[owner] = [item for item in early if item[1] != node]
         self._freed.pop(node, None)
         return actions
 
@@ -230,17 +230,26 @@ class Host:
         self._elsewhere.add(node)
 
     def cleared(self) -> None:
-        """Who owned meshes here has gone, and whoever comes is somebody else."""
+        """The owners of meshes here have ended; the next client starts from nothing."""
         assert not self.meshes
-        for known in (self._lost, self._elsewhere, self._freed, self._early, self._watchers):
+        for known in (
+            self._lost_nodes,
+            self._elsewhere,
+            self._freed,
+            self._early_watches,
+            self._watchers,
+        ):
             known.clear()
 
     def was_freed(self, uid: int) -> bool:
-        """Whether that mesh has been here, and nothing of it is left."""
+        """Whether that mesh existed here and has been freed."""
         return any(uid in freed for freed in self._freed.values())
 
     def inherited(self, uid: int, owner: str, address: str) -> list[ProcEnded]:
-        """A mesh has another owner; the ends of its procs so far, which that one has to hear of."""
+        """A mesh has a new owner.
+
+        Returns the ends of its procs so far, which the new owner has to be told.
+        """
         mesh = self.meshes[uid]
         before = mesh.spec.owner
         mesh.spec.owner, mesh.spec.owner_address = owner, address
@@ -248,20 +257,20 @@ class Host:
             if proc.state is not ProcState.ENDED:
                 self._watchers[proc.node].discard(before)
                 self._watchers[proc.node].add(owner)
-        return [self._gone[p.node] for p in mesh.procs if p.state is ProcState.ENDED]
+        return [self._ended_procs[p.node] for p in mesh.procs if p.state is ProcState.ENDED]
 
     def watchers(self, node: str) -> set[str]:
-        """Who is to be told when that process ends."""
+        """The nodes that are told when that process ends."""
         return self._watchers.get(node, set[str]())
 
     def watch_requested(
         self, node: str, watcher: str, owner: str = "", *, place: bool = False
     ) -> list[Action]:
-        """Somebody wants to know when that process ends; if it already has, now.
+        """A node asks to be told when that process ends; if it has ended, it is told now.
 
-        With `place` the node stands for its rank, whichever life that is in, and the answer, if it
-        has not ended for good, says which. `owner` made its mesh, as far as the watcher knows: what
-        the owner asked for may arrive after the question of one that it has told of it.
+        With `place` the node stands for its rank in whichever incarnation, and the answer says
+        which one it is, unless the rank has ended for good. `owner` made the mesh, as far as the
+        watcher knows: the owner's request for the mesh may arrive after this question.
         """
         where = parse_proc_node(node)
         if where is None:
@@ -269,7 +278,7 @@ class Host:
         now_there = self._at(where)
         if now_there is not None and place:
             node = now_there.node
-        ended = self._gone.get(node)
+        ended = self._ended_procs.get(node)
         if ended is not None:
             return [Send(watcher, ended)]
         if now_there is not None and node in self._watchers:
@@ -282,18 +291,18 @@ class Host:
             ended = ProcEnded(node, *where, 0, False, "proc died", gone, now_there.life)
             return [Send(watcher, ended)]
         if owner and not self._is_gone(owner) and where[0] not in self._freed.get(owner, ()):
-            self._early.setdefault(owner, []).append((node, watcher, place))
+            self._early_watches.setdefault(owner, []).append((node, watcher, place))
             return []
         gone = Death(None, None, (), None, 0.0, "its mesh has been stopped")
         return [Send(watcher, ProcEnded(node, *where, 0, True, "stopped", gone))]
 
     def is_to_come(self, uid: int, owner: str) -> bool:
-        """Whether that mesh may still be asked for: its owner lives, and it has not been freed."""
+        """Whether that mesh may still be asked for: its owner lives and it was not freed."""
         known = uid in self.meshes or uid in self._freed.get(owner, ())
         return not known and not self._is_gone(owner)
 
     def time_passed(self, now: float) -> list[Action]:
-        """Kill what has outlived its deadline; what was not even made by then has ended."""
+        """Kill processes past their deadline; end those that were never started by then."""
         actions: list[Action] = []
         for mesh in list(self.meshes.values()):
             for proc in mesh.procs:
@@ -307,7 +316,7 @@ class Host:
                     why = f"it did not answer within {waited:.1f} s of being started"
                 else:
                     why = "it did not end within the time for clean-up"
-                if proc.pid is None:  # a zygote that hangs must not keep anyone waiting
+                if proc.pid is None:  # the zygote may hang; watchers must not wait for it
                     death = Death(None, None, (), None, waited, why)
                     actions += self._end(proc, death, "never started", now)
                 else:
@@ -317,14 +326,14 @@ class Host:
     # --- questions ----------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` has something to do, or None."""
+        """The time at which `time_passed` has something to do, or None."""
         times = [
             p.deadline for m in self.meshes.values() for p in m.procs if p.deadline is not None
         ]
         return min(times, default=None)
 
     def proc(self, node: str) -> Proc | None:
-        """The proc of that name, if its mesh still exists."""
+        """The proc of that name, if its mesh exists."""
         return self._proc(node)
 
     def validate(self) -> None:
@@ -333,7 +342,7 @@ class Host:
             assert uid == mesh.uid
             mesh.validate()
             for proc in mesh.procs:
-                assert (proc.node in self._gone) == (proc.state is ProcState.ENDED)
+                assert (proc.node in self._ended_procs) == (proc.state is ProcState.ENDED)
                 assert (proc.node in self._watchers) == (proc.state is not ProcState.ENDED)
             assert not (mesh.stopping and mesh.ended), "an ended mesh that was stopped is freed"
 
@@ -342,7 +351,7 @@ class Host:
     def _proc(self, node: str) -> Proc | None:
         place = parse_proc_node(node)
         proc = None if place is None else self._at(place)
-        return proc if proc is not None and proc.node == node else None  # of an earlier life: none
+        return proc if proc is not None and proc.node == node else None  # not an earlier one
 
     def _at(self, place: tuple[int, int]) -> Proc | None:
         mesh = self.meshes.get(place[0])
@@ -350,7 +359,7 @@ class Host:
 
     def _is_gone(self, node: str) -> bool:
         if parse_proc_node(node) is None or node in self._elsewhere:
-            return node in self._lost
+            return node in self._lost_nodes
         proc = self._proc(node)
         return proc is None or proc.state is ProcState.ENDED
 
@@ -358,7 +367,7 @@ class Host:
         mesh.stopping = True
         actions: list[Action] = []
         for proc in mesh.procs:
-            if proc.state is ProcState.RESTARTING:  # there is no process, and will be none
+            if proc.state is ProcState.RESTARTING:  # no process exists, and none will be started
                 proc.expected = True
                 death = Death(None, None, (), None, 0.0, "its mesh was stopped")
                 told = ProcEnded(proc.node, proc.mesh, proc.rank, 0, True, "stopped", death)
@@ -369,7 +378,7 @@ class Host:
                 if proc.killed_for is None:
                     proc.deadline = now + grace_s
             elif proc.state is ProcState.STOPPING and proc.deadline is not None:
-                proc.deadline = min(proc.deadline, now + grace_s)  # a second one may be in a hurry
+                proc.deadline = min(proc.deadline, now + grace_s)  # the shorter time holds
         return actions
 
     def _kill(self, proc: Proc, why: str) -> list[Action]:
@@ -377,7 +386,7 @@ class Host:
             return []
         proc.killed_for = why
         if proc.pid is None:
-            return []  # it is killed when it is made, or has ended at its deadline
+            return []  # `forked` kills it, or `time_passed` ends it
         proc.deadline = None
         return [Kill(proc.node, proc.pid)]
 
@@ -408,12 +417,12 @@ class Host:
     def _may_be_restarted(self, mesh: Mesh, proc: Proc) -> bool:
         if proc.restarts is None or mesh.stopping or proc.expected:
             return False
-        return proc.said_hello or proc.life > 0  # what never was up would fail in the same way
+        return proc.said_hello or proc.life > 0  # a proc that never was ready would fail again
 
     def _ended_for_good(self, proc: Proc, ended: ProcEnded, now: float) -> list[Action]:
         proc.move(ProcState.ENDED, now)
         proc.deadline = None
-        self._gone[proc.node] = ended
+        self._ended_procs[proc.node] = ended
         told = self._watchers.pop(proc.node, set[str]())
         actions: list[Action] = [Send(node, ended) for node in sorted(told)]
         return actions + self.node_lost(proc.node, now)
@@ -421,7 +430,7 @@ class Host:
     def _renew(
         self, mesh: Mesh, proc: Proc, ended: ProcEnded, at: float, now: float
     ) -> list[Action]:
-        """A life has ended and another is to come, which whoever watched this one watches."""
+        """An incarnation has ended and another follows, with the same watchers."""
         old = proc.node
         ended.next_life = proc.life + 1
         watchers = self._watchers.pop(old)
@@ -431,7 +440,7 @@ class Host:
         proc.node = proc_node(proc.mesh, proc.rank, proc.life)
         self._watchers[proc.node] = watchers
         proc.move(ProcState.RESTARTING, now)
-        del proc.story[:-1]  # that of each life begins anew
+        del proc.story[:-1]  # each incarnation has a story of its own
         proc.pid, proc.deadline, proc.killed_for, proc.gave_up = None, at, None, None
         proc.said_hello = False
         actions.insert(0, RenewProc(proc.mesh, proc.rank, old, proc.node))
@@ -450,7 +459,7 @@ class Host:
         if not self._is_gone(mesh.spec.owner):
             self._freed.setdefault(mesh.spec.owner, set()).add(mesh.uid)
         for proc in mesh.procs:
-            self._gone.pop(proc.node, None)
+            self._ended_procs.pop(proc.node, None)
         free: Callable[[str], Action] = lambda asker: Send(asker, MeshStopped(mesh.uid))  # noqa: E731
         nodes = tuple(proc.node for proc in mesh.procs)
         return [FreeMesh(mesh.uid, nodes), *(free(asker) for asker in mesh.stop_askers)]

@@ -1,18 +1,18 @@
-"""One proc of a host, and the mesh that it belongs to: the states they go through. No I/O.
+"""One proc of a host and its mesh: the states they go through. No I/O.
 
     STARTING --hello--> READY --stop--> STOPPING --ended--> ENDED
         |                 |                                   ^
         +----- ended / start failed --------------------------+
 
-With a RestartRule, a proc that has been up and whose end nobody asked for is made again: as the
-next *life* of its rank, under a node name of its own, so that nothing that was sent to the one
-before can reach it. `host.state.restarts` says when, and when no more.
+With a RestartRule, a proc that was ready and ended unexpectedly is started again, as the next
+incarnation of its rank. The new incarnation has a node name of its own, so messages to the old one
+cannot reach it. `host.state.restarts` says when it starts, and when the limit is reached.
 
     STARTING, READY --ended--> RESTARTING --time passed--> STARTING
                                    |
                                    +--stop--> ENDED
 
-`host.state.host` decides when; `now` is seconds on any clock that never goes back.
+`host.state.host` makes the transitions; `now` is seconds on any clock that never goes back.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from monarch._src.wire.messages import SpawnProcs, StopProc
 
 
 class ProcState(enum.Enum):
-    """Where a proc is in its life."""
+    """The state of a proc."""
 
     STARTING = "starting"
     READY = "ready"
     STOPPING = "stopping"
     ENDED = "ended"
-    RESTARTING = "restarting"  # its process has ended, and the next is made at the deadline
+    RESTARTING = "restarting"  # its process has ended; the next starts at the deadline
 
 
 TRANSITIONS: dict[ProcState, frozenset[ProcState]] = {
@@ -49,10 +49,10 @@ TRANSITIONS: dict[ProcState, frozenset[ProcState]] = {
 
 
 class Proc(msgspec.Struct, eq=False):
-    """One process of a mesh. `pid` is None until it exists; `deadline`: when it is killed.
+    """One process of a mesh. `pid` is None until it exists; it is killed at `deadline`.
 
-    Of a rank that is restarted, this is the life that comes: `node` names that one, and `death` is
-    the end of the one before.
+    For a rank that is being restarted, `node` and `life` name the next incarnation, and `death` is
+    the end of the last one.
     """
 
     node: str
@@ -63,20 +63,20 @@ class Proc(msgspec.Struct, eq=False):
     state: ProcState = ProcState.STARTING
     pid: int | None = None
     said_hello: bool = False
-    untold: StopProc | None = None  # it is to be told that once it says hello
-    expected: bool = False  # somebody asked for its end
-    killed_for: str | None = None  # why the agent itself killed it, None if it did not
+    pending_stop: StopProc | None = None  # sent once it says hello
+    expected: bool = False  # its end was asked for
+    killed_for: str | None = None  # why the agent killed it; None if it did not
     death: Death | None = None
     kind: FailureKind = "proc died"
     life: int = 0
     restarts: Restarts | None = None  # None: it is not restarted
-    gave_up: RankFailure | None = None  # the failure of its actor with which it ends
+    gave_up: RankFailure | None = None  # the failure of an actor that ends it
     story: list[tuple[float, ProcState]] = msgspec.field(
         default_factory=list[tuple[float, ProcState]]
     )
 
     def move(self, state: ProcState, now: float) -> None:
-        """It goes into that state."""
+        """Enter that state."""
         assert state in TRANSITIONS[self.state], f"{self.node}: {self.state} -> {state}"
         self.state = state
         self.story.append((now, state))
@@ -104,7 +104,7 @@ class Proc(msgspec.Struct, eq=False):
 
 
 class Mesh(msgspec.Struct, eq=False):
-    """The procs of one `spawn_procs` that are on this host, by rank."""
+    """The procs of one `spawn_procs` on this host, by rank."""
 
     uid: int
     spec: SpawnProcs
@@ -114,13 +114,13 @@ class Mesh(msgspec.Struct, eq=False):
     stopping: bool = False
 
     def at(self, rank: int) -> Proc | None:
-        """The proc of that rank, if it is one of this host."""
+        """The proc of that rank, if the rank is on this host."""
         index = rank - self.spec.first
         return self.procs[index] if 0 <= index < len(self.procs) else None
 
     @property
     def ranks(self) -> range:
-        """Those of this host."""
+        """The ranks on this host."""
         return range(self.spec.first, self.spec.first + len(self.procs))
 
     @property
@@ -128,7 +128,7 @@ class Mesh(msgspec.Struct, eq=False):
         return all(p.state is ProcState.ENDED for p in self.procs)
 
     def validate(self) -> None:
-        """Assert what always holds of its procs."""
+        """Assert every invariant; tests call it after each event."""
         for rank, proc in zip(self.ranks, self.procs, strict=True):
             assert (proc.mesh, proc.rank) == (self.uid, rank)
             assert self.at(rank) is proc

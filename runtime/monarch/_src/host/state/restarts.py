@@ -1,11 +1,11 @@
-"""Whether a rank that has died is started again, and when. No I/O, no clock.
+"""Whether a rank that has died is restarted, and when. No I/O, no clock.
 
-As in Erlang/OTP: a rank may be restarted `most` times within any `within_s` seconds; the death
-after that is final. Counted for each rank by itself, since one bad argument to a large mesh may
-cost every rank a life in the same moment. The first restart comes at once, the next in the window
-after `first_s`, each further one `factor` times later, up to `longest_s`; of each wait up to the
-part `jitter` is left out by chance, so that ranks that died together don't come back together. The
-chance is drawn from the seed: the same rule, rank and number give the same wait.
+As in Erlang/OTP, a rank may be restarted `most` times within any `within_s` seconds; the death
+after that is final. Each rank has its own count, since one bad argument to a large mesh may kill
+every rank at the same moment. The first restart is immediate, the next one in the window waits
+`first_s`, and each further wait is `factor` times longer, up to `longest_s`. A random part of each
+wait, up to `jitter`, is left out, so that ranks that died together do not come back together. The
+random number is drawn from the seed: the same rule, rank and count give the same wait.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from monarch._src.wire.messages import RestartRule
 
 
 class Again(msgspec.Struct, frozen=True):
-    """Start it again at that time; it is the so-maniest restart of that rank in all."""
+    """Restart the rank at that time; `number` counts all its restarts."""
 
     at: float
     number: int
 
 
 class Final(msgspec.Struct, frozen=True):
-    """Don't. `earlier`: the deaths whose restarts have used up the limit, oldest first."""
+    """Do not restart. `earlier`: the deaths whose restarts used up the limit, oldest first."""
 
     earlier: tuple[Death, ...]
 
@@ -35,7 +35,7 @@ Verdict: TypeAlias = "Again | Final"
 
 
 class Restarts:
-    """Those of one rank. `recent`: all and only those within the window of the last death."""
+    """The restarts of one rank. `recent` has exactly those within the window of the last death."""
 
     def __init__(self, rule: RestartRule, rank: int) -> None:
         self.rule = rule
@@ -44,7 +44,7 @@ class Restarts:
         self.recent: list[tuple[float, Death]] = []
 
     def died(self, death: Death, now: float) -> Verdict:
-        """A life of it has ended. `now`: seconds, no less than at the last death."""
+        """An incarnation has ended. `now`: seconds, no less than at the last death."""
         rule = self.rule
         self.recent = [(at, why) for at, why in self.recent if now - at < rule.within_s]
         if len(self.recent) >= rule.most:
@@ -63,14 +63,14 @@ class Restarts:
 
 
 def delay(rule: RestartRule, rank: int, number: int, recent: int) -> float:
-    """Seconds to wait before a restart that follows so many `recent` ones; `number` in all."""
+    """Seconds to wait before a restart after `recent` recent ones; `number` counts all of them."""
     if not recent:
         return 0.0
     try:
         wait = min(rule.longest_s, rule.first_s * rule.factor ** (recent - 1))
     except OverflowError:
         wait = rule.longest_s
-    import random  # what all forks of a process that has loaded it pay for
+    import random  # every fork pays for a loaded `random`
 
     chance = random.Random(f"{rule.seed} {rank} {number}").random()
     return wait * (1 - rule.jitter * chance)

@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 
 from monarch._src.net import session_directory as sessions
-from monarch._src.session.records import began_of
-from monarch._src.session.worker_program import Report, WorkerOptions, worker_command
+from monarch._src.session.worker_options import Report, WorkerOptions, worker_command
 from monarch._src.system import process_table
 from monarch._src.system.process import undebugged
+from monarch._src.system.process_table import began_of
 
 GRACE_S = 10.0  # a worker ends its procs first, which may clean up
 PREFIX = "mjob-"  # of directories of jobs; not that of sessions, which are swept

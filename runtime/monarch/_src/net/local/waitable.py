@@ -9,18 +9,23 @@ and wakes after; so nobody sleeps beside what is done.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from monarch._src.net.local.interrupt import guard_for_this_thread
-
-if TYPE_CHECKING:
-    from monarch._src.net.local.leader import ReceiveLeader
 
 _registering = threading.Lock()
 
 
 class RuntimeEnded(RuntimeError):
     """What was waited for can never come: the runtime of this process has ended."""
+
+
+class Leader(Protocol):
+    """Waits on a socket for its thread; see `net.local.leader.ReceiveLeader`."""
+
+    def wake_leader(self) -> None:
+        """End that wait. Any thread."""
+        ...
 
 
 class Waitable:
@@ -34,7 +39,7 @@ class Waitable:
 
     def __init__(self) -> None:
         self.done = False
-        self.leader: ReceiveLeader | None = None
+        self.leader: Leader | None = None
         self.sleepers: list[threading.Lock] | None = None
 
     def finish(self) -> None:

@@ -1,9 +1,10 @@
-"""Looks into running ranks with py-spy, from outside: they may hold the GIL, or be stopped.
+"""Reads the stacks of ranks with py-spy, from outside: they may hold the GIL or be stopped.
 
-Runs in: the agent (`Looks`), and a child of it, one for each look (`main`), which runs py-spy on
-the processes it is given, as many at a time as there are processors, and answers with stacks that
-are grouped already. The agent only starts it and reads its answer.
-Owns: that child. It ends by itself at the deadline (SIGALRM), and with the agent; py-spy with it.
+Runs in: the host agent (`Looks`), and a child of it for each request (`main`). The child runs
+py-spy on the given processes, several at a time, and answers with grouped stacks; the agent only
+starts the child and reads its answer.
+Owns: that child. It ends by itself at the deadline (SIGALRM), and with the agent; py-spy ends with
+the child.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from monarch._src.wire.msgpack_text import UNREADABLE
 
 PY_SPY = "py-spy"
 INSTALL = "pip install 'monarch-jupyter[stacks]'"
-ONE_S = 10.0  # for one process; it takes some 30 ms
-SPARE_S = 1.0  # between what is to be the end and what ends it
+ONE_S = 10.0  # limit for one process, which takes some 30 ms
+SPARE_S = 1.0  # from the deadline to the signal that enforces it
 MOST_AT_ONCE = 16
 _CHUNK = 1 << 20
 
 
 class Subject(msgspec.Struct, array_like=True):
-    """A rank to be looked into, and what it says itself that it does.
+    """A rank to be read, and the endpoint that its status board shows.
 
-    `otherwise` is what to say of it where no thread is in code of the user; with `pid` 0 there is
-    no need to look, and it says all.
+    `otherwise` describes the rank if no thread is in user code; with `pid` 0 the rank is not read
+    and `otherwise` is its whole description.
     """
 
     rank: int
@@ -54,7 +55,7 @@ class Subject(msgspec.Struct, array_like=True):
 
 
 class Job(msgspec.Struct, array_like=True):
-    """What the child is given, for one mesh."""
+    """The part of an order for one mesh."""
 
     mesh: int
     name: str
@@ -64,7 +65,7 @@ class Job(msgspec.Struct, array_like=True):
 
 
 class Order(msgspec.Struct, array_like=True):
-    """What the child is given."""
+    """The child's input."""
 
     program: str
     jobs: list[Job]
@@ -73,14 +74,14 @@ class Order(msgspec.Struct, array_like=True):
 
 
 class Report(msgspec.Struct, array_like=True):
-    """What it answers. `problem`: nothing could be read, and this is why."""
+    """The child's answer. `problem`: why nothing could be read."""
 
     meshes: list[MeshStacks]
     problem: str = ""
 
 
 def find_py_spy() -> str | None:
-    """The program: beside this interpreter, or on the path; None if it is not installed."""
+    """The path of py-spy, beside this interpreter or on PATH; None if it is not installed."""
     beside = Path(sys.executable).parent / PY_SPY
     return str(beside) if os.access(beside, os.X_OK) else shutil.which(PY_SPY)
 
@@ -89,7 +90,7 @@ def find_py_spy() -> str | None:
 
 
 @dataclass
-class _Asked:
+class _Request:
     peer: str
     request: int
     jobs: list[Job]
@@ -98,21 +99,21 @@ class _Asked:
 
 
 class Looks:
-    """The looks that were asked for; one is taken at a time."""
+    """The queue of requests; the agent serves one at a time."""
 
     def __init__(
         self, selector: selectors.BaseSelector, answer: Callable[[str, StacksRead], None]
     ) -> None:
         self._selector = selector
         self._answer = answer
-        self._waiting: deque[_Asked] = deque()
+        self._waiting: deque[_Request] = deque()
         self._child: subprocess.Popen[bytes] | None = None
 
     def ask(
         self, peer: str, request: int, jobs: list[Job], *, full: bool, timeout_s: float
     ) -> None:
-        """Look into these; `answer` is called with what was found, or why nothing was."""
-        self._waiting.append(_Asked(peer, request, jobs, full, timeout_s))
+        """Queue a request; `answer` is called with the stacks, or with the reason for none."""
+        self._waiting.append(_Request(peer, request, jobs, full, timeout_s))
         if self._child is None:
             self._next()
 
@@ -130,12 +131,12 @@ class Looks:
             try:
                 self._begin(asked, program)
             except OSError as error:
-                problem = f"the process that looks could not be started: {error}"
+                problem = f"the process that reads stacks could not be started: {error}"
                 self._answer(asked.peer, StacksRead(asked.request, [], problem))
 
-    def _begin(self, asked: _Asked, program: str) -> None:
+    def _begin(self, asked: _Request, program: str) -> None:
         order = Order(program, asked.jobs, asked.full, asked.timeout_s)
-        with tempfile.TemporaryFile() as file:  # a pipe could be too small, and we may not wait
+        with tempfile.TemporaryFile() as file:  # the agent must not block on a full pipe
             file.write(msgspec.msgpack.encode(order))
             file.seek(0)
             child = subprocess.Popen(
@@ -155,7 +156,7 @@ class Looks:
         )
 
     def _read(
-        self, child: subprocess.Popen[bytes], out: IO[bytes], said: bytearray, asked: _Asked
+        self, child: subprocess.Popen[bytes], out: IO[bytes], said: bytearray, asked: _Request
     ) -> None:
         try:
             while data := os.read(out.fileno(), _CHUNK):
@@ -164,12 +165,12 @@ class Looks:
             return
         self._selector.unregister(out)
         out.close()
-        status = child.wait()  # it has closed its end by ending
+        status = child.wait()  # end-of-file came from its exit
         self._child = None
         try:
             report = msgspec.msgpack.decode(bytes(said), type=Report)
         except UNREADABLE:
-            why = f"the process that looks ended with status {status}; see agent.log"
+            why = f"the process that reads stacks ended with status {status}; see agent.log"
             if status == -signal.SIGALRM:
                 why = f"nothing was read in {asked.timeout_s:g} s"
             report = Report([], why)
@@ -188,8 +189,8 @@ _PROGRAM = (
 # --- in the child ---------------------------------------------------------------------------------
 
 
-class _Looking:
-    """py-spy on one rank, running."""
+class _PySpyRun:
+    """A running py-spy that reads one rank."""
 
     def __init__(self, program: str, job: Job, subject: Subject) -> None:
         self.job = job
@@ -199,7 +200,7 @@ class _Looking:
         self.until = time.monotonic() + ONE_S
         self.out = bytearray()
         me = os.getpid()
-        # One that a signal has stopped cannot be stopped again to be read, and need not be.
+        # py-spy cannot stop a process that a signal has stopped already, and need not.
         command = [program, "dump", "--json", "--pid", str(subject.pid)]
         self.process = subprocess.Popen(
             [*command, "--nonblocking"] if self.stopped else command,
@@ -213,13 +214,13 @@ class _Looking:
         self.pipe = self.process.stdout
 
     def end(self) -> str:
-        """Wait for its end; what it said on stderr."""
+        """Wait for its end; returns its stderr."""
         _, complaint = self.process.communicate()
         return complaint.decode(errors="replace")
 
 
-class Taker:
-    """Takes the looks of one order."""
+class StackReader:
+    """Carries out one order in the child."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -229,7 +230,7 @@ class Taker:
         self._selector = selectors.DefaultSelector()
 
     def run(self, at_once: int) -> Report:
-        """Look into all of them, `at_once` at a time."""
+        """Read all ranks, `at_once` at a time."""
         waiting: deque[tuple[Job, Subject]] = deque()
         for job in self._order.jobs:
             for subject in job.subjects:
@@ -238,14 +239,14 @@ class Taker:
                 else:
                     self._looks[job.mesh].append(Look(subject.rank, subject.otherwise))
         asked = len(waiting)
-        running: set[_Looking] = set()
+        running: set[_PySpyRun] = set()
         while waiting or running:
             late = time.monotonic() >= self._until
             while waiting and not late and len(running) < at_once:
                 running.add(self._start(*waiting.popleft()))
             if late:
                 for job, subject in waiting:
-                    why = f"not looked into: the {self._order.timeout_s:g} s were over"
+                    why = f"not read: the {self._order.timeout_s:g} s were over"
                     self._looks[job.mesh].append(Look(subject.rank, why))
                 waiting.clear()
             if running:
@@ -259,34 +260,34 @@ class Taker:
             for job in self._order.jobs
         ])  # fmt: skip
 
-    def _start(self, job: Job, subject: Subject) -> _Looking:
-        looking = _Looking(self._order.program, job, subject)
+    def _start(self, job: Job, subject: Subject) -> _PySpyRun:
+        looking = _PySpyRun(self._order.program, job, subject)
         os.set_blocking(looking.pipe.fileno(), False)
         self._selector.register(looking.pipe, selectors.EVENT_READ, looking)
         return looking
 
-    def _wait(self, running: set[_Looking], *, late: bool) -> None:
+    def _wait(self, running: set[_PySpyRun], *, late: bool) -> None:
         now = time.monotonic()
         for looking in running:
             if late or now >= looking.until:
-                looking.process.kill()  # its pipe ends, and that is seen below
+                looking.process.kill()  # the end of its pipe is handled below
         ends = [looking.until for looking in running] + [self._until]
         for key, _ in self._selector.select(max(0.0, min(ends) - now) if not late else None):
-            looking: _Looking = key.data
+            looking: _PySpyRun = key.data
             if data := os.read(looking.pipe.fileno(), _CHUNK):
                 looking.out += data
                 continue
             self._selector.unregister(looking.pipe)
             running.discard(looking)
-            self._take(looking, looking.end())
+            self._on_dump(looking, looking.end())
 
-    def _take(self, looking: _Looking, complaint: str) -> None:
+    def _on_dump(self, looking: _PySpyRun, complaint: str) -> None:
         subject, status = looking.subject, looking.process.returncode
         if status == 0:
             try:
                 threads = grouping.parse(bytes(looking.out))
             except ValueError as error:
-                what = f"could not be read: {PY_SPY} printed what is no dump: {error}"
+                what = f"could not be read: {PY_SPY} printed no valid dump: {error}"
                 found = Look(subject.rank, what)
             else:
                 found = grouping.look(
@@ -303,7 +304,7 @@ class Taker:
         elif (
             entry := process_table.entry(subject.pid)
         ) is None or entry.state in process_table.DEAD_STATES:
-            found = Look(subject.rank, "ended while it was looked into")
+            found = Look(subject.rank, "ended while it was read")
         else:
             if is_refusal(complaint):
                 self._refusals.append(complaint)
@@ -312,7 +313,7 @@ class Taker:
 
 
 def is_refusal(complaint: str) -> bool:
-    """Whether the system has refused to let py-spy look."""
+    """Whether the system has refused to let py-spy read the process."""
     lowered = complaint.lower()
     return any(
         said in lowered
@@ -321,19 +322,19 @@ def is_refusal(complaint: str) -> bool:
 
 
 def refusal(complaint: str) -> str:
-    """Why this system lets nobody look, and what to do about it."""
+    """The error text for a system that refuses, with the remedy."""
     if sys.platform == "darwin":
-        remedy = "macOS lets only root look into other processes: start the program with sudo"
+        remedy = "macOS lets only root read other processes: start the program with sudo"
     else:
         remedy = (
             "in a container, add the capability SYS_PTRACE (docker run --cap-add SYS_PTRACE); "
             "elsewhere `sysctl kernel.yama.ptrace_scope=1`, or run as the user who started it"
         )
-    return f"{PY_SPY} may not look into other processes here ({in_short(complaint)}); {remedy}"
+    return f"{PY_SPY} may not read other processes here ({in_short(complaint)}); {remedy}"
 
 
 def in_short(complaint: str) -> str:
-    """What py-spy complains of, in a line: the last cause that it names."""
+    """py-spy's error in one line: the last cause that it names."""
     lines = [line.strip() for line in complaint.partition("Stack backtrace")[0].splitlines()]
     lines = [line for line in lines if line and not line.startswith("Caused by")]
     last = lines[-1] if lines else f"{PY_SPY} gave no reason"
@@ -346,9 +347,9 @@ def main() -> None:
     die_with_parent(os.getppid())
     with open(0, "rb", closefd=False) as orders:
         order = msgspec.msgpack.decode(orders.read(), type=Order)
-    # py-spy is ended at the deadline; this is for what does not end even so.
+    # Runs of py-spy are killed at the deadline; the timer ends this process if that fails.
     signal.setitimer(signal.ITIMER_REAL, order.timeout_s + SPARE_S)
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    report = Taker(order).run(min(MOST_AT_ONCE, max(2, usable or 2)))
+    report = StackReader(order).run(min(MOST_AT_ONCE, max(2, usable or 2)))
     with open(1, "wb", closefd=False) as answer:
         answer.write(msgspec.msgpack.encode(report))

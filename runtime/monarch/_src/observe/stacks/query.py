@@ -1,7 +1,7 @@
-"""What ranks are in at this moment: their stacks, grouped, the odd ones named.
+"""The stacks of ranks at this moment, grouped, with the odd ranks named.
 
-Runs in: the client, any thread. Looked at from outside by py-spy, which the host agent runs, so
-also while a rank holds the GIL, computes in C or is stopped.
+Runs in: the client, any thread. The host agent runs py-spy, which reads ranks from outside, so it
+works while a rank holds the GIL, computes in C or is stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from monarch._src.shape import Extent
 from monarch._src.wire.messages import MeshStacks as MeshStacksMessage
 from monarch._src.wire.messages import StackFrame as FrameMessage
 
-ANSWER_S = 2.0  # beyond the time for the look itself
+ANSWER_S = 2.0  # added to the time for reading
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ThreadStack:
 
 @dataclass(frozen=True)
 class StackGroup:
-    """Ranks that were found in the same. `what` says it: `in all_reduce`, `idle`."""
+    """Ranks with equal stacks. `what` describes them: `in all_reduce`, `idle`."""
 
     what: str
     ranks: tuple[int, ...]
@@ -55,7 +55,7 @@ class StackGroup:
 
 @dataclass(frozen=True)
 class MeshStacks:
-    """The ranks of one mesh that were looked into, those that are in the same together.
+    """The ranks of one mesh that were read, grouped by their stacks.
 
     `headline`: `62 in all_reduce, 2 in DataLoader.__next__: gpus=3, gpus=17`.
     """
@@ -73,7 +73,7 @@ class MeshStacks:
 
 @dataclass(frozen=True)
 class Stacks:
-    """What `stacks()` found, one entry a mesh. `str()` shows it as tracebacks."""
+    """The result of `stacks()`, one entry for each mesh. `str()` shows it as tracebacks."""
 
     meshes: tuple[MeshStacks, ...]
 
@@ -88,21 +88,21 @@ def stacks(
     idle: bool = False,
     timeout: float = 30.0,
 ) -> Stacks:
-    """Where every rank is in the user's program at this moment.
+    """The position of every rank in the user's program at this moment.
 
-    A rank stands still while it is read, for some milliseconds. One that says that it is idle is
-    believed, and named so.
+    py-spy stops a rank for some milliseconds while it reads it. A rank whose status board says idle
+    is reported as idle without being read.
 
     Args:
-        mesh: whose ranks, a slice of a mesh too; None: all meshes that this client owns.
-        full: with all threads and the frames of the runtime.
-        idle: look into ranks that say that they are idle too, for what user threads do in them.
-        timeout: seconds for the whole look; ranks that it did not come to say so.
+        mesh: the mesh, or slice of a mesh, to read; None: all meshes that this client owns.
+        full: include all threads and the frames of the runtime.
+        idle: read idle ranks too, for user threads in them.
+        timeout: seconds for the whole request; ranks that were not read by then say so.
 
     Raises:
-        StacksError: py-spy is not installed, or this system lets nobody look; says what to do.
+        StacksError: py-spy is not installed, or this system forbids reading; has the remedy.
         TimeoutError: the host agent did not answer.
-        RuntimeError: the host agent is gone.
+        RuntimeError: the host agent has ended.
     """
     running = current_session()
     asked = _asked(mesh)
@@ -116,7 +116,7 @@ def stacks(
 
 
 def of_answer(meshes: Sequence[MeshStacksMessage]) -> Stacks:
-    """What a host agent has answered."""
+    """The answer of a host agent as `Stacks`."""
     return Stacks(tuple(_mesh(found) for found in meshes))
 
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from monarch._src.rdma.memory import memory_of
 from monarch._src.rdma.regions import PROBE_ATTEMPTS, PROBE_CELL, probe_cell
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transports.base import (
     DeadlineExceeded,
     HandleExpired,

@@ -30,8 +30,8 @@ from monarch._src.rdma.cuda.export_table import Export
 from monarch._src.rdma.cuda.gpu import Gpu, Stream, gpu
 from monarch._src.rdma.handle import Handle
 from monarch._src.rdma.key_table import GPU, PROBING, Entry
-from monarch._src.rdma.memory import memory_of
 from monarch._src.rdma.regions import PROBE_ATTEMPTS, PROBE_CELL, probe_cell
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transports.base import (
     DeadlineExceeded,
     HandleExpired,

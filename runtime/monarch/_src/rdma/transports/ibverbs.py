@@ -22,8 +22,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from monarch._src.rdma.handle import Handle, Owner
-from monarch._src.rdma.memory import Memory, memory_of
+from monarch._src.rdma.memory import Memory
 from monarch._src.rdma.regions import PROBE_ATTEMPTS, PROBE_CELL, probe_cell
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transports.base import HandleExpired, OwnerGone, Piece, TransportFailed
 from monarch._src.rdma.verbs.card import Card
 from monarch._src.rdma.verbs.channel import LANES, Channel

@@ -28,8 +28,9 @@ from monarch._src.errors import (
 )
 from monarch._src.rdma import arrays
 from monarch._src.rdma.buffer import TIMEOUT_S, seconds_of
-from monarch._src.rdma.memory import Memory, is_in_place, memory_of
+from monarch._src.rdma.memory import Memory, is_in_place
 from monarch._src.rdma.plane import DataPlane, plane_of
+from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transfer import Op
 from monarch._src.rdma.weights.layout import Entry, Facts, TensorSlice, check_slices
 from monarch._src.rdma.weights.progress import PullProgress, Told

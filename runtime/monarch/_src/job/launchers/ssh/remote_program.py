@@ -24,7 +24,7 @@ from monarch._src.job.launchers.local_workers import Starting, WorkerRecord
 from monarch._src.net import session_directory as sessions
 from monarch._src.net.hosts import keys
 from monarch._src.net.hosts.keys import Secret
-from monarch._src.session.worker_program import WorkerOptions
+from monarch._src.session.worker_options import WorkerOptions
 
 ANSWER = b"monarch-answer "  # what shells and profiles print is no answer
 KEEP = b"keep\n"

@@ -1,9 +1,10 @@
-"""What ranks are in, from what py-spy saw of their threads: parsed, cut, grouped, worded. No I/O.
+"""Stacks of ranks, from the dumps of py-spy: parsed, cut, grouped, described. No I/O.
 
-A thread's stack has the user's program in its middle. Around it is what runs it (the interpreter's
-start, `threading`, the runtime) and, inside, the runtime again where it waits for an answer, or the
-standard library where it waits for a lock. Of this only the middle tells ranks apart, so only that
-is kept and compared; a thread without a middle is left out, and so is a rank's IO thread.
+A thread's stack has the user's program in its middle. Around it are the frames that run it (the
+interpreter's start, `threading`, the runtime). Inside it are the runtime again, where it waits for
+an answer, or the standard library, where it waits for a lock. Only the middle distinguishes ranks,
+so only the middle is kept and compared. A thread without one is left out, and so is a rank's IO
+thread.
 
 Frames are outermost first, as in a traceback.
 """
@@ -23,7 +24,7 @@ from monarch._src.wire.messages import MeshStacks, StackFrame, StackGroup, Threa
 
 MAIN = "MainThread"
 IO_THREADS = "monarch-"
-MOST_FRAMES = 100  # of a deep recursion, as many of each end as make this
+MOST_FRAMES = 100  # of a deep recursion, half of this from each end
 MOST_PLACES = 12
 
 
@@ -42,7 +43,7 @@ class _Thread(msgspec.Struct):
 _decoder = msgspec.json.Decoder(list[_Thread])
 
 
-# Whose code a file is, by where it lies, since ranks may run under other interpreters than ours.
+# The owner of a file is told by its path: ranks may use other interpreters than this process.
 _RUNTIME = ("/monarch/_src/", "/monarch_jupyter/")
 _LIBRARY = re.compile(r"/lib(?:64)?/python3[.\d]*t?/")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
@@ -50,12 +51,12 @@ _START = ("<frozen ", "<string>")
 
 
 def is_runtime(frame: StackFrame) -> bool:
-    """Whether this is the runtime, or the notebook's machinery on a rank."""
+    """Whether the frame belongs to the runtime, or to the notebook's code on a rank."""
     return any(part in frame.filename for part in _RUNTIME)
 
 
 def is_library(frame: StackFrame) -> bool:
-    """Whether this is the standard library, or how Python itself begins."""
+    """Whether the frame belongs to the standard library, or to the interpreter's start."""
     name = frame.filename
     if name.startswith(_START):
         return True
@@ -64,7 +65,7 @@ def is_library(frame: StackFrame) -> bool:
 
 @dataclass(frozen=True)
 class Look:
-    """What one rank was found in."""
+    """The stacks of one rank, with a description."""
 
     rank: int
     what: str
@@ -72,16 +73,16 @@ class Look:
 
 
 def parse(dump: bytes) -> list[ThreadStack]:
-    """The threads in what `py-spy dump --json` prints, the main one first.
+    """The threads in the output of `py-spy dump --json`, the main one first.
 
     Raises:
-        ValueError: it is not that.
+        ValueError: the input is no such output.
     """
     found: list[tuple[int, ThreadStack]] = []
     for thread in _decoder.decode(dump):
         frames = tuple(StackFrame(f.name, f.filename, f.line) for f in reversed(thread.frames))
         name = thread.thread_name or f"thread {thread.os_thread_id or '?'}"
-        if name.startswith(IO_THREADS):  # its rest names the rank, and would tell all apart
+        if name.startswith(IO_THREADS):  # the rest names the rank and would make every stack unique
             name = name.partition("-")[0] + "-" + name.split("-")[1]
         place = 0 if name == MAIN else thread.os_thread_id or 1
         found.append((place, ThreadStack("" if name == MAIN else name, False, frames)))
@@ -110,7 +111,7 @@ def _of_user(thread: ThreadStack) -> ThreadStack | None:
 
 
 def bounded(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
-    """The same, of a deep recursion only both ends."""
+    """The same threads; of a deep recursion only both ends."""
     half = MOST_FRAMES // 2
     found: list[ThreadStack] = []
     for thread in threads:
@@ -125,11 +126,13 @@ def bounded(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
 def look(
     rank: int, threads: Sequence[ThreadStack], doing: str, otherwise: str, *, full: bool
 ) -> Look:
-    """What a rank is in. `doing`: the endpoint that it says it runs, if any; `otherwise`: what to
-    say where no thread is in code of the user.
+    """Describe the position of a rank.
+
+    `doing` is the endpoint on its status board, if any; `otherwise` is the description if no thread
+    is in user code.
     """
     own = of_user(threads)
-    # The thread that runs what the rank says it runs, if it can be told; else the first.
+    # The thread that runs the endpoint of the status board, if it is found; else the first.
     inside = next((t for t in own if doing and _runs(t, doing)), own[0] if own else None)
     if inside is not None:
         what = f"in {_innermost(inside)}"
@@ -154,7 +157,7 @@ def _innermost(thread: ThreadStack) -> str:
 
 
 def group(mesh: int, name: str, sizes: Mapping[str, int], looks: Iterable[Look]) -> MeshStacks:
-    """Ranks of one mesh that are in the same, together; the most ranks first."""
+    """Group the ranks of one mesh by equal stacks, the largest group first."""
     groups: dict[tuple[str, tuple[ThreadStack, ...]], StackGroup] = {}
     for one in sorted(looks, key=lambda one: one.rank):
         key = (one.what, one.threads)
@@ -219,7 +222,7 @@ def text(mesh: MeshStacks) -> str:
 
 
 def thread_lines(thread: ThreadStack) -> list[str]:
-    """A thread as in a traceback; its name first, unless it is the main one."""
+    """A thread as in a traceback; begins with its name unless it is the main thread."""
     lines = [f"thread {thread.name}"] if thread.name else []
     lines += [frame_line(frame) for frame in thread.frames]
     if thread.waits:

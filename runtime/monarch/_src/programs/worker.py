@@ -1,8 +1,8 @@
-"""The agent of a worker host as a program: begins without a client, listens for one.
+"""The main program of a worker host: an agent that starts without a client and listens for one.
 
-Runs in: a process that was executed for it (`worker_command`), on its only thread.
-Invariants: keys are read after the zygote is forked, so no process that runs user code has ever
-had them in its memory; what travels to this process is the path of their file.
+Runs in: a process that `session.worker_options.worker_command` starts, on its only thread.
+Invariants: keys are read after the zygote is forked, so they are never in the memory of a process
+that runs user code. Command lines carry only the path of the key file.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-import monarch
 from monarch._src.config import settings
 from monarch._src.host.agent import Agent
 from monarch._src.host.owner import AgentServices
@@ -28,60 +26,11 @@ from monarch._src.net.interfaces import listening_problem
 from monarch._src.net.node import Node
 from monarch._src.net.state.access import TRUST_ALL, Role
 from monarch._src.net.state.addresses import parse_listening
-from monarch._src.programs import agent as agent_main
+from monarch._src.programs.agent import PARTS, serve
 from monarch._src.session import records
+from monarch._src.session.worker_options import Report, WorkerOptions
 from monarch._src.session.worker_part import Serving, WorkerHost
-from monarch._src.system.process import CHILD_VARIABLE
 from monarch._src.wire.ids import new_site
-
-_ROOT = str(Path(monarch.__file__).parent.parent)
-_PROGRAM = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; "
-    "root = sys.argv.pop(); root in sys.path or sys.path.append(root); "
-    "from monarch._src.session.worker_program import main; main()"
-)
-
-
-class WorkerOptions(msgspec.Struct, frozen=True):
-    """How to serve. `ca`, `private_key` and `audit` are paths; `ca` may be `TRUST_ALL`, or empty.
-
-    `report` and `lifeline` are descriptors, or -1: the first is told a `Report`, the end of the
-    second ends the worker. `cwd`: where its ranks are, in place of where their client is.
-    """
-
-    address: str
-    ca: str
-    private_key: str | None = None
-    audit: str | None = None
-    report: int = -1
-    lifeline: int = -1
-    cwd: str = ""
-
-
-class Report(msgspec.Struct, frozen=True):
-    """How it has begun: where it listens, and how others reach it; or why it does not.
-
-    `kind` is the class of the exception that says so.
-    """
-
-    listening: str = ""
-    others: list[str] = []
-    no_others: str = ""  # why other hosts cannot reach it
-    problem: str = ""
-    kind: str = ""
-
-    def as_text(self) -> str:
-        """Where it listens, for people: two lines."""
-        others = ", ".join(self.others) or f"no address: {self.no_others}"
-        return f"listening at {self.listening}\nothers reach it at {others}\n"
-
-
-def worker_command(options: WorkerOptions, directory: Path) -> tuple[list[str], Mapping[str, str]]:
-    """What to execute for a worker in that session directory, which it removes in the end."""
-    arguments = [str(directory), msgspec.json.encode(options).decode(), _ROOT]
-    env = {**os.environ, CHILD_VARIABLE: str(directory)}
-    env.setdefault("OMP_NUM_THREADS", "1")
-    return [sys.executable, "-c", _PROGRAM, *arguments], env
 
 
 def main() -> None:
@@ -91,9 +40,7 @@ def main() -> None:
     said = records.of_this_worker(options.address)
     own = [fd for fd in (options.report, options.lifeline) if fd > 2]
     try:
-        status = agent_main.serve(
-            directory, said, lambda zygote: _agent(directory, options, zygote), own
-        )
+        status = serve(directory, said, lambda zygote: _agent(directory, options, zygote), own)
     except (OSError, ValueError) as error:
         _report(options, Report(problem=_text(options, error), kind=type(error).__name__))
         sessions.remove(directory)
@@ -120,8 +67,8 @@ def _agent(directory: Path, options: WorkerOptions, zygote: socket.socket) -> Ag
         _report(options, Report(str(made.listening.bind), others, why))
         return made
 
-    agent = Agent(directory, zygote, hosting, new_site(os.uname().nodename), options.cwd)
-    signal.signal(signal.SIGINT, agent.terminate)  # it may be in front of a terminal
+    agent = Agent(directory, zygote, hosting, PARTS, new_site(os.uname().nodename), options.cwd)
+    signal.signal(signal.SIGINT, agent.terminate)  # the worker may run in a terminal
     return agent
 
 

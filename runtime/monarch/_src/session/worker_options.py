@@ -1,0 +1,65 @@
+"""How a worker host is to serve, what it reports when it has begun, and the command that runs it.
+
+Runs in: the process that starts a worker, and the worker itself (`programs.worker`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+import monarch
+from monarch._src.system.process import CHILD_VARIABLE
+
+_ROOT = str(Path(monarch.__file__).parent.parent)
+_PROGRAM = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; "
+    "root = sys.argv.pop(); root in sys.path or sys.path.append(root); "
+    "from monarch._src.programs.worker import main; main()"
+)
+
+
+class WorkerOptions(msgspec.Struct, frozen=True):
+    """How to serve. `ca`, `private_key` and `audit` are paths; `ca` may be `TRUST_ALL`, or empty.
+
+    `report` and `lifeline` are descriptors, or -1: the first is told a `Report`, the end of the
+    second ends the worker. `cwd`: where its ranks are, in place of where their client is.
+    """
+
+    address: str
+    ca: str
+    private_key: str | None = None
+    audit: str | None = None
+    report: int = -1
+    lifeline: int = -1
+    cwd: str = ""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """How it has begun: where it listens, and how others reach it; or why it does not.
+
+    `kind` is the class of the exception that says so.
+    """
+
+    listening: str = ""
+    others: list[str] = []
+    no_others: str = ""  # why other hosts cannot reach it
+    problem: str = ""
+    kind: str = ""
+
+    def as_text(self) -> str:
+        """Where it listens, for people: two lines."""
+        others = ", ".join(self.others) or f"no address: {self.no_others}"
+        return f"listening at {self.listening}\nothers reach it at {others}\n"
+
+
+def worker_command(options: WorkerOptions, directory: Path) -> tuple[list[str], Mapping[str, str]]:
+    """What to execute for a worker in that session directory, which it removes in the end."""
+    arguments = [str(directory), msgspec.json.encode(options).decode(), _ROOT]
+    env = {**os.environ, CHILD_VARIABLE: str(directory)}
+    env.setdefault("OMP_NUM_THREADS", "1")
+    return [sys.executable, "-c", _PROGRAM, *arguments], env
