@@ -215,4 +215,4 @@ def test_an_adapter_without_ranks_says_what_there_is(
     four.initialized.get(timeout=PATIENCE_S)
     status, _, err = monarch("debug", "--in", str(own_base_directory), "--dap", "nobody")
     assert status == 1
-    assert "no process runs there; the meshes of processes here: workers" in err
+    assert "no running process matches; meshes of processes on this host: workers" in err
