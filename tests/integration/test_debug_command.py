@@ -195,7 +195,7 @@ def test_a_terminal_that_dies_lets_go_of_what_it_held(
             pass
         while not waiting()[0].holder:
             pass
-        with pytest.raises(DebugError, match="has attached to it"):
+        with pytest.raises(DebugError, match="is attached to it"):
             attach()
         terminal.kill()
     while waiting()[0].holder:
@@ -258,6 +258,6 @@ def test_an_observer_may_look_and_not_debug(
     finally:
         link.close()
     assert isinstance(refused, DebuggerAnswered)
-    assert "may look on and not debug" in refused.problem
+    assert "is an observer and may not debug" in refused.problem
     resume()
     assert answer.get(timeout=PATIENCE_S).values() == [110] * 4

@@ -69,7 +69,7 @@ def run_at(
     return status
 
 
-# --- tables -----------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def as_text(seen: SeenSession) -> str:
@@ -127,7 +127,7 @@ def _state(rank: RankState) -> str:
     return f"{rank.state} ({rank.restarts} restarts)" if rank.restarts else rank.state
 
 
-# --- JSON ---------------------------------------------------------------------------------
+# --- JSON -----------------------------------------------------------------------------------------
 
 
 def as_data(seen: SeenSession) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The host agent's part in debugging: who may ask, what goes to which rank and back.
+"""The host agent's part of the debugger: check requests, and relay them to ranks and back.
 
-Runs in: the host agent, on its one thread; loaded with the first breakpoint or the first question.
-What follows from what, `debug.state.sessions` decides.
+Runs in: the host agent, on its only thread; loaded on the first breakpoint or the first request.
+`debug.state.sessions` and `debug.dap.state.bridges` make the decisions.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ ACTIONS = {
 
 
 class DebugService:
-    """The driver of one `DebugTable`. `client` says who holds the session now."""
+    """Drives a `DebugTable` and a `BridgeTable`.
+
+    `client` returns the node of the client attached now, or an empty string.
+    """
 
     def __init__(
         self,
@@ -68,18 +71,18 @@ class DebugService:
         client: Callable[[], str],
         note: Callable[..., None] = lambda *_, **__: None,
     ) -> None:
-        """`note` writes down what an operator does: what, who, facts."""
+        """`note` writes an audit record: action, peer, facts."""
         self._note = note
         self._node = node
         self._host = host
         self._client = client
-        self._told = client()  # the client that knows what is paused
+        self._told = client()  # the client that was sent the list of paused ranks
         self._table = DebugTable()
         self._bridges = BridgeTable()
         self._keeps = False  # whether failing endpoints are paused
-        self._consoles: set[str] = set()  # terminals that have asked something
+        self._consoles: set[str] = set()  # terminals that have sent a request
         self._numbers = itertools.count(1)
-        # Questions to ranks whether they can be interrupted: who asked what, about which place.
+        # Ranks asked to break in, by request number: console, its request, place.
         self._breaking: dict[int, tuple[str, int, Place]] = {}
         self.handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Debugged: self._on_debugged,
@@ -107,7 +110,7 @@ class DebugService:
             self._say(asked, str(message.threads), message.problem)
 
     def hello(self, node: str) -> None:
-        """A proc is there."""
+        """A proc has connected: send it pending bridges and the post-mortem setting."""
         place = parse_proc_node(node)
         if place is not None:
             self._pass(self._bridges.begun(place))
@@ -115,7 +118,7 @@ class DebugService:
             self._node.send(node, KeepFailures(True))
 
     def proc_ended(self, node: str) -> None:
-        """That process is gone."""
+        """A proc has ended: answer the requests that wait for it."""
         self.gone(node)
         place = parse_proc_node(node)
         if place is None:
@@ -141,7 +144,7 @@ class DebugService:
                 spec = mesh.spec
                 found.append(PausedMesh(uid, spec.name, spec.labels, spec.sizes, sessions))
         self._node.send(peer, PausedListed(message.request, found, self._keeps))
-        if peer.startswith(OBSERVER):  # it was here for that
+        if peer.startswith(OBSERVER):  # observers send one request
             self._node.drop(peer)
 
     def _on_ask(self, peer: str, message: AskDebugger, _payload: Payload) -> None:
@@ -167,7 +170,7 @@ class DebugService:
             self._do(self._table.asked(peer, message))
 
     def _write_down(self, peer: str, message: AskDebugger, why: str) -> None:
-        """Not what is said to a rank: it could hold what is nobody's business."""
+        """Audit the request, without the command text, which may contain secrets."""
         for uid in sorted({mesh for mesh, _, _ in message.targets} or {0}):
             mesh = self._host.meshes.get(uid)
             facts = {
@@ -181,11 +184,11 @@ class DebugService:
                 self._note("debug", peer, **facts)
 
     def _refusal(self, peer: str, meshes: Iterable[int]) -> str:
-        """Why that node may not say what ranks do; empty if it may."""
+        """Why `peer` may not debug these meshes; empty if it may."""
         if peer == self._client() or peer.startswith(DEBUGGER):
             return ""
         if parse_proc_node(peer) is None:
-            return f"{peer} may look on and not debug; `monarch debug` and the client may"
+            return f"{peer} is an observer and may not debug; use the client or `monarch debug`"
         owned = {mesh.uid for mesh in self._host.meshes.values() if mesh.spec.owner == peer}
         return "" if owned.issuperset(meshes) else f"{peer} does not own that mesh"
 
@@ -199,7 +202,7 @@ class DebugService:
         number = next(self._numbers)
         asked = (console, request, place)
         if proc is None or proc.state is ProcState.ENDED or not proc.said_hello:
-            self._say(asked, "0", "there is no process, or it has not begun")
+            self._say(asked, "0", "the rank has no process, or it has not started")
             return
         self._breaking[number] = asked
         self._node.send(proc.node, BreakIn(number))
@@ -227,15 +230,15 @@ class DebugService:
     def _unreachable(self, place: Place) -> str:
         proc = self._proc_at(place)
         ended = proc is None or proc.state is ProcState.ENDED
-        return "there is no process" if ended else ""
+        return "the rank has no process" if ended else ""
 
     def _held(self, place: Place, peer: str) -> str:
         holder = "" if self._bridges.console_of(place) else self._table.holder_at(place, peer)
-        return f"{holder} has attached to it; `detach` there first" if holder else ""
+        return f"{holder} is attached to it; `detach` there first" if holder else ""
 
     def _on_bridge_bytes(self, peer: str, message: BridgeBytes, _payload: Payload) -> None:
         place = parse_proc_node(peer)
-        if place is not None and not message.mesh:  # of its own bridge
+        if place is not None and not message.mesh:  # from the debugger of that proc
             self._pass(self._bridges.answered(place, message))
         else:
             self._pass(self._bridges.said(peer, message))
@@ -255,12 +258,12 @@ class DebugService:
                 self._node.send(proc.node, action.message)
 
     def gone(self, console: str) -> None:
-        """That node is no client, or no process, any more."""
+        """A console has disconnected: release the ranks that it holds."""
         self._table.console_gone(console)
         self._pass(self._bridges.console_gone(console))
 
     def _look_for_gone(self) -> None:
-        """Terminals say no good-bye when they are killed; their pipe ends."""
+        """Release the ranks of terminals whose pipe has ended, such as killed ones."""
         now = time.monotonic()
         for console in list(self._consoles):
             if self._node.has_said_all(console, now):
@@ -268,10 +271,10 @@ class DebugService:
                 self.gone(console)
                 self._node.drop(console)
 
-    # --- what others see --------------------------------------------------------------------------
+    # --- for clients and snapshots ----------------------------------------------------------------
 
     def looked(self) -> None:
-        """Tell the next client, if there is one, what is paused."""
+        """If a new client has attached, send it the paused ranks."""
         client = self._client()
         if client != self._told:
             self._told = client
@@ -279,7 +282,7 @@ class DebugService:
                 self._node.send(client, message)
 
     def show(self, states: Sequence[MeshState]) -> None:
-        """Enter what is paused into a snapshot."""
+        """Mark paused ranks in a snapshot."""
         if not self._table:
             return
         now = time.monotonic()
