@@ -67,4 +67,4 @@ def test_a_prompt_has_them_too_and_what_is_in_this_directory(name: str, tmp_path
 
 def test_a_script_that_is_not_there_takes_nothing_up(tmp_path: Path) -> None:
     status, _, err = attached(tmp_path, "no-such-session", "nothing.py")
-    assert (status, err) == (1, "monarch attach: there is no script nothing.py\n")
+    assert (status, err) == (1, "monarch attach: no such script: nothing.py\n")

@@ -235,7 +235,7 @@ def test_what_cannot_be_meant_ends_nothing(
         status, out, err = shell.kill("zz", "nothing-like-it", "")
         assert (status, out) == (1, "")
         assert err.splitlines() == [
-            "monarch kill: 'zz' is the beginning of several sessions: zz0, zz1",
+            "monarch kill: several sessions begin with 'zz': zz0, zz1",
             "monarch kill: there is no session 'nothing-like-it'; `monarch ps` lists them",
             "monarch kill: there is no session ''; `monarch ps` lists them",
         ]
@@ -261,7 +261,7 @@ def test_sessions_of_other_users_are_refused(
         )
         assert main(["kill", *where, "--all"]) == 0
         assert main(["ps", *where]) == 0
-    assert capsys.readouterr().out == "no sessions of yours on this machine\n" * 2
+    assert capsys.readouterr().out == "you have no sessions on this machine\n" * 2
     assert len(shell.sessions()) == 1
 
 

@@ -42,8 +42,8 @@ def orphaned(one: Family) -> None:
 
 
 def test_there_may_be_nothing_to_reap(shell: Commands) -> None:
-    assert shell.reap() == (0, "nothing is left behind\n", "")
-    assert shell.reap("--dry-run") == (0, "nothing is left behind\n", "")
+    assert shell.reap() == (0, "nothing to reap\n", "")
+    assert shell.reap("--dry-run") == (0, "nothing to reap\n", "")
 
 
 def test_an_orphan_whose_agent_hangs_is_ended(shell: Commands, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_session_that_lives_without_its_directory_is_left_alone(
     with family(tmp_path) as one:
         (left,) = directories(own_base_directory)
         shutil.rmtree(left)
-        assert shell.reap() == (0, "nothing is left behind\n", "")
+        assert shell.reap() == (0, "nothing to reap\n", "")
         assert psutil.pid_exists(one.agent)
         one.program.say("print(mortal.pid.call().get().values() != [])")
         assert one.program.line() == "True"
@@ -124,15 +124,15 @@ def test_what_is_kept_is_never_touched(
     shell: Commands, name: str, tmp_path: Path, own_base_directory: Path
 ) -> None:
     with keeper(tmp_path, name) as first:
-        assert shell.reap()[1] == "nothing is left behind\n"  # one that is held
+        assert shell.reap()[1] == "nothing to reap\n"  # one that is held
         first.program.signal(signal.SIGKILL)
         first.program.end()
-    assert shell.reap()[1] == "nothing is left behind\n"  # and one that nobody holds
+    assert shell.reap()[1] == "nothing to reap\n"  # and one that nobody holds
     session = attach(name)
     assert session["mine"].add.call(1).get(timeout=60).values() == [2, 2]
     # Held by another than who started it, and without its directory.
     shutil.rmtree(info(own_base_directory, name).directory)
-    assert shell.reap()[1] == "nothing is left behind\n"
+    assert shell.reap()[1] == "nothing to reap\n"
     assert session["mine"].add.call(1).get(timeout=60).values() == [3, 3]
 
 
@@ -155,7 +155,7 @@ def test_a_kept_session_that_nobody_can_reach_any_more_is_ended(
 def test_our_own_session_is_no_orphan(shell: Commands) -> None:
     teller = this_host().spawn_procs({"gpus": 2}).spawn("t", Teller)
     pids = teller.pid.call().get(timeout=60).values()
-    assert shell.reap()[1] == "nothing is left behind\n"
+    assert shell.reap()[1] == "nothing to reap\n"
     assert teller.pid.call().get(timeout=60).values() == pids
 
 
@@ -164,7 +164,7 @@ def test_what_another_may_enter_is_not_reaped(shell: Commands, own_base_director
     directory.mkdir(mode=0o700)
     directory.chmod(0o750)
     try:
-        assert shell.reap()[1] == "nothing is left behind\n"
+        assert shell.reap()[1] == "nothing to reap\n"
         assert directory.exists()
     finally:
         directory.rmdir()

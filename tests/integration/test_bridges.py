@@ -124,7 +124,7 @@ def test_a_failure_is_kept_where_no_editor_is_and_answered_at_once_where_one_is(
 
 def test_a_second_editor_is_told_who_has_the_rank(steppers: ActorMesh) -> None:
     one = steppers.slice(gpus=0)
-    with debugging(one), pytest.raises(DebugError, match="it has a bridge already"):
+    with debugging(one), pytest.raises(DebugError, match="this console has a bridge to it already"):
         open_bridge(one, lambda _: None)
 
 
@@ -140,7 +140,7 @@ def test_an_observer_opens_no_bridge(
     finally:
         link.close()
     assert isinstance(answer, BridgeAnswered)
-    assert "may look on and not debug" in answer.problem
+    assert "is an observer and may not debug" in answer.problem
 
 
 @contextmanager
@@ -215,4 +215,4 @@ def test_an_adapter_without_ranks_says_what_there_is(
     four.initialized.get(timeout=PATIENCE_S)
     status, _, err = monarch("debug", "--in", str(own_base_directory), "--dap", "nobody")
     assert status == 1
-    assert "no process runs there; the meshes of processes here: workers" in err
+    assert "no running process matches; meshes of processes on this host: workers" in err

@@ -70,8 +70,8 @@ def test_an_unknown_subcommand_is_told_those_that_there_are() -> None:
         (["kill"], "one of the arguments SESSION --all --orphans is required"),
         (["kill", "--all", "--orphans"], "not allowed with argument"),
         (["kill", "--all", "some"], "not allowed with argument"),
-        (["ps", "--timeout", "-1"], "-1 is no number of seconds"),
-        (["ps", "--timeout", "nan"], "nan is no number of seconds"),
+        (["ps", "--timeout", "-1"], "-1 is not between 0 and"),
+        (["ps", "--timeout", "nan"], "nan is not between 0 and"),
         (["ps", "--timeout", "soon"], "invalid _seconds value"),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 
 
 def test_there_may_be_no_sessions(shell: Commands) -> None:
-    assert shell.ps() == "no sessions of yours on this machine\n"
+    assert shell.ps() == "you have no sessions on this machine\n"
     assert shell.sessions() == []
 
 

@@ -175,4 +175,4 @@ def test_an_adapter_ends_with_the_session_whose_client_is_killed(
                 program.signal(signal.SIGKILL)
                 assert adapter.wait(PATIENCE_S) == 1
                 assert adapter.stderr is not None
-                assert "has ended, and no editor has come" in adapter.stderr.read()
+                assert "ended before an editor connected" in adapter.stderr.read()

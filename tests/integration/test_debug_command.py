@@ -62,7 +62,7 @@ def test_a_terminal_lists_casts_and_lets_go(
     assert "1 rank: workers[gpus=3]\n    5" in out
     status, out, err = debug("continue steppers ranks(1:3)", "continue", "help")
     assert (status, err) == (0, "")
-    assert out.startswith("2 ranks go on\n1 rank goes on\nlist ")
+    assert out.startswith("resumed 2 ranks\nresumed 1 rank\nlist ")
     assert answer.get(timeout=PATIENCE_S).values() == [110] * 4
 
 
@@ -81,7 +81,7 @@ def test_a_terminal_talks_to_one_rank(
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "(Pdb) 10\n" in ran.stdout
     assert "workers[gpus=2] stays paused" in ran.stdout
-    assert "workers[gpus=2] has gone on" in ran.stdout
+    assert "workers[gpus=2] has resumed" in ran.stdout
     assert answer.get(timeout=PATIENCE_S).values() == [110, 110, 1100, 110]
 
 
@@ -153,9 +153,9 @@ def test_in_a_real_terminal_a_rank_is_stepped_and_changed_with_history_and_ctrl_
         terminal.type("next\n")
         assert "-> result = doubled + self.total" in terminal.until("(Pdb) ")
         terminal.type("continue\n")
-        terminal.until("workers[gpus=2] has gone on")
+        terminal.until("workers[gpus=2] has resumed")
         terminal.type("continue\n")
-        terminal.until("1 rank goes on")
+        terminal.until("resumed 1 rank")
         terminal.type("quit\n")
     assert terminal.status == 0
     assert answer.get(timeout=PATIENCE_S).values() == [110, 110, 1100, 110]
@@ -165,17 +165,17 @@ def test_what_cannot_be_done_is_said_and_told_by_the_status(
     steppers: ActorMesh, debug: Callable[..., tuple[int, str, str]]
 ) -> None:
     for line, said in (
-        ("attach steppers 2", "nothing waits on steppers 2"),
+        ("attach steppers 2", "no rank of steppers 2 is paused"),
         ("cast steppers ranks(1)", "cast needs a command"),
         ("cast steppers ranks(x) p 1", "'x' selects no ranks"),
-        ("cast steppers ranks(1) p 1", "nothing waits on steppers there"),
-        ("post-mortem", "write post-mortem on, or off"),
-        ("dance", "there is no command 'dance'"),
+        ("cast steppers ranks(1) p 1", "no rank of steppers ranks(1) is paused"),
+        ("post-mortem", "write `post-mortem on` or"),
+        ("dance", "unknown command 'dance'"),
     ):
         status, _, err = debug(line)
         assert (status, err.startswith(f"monarch debug: {said}")) == (1, True), err
     status, _, err = monarch("debug", "--in", "/nowhere", "x")
-    assert (status, err) == (1, "monarch debug: no sessions of yours on this machine\n")
+    assert (status, err) == (1, "monarch debug: you have no sessions on this machine\n")
 
 
 def test_a_terminal_that_dies_lets_go_of_what_it_held(
@@ -195,7 +195,7 @@ def test_a_terminal_that_dies_lets_go_of_what_it_held(
             pass
         while not waiting()[0].holder:
             pass
-        with pytest.raises(DebugError, match="has attached to it"):
+        with pytest.raises(DebugError, match="is attached to it"):
             attach()
         terminal.kill()
     while waiting()[0].holder:
@@ -208,7 +208,7 @@ def test_a_terminal_is_told_that_its_session_has_ended(
     own_base_directory: Path, run_python: Callable[..., str]
 ) -> None:
     ran = run_python(ENDS, str(own_base_directory))
-    assert ran == "DebugError session gone has ended; `monarch ps` lists what lives\n" * 2
+    assert ran == "DebugError session gone has ended; `monarch ps` lists live sessions\n" * 2
 
 
 ENDS = """
@@ -258,6 +258,6 @@ def test_an_observer_may_look_and_not_debug(
     finally:
         link.close()
     assert isinstance(refused, DebuggerAnswered)
-    assert "may look on and not debug" in refused.problem
+    assert "is an observer and may not debug" in refused.problem
     resume()
     assert answer.get(timeout=PATIENCE_S).values() == [110] * 4

@@ -32,7 +32,7 @@ from tests.integration.programs import PATIENCE_S
 Until = Callable[[int], WaitingRanks]
 LINES = inspect.getsource(actors).splitlines()
 BREAK = 2 + LINES.index("        if current_rank().rank in ranks:")
-HELD = "debugs it in an editor, which has to let it go first"
+HELD = "debugs it in an editor, which must resume it first"
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_who_holds_a_rank_is_listed_and_no_console_commands_it_meanwhile(
     console = attach()
     with debugging(steppers.slice(gpus=1)) as client:
         thread = client.event("stopped")["threadId"]
-        with pytest.raises(DebugError, match="it is not paused there any more"):
+        with pytest.raises(DebugError, match="it is no longer paused there"):
             console.send("p doubled")
         (now,) = waiting()
         assert now.session != before.session
@@ -103,7 +103,7 @@ def test_a_rank_that_another_terminal_talks_to_is_not_taken_from_it(
     line = TerminalConnection(session)
     try:
         with DebugCommands(line).attach(one) as console:
-            with pytest.raises(DebugError, match=r"debugger-.* has attached to it; `detach` there"):
+            with pytest.raises(DebugError, match=r"debugger-.* is attached to it; `detach` there"):
                 open_bridge(steppers.slice(gpus=1), lambda _: None)
             assert console.send("p doubled") == "10\n"
         with debugging(steppers.slice(gpus=1)) as client:

@@ -58,7 +58,7 @@ def test_it_ends_a_job_by_name_and_by_the_path_of_its_record(
     training: ProcessJob, tmp_path: Path
 ) -> None:
     with watched(training.pids) as workers:
-        assert monarch("job", "kill", "training") == (0, "ended training: 2 hosts are free\n", "")
+        assert monarch("job", "kill", "training") == (0, "ended training: released 2 hosts\n", "")
         workers.wait_all_ended()
     assert job_names() == []
     other = ProcessJob({"trainers": 1})
@@ -67,7 +67,7 @@ def test_it_ends_a_job_by_name_and_by_the_path_of_its_record(
     with watched(other.pids) as workers:
         status, out, _ = monarch("job", "kill", str(tmp_path / "job"))
         workers.wait_all_ended()
-    assert (status, out) == (0, f"ended {tmp_path / 'job'}: 1 host is free\n")
+    assert (status, out) == (0, f"ended {tmp_path / 'job'}: released 1 host\n")
 
 
 def test_a_name_means_the_job_whatever_is_called_so_in_this_directory(
@@ -94,10 +94,10 @@ def test_a_directory_of_jobs_that_others_can_enter_is_told_with_the_command_that
 
 
 def test_what_is_not_there_or_no_record_is_said(tmp_path: Path) -> None:
-    assert monarch("job", "list")[1].startswith("no jobs of yours")
+    assert monarch("job", "list")[1].startswith("you have no named jobs")
     status, out, err = monarch("job", "show", "nothing")
     assert (status, out) == (1, "")
-    assert err == "monarch job: there is no job nothing; there is none that has a name\n"
+    assert err == "monarch job: there is no job nothing; named jobs: none\n"
     (tmp_path / "job").write_text("nonsense")
     status, out, err = monarch("job", "kill", str(tmp_path / "job"))
     assert (status, out) == (1, "")

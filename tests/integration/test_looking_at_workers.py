@@ -67,7 +67,7 @@ def test_who_has_no_key_of_the_job_sees_nothing(job: str, guarded: Worker, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ([], "give the keys of the job: --keys DIRECTORY"),
+        ([], "pass the keys of the job: --keys DIRECTORY"),
         (["--keys", "/nowhere"], "/nowhere"),
     ],
 )

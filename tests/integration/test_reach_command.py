@@ -67,7 +67,7 @@ def test_it_says_what_passes_between_the_two(job: str, tmp_path: Path) -> None:
     assert (status, err) == (0, "")
     assert f"reached {address}\n" in out
     assert "keys      accepted, as owner of job training" in out
-    assert "versions  equal" in out
+    assert "versions  match" in out
     assert re.search(r"answers   after [\d.]+ ms", out)
     assert re.search(r"carries   \d+ MiB/s, encrypted", out)
     assert re.search(r"payloads  beside the link, at 127\.0\.0\.1:\d+, encrypted", out)
@@ -81,7 +81,7 @@ def test_an_observer_learns_all_but_the_rate(job: str) -> None:
         status, out, _ = monarch("reach", "--keys", job, "--key", pair, lines[0].split()[-1])
     assert status == 0
     assert "accepted, as observer of job training" in out
-    assert "not measured: an observer sends nothing" in out
+    assert "not measured: observers send no data" in out
 
 
 def test_keys_that_do_not_fit_are_told(job: str, tmp_path: Path) -> None:
@@ -102,14 +102,14 @@ def test_without_keys_it_neither_listens_beyond_this_host_nor_dials() -> None:
     assert "`monarch keys make ~/.monarch/keys`" in err
     status, _, err = monarch("reach", "tcp://127.0.0.1:9")
     assert status == 1
-    assert "give the keys of the job" in err
+    assert "pass the keys of the job" in err
 
 
 def test_a_worker_that_answers_in_its_place_is_told_as_that(job: str) -> None:
     with worker("--address", "tcp://127.0.0.1:0", "--keys", job) as one:
         status, _, err = monarch("reach", "--keys", job, one.address)
     assert status == 1
-    assert "is no `monarch reach --listen`: if it is a worker, attach_to_workers takes that" in err
+    assert "not `monarch reach --listen`. If it is a worker, pass this address to" in err
 
 
 @needs_hosts
@@ -118,7 +118,7 @@ def test_without_keys_nobody_on_another_host_is_greeted(hosts: Hosts, job: str) 
         dial = ("-m", "monarch", "reach", "--size", "0", f"tcp://{v4(1)}:26600", "--keys")
         status, _, err = hosts.run(2, *dial, "trust_all_connections")
         assert status == 1
-        assert "is for loopback; make keys with `monarch keys make" in err
+        assert "works on loopback only; make keys for both hosts: `monarch keys make" in err
         assert hosts.run(2, *dial, job)[0] == 0  # lets the listener end
 
 
@@ -146,7 +146,9 @@ def test_a_host_tells_others_the_addresses_that_they_can_reach_and_they_do(
 ) -> None:
     for told in (v4(1), f"[{v6(1)}]"):
         with listening(hosts.command(1, *listen("tcp://*:26600", "--keys", job))) as lines:
-            assert lines[1] == (f"others reach it at tcp://{v4(1)}:26600, tcp://[{v6(1)}]:26600\n")
+            assert lines[1] == (
+                f"other hosts reach it at tcp://{v4(1)}:26600, tcp://[{v6(1)}]:26600\n"
+            )
             status, out, _ = hosts.run(
                 2, "-m", "monarch", "reach", "--keys", job, "--size", "1", f"tcp://{told}:26600"
             )
@@ -175,7 +177,7 @@ def test_a_name_that_leads_to_the_wrong_host_costs_one_attempt_and_is_listed(
     hosts.names(2, {"h1": "127.0.1.1"})
     dial = ("-m", "monarch", "reach", "--keys", job, "--size", "0", "--timeout", "5")
     with listening(hosts.command(1, *listen("tcp://0.0.0.0:26600", "--keys", job))) as lines:
-        assert lines[1] == f"others reach it at tcp://{v4(1)}:26600\n"
+        assert lines[1] == f"other hosts reach it at tcp://{v4(1)}:26600\n"
         status, _, err = hosts.run(2, *dial, "tcp://h1:26600", "tcp://nowhere:26600")
         assert status == 1
         assert "none of the addresses of the listener could be reached:" in err
@@ -191,5 +193,5 @@ def test_a_name_that_leads_to_the_wrong_host_costs_one_attempt_and_is_listed(
 def test_what_others_are_to_dial_can_be_said(hosts: Hosts, job: str) -> None:
     both = f"tcp://gate.example:443@tcp://{v4(1)}:26600"
     with listening(hosts.command(1, *listen(both, "--keys", job))) as lines:
-        assert lines[1] == "others reach it at tcp://gate.example:443\n"
+        assert lines[1] == "other hosts reach it at tcp://gate.example:443\n"
         hosts.run(2, "-m", "monarch", "reach", "--keys", job, f"tcp://{v4(1)}:26600")

@@ -276,7 +276,7 @@ def test_the_command_takes_meshes_slices_and_sessions(
 @pytest.mark.parametrize(
     ("which", "said"),
     [
-        ("nobody", "there is no session and no mesh 'nobody'; there are workers (`monarch ps`)"),
+        ("nobody", "there is no session or mesh 'nobody'; meshes: workers (see `monarch ps`)"),
         ("workers[gpus=9]", "workers: slice: gpus=9 is out of range"),
         ("workers[cpus=0]", "workers: slice: no dim 'cpus'"),
         ("workers[gpus]", "'gpus' selects nothing; write dim=3 or dim=0:4"),

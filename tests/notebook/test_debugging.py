@@ -211,11 +211,13 @@ def test_a_failing_endpoint_waits_with_its_frames(paused: Kernel) -> None:
 
 def test_what_cannot_be_done_is_said_in_a_line(paused: Kernel) -> None:
     assert refused(paused, "%monarch debug nobody").startswith("nothing waits at a breakpoint")
-    assert "2 wait on" in refused(paused, "%monarch debug workers")
+    assert "2 ranks are paused on" in refused(paused, "%monarch debug workers")
     assert "no dim 'hosts'" in refused(paused, "%monarch debug workers[hosts=1]")
     assert "write on or off" in refused(paused, "%monarch debug --post-mortem maybe")
     assert "one thing at a time" in refused(paused, "%monarch debug --continue --break workers")
-    assert "nothing runs there" in refused(paused, "%monarch debug --break workers[gpus=0]")
+    assert "no endpoint is running there" in refused(
+        paused, "%monarch debug --break workers[gpus=0]"
+    )
     assert "workers[gpus=1]" in paused.complete("%monarch debug work")
     assert "--cast" in paused.complete("%monarch debug --c")
 
@@ -309,7 +311,7 @@ def test_a_page_opens_a_console_by_asking_also_where_a_rank_only_runs(
     gone = page.done(do="standing", console=console)
     assert (gone["over"], gone["note"]) == (True, "workers[gpus=2] has gone on")
     assert page.refused(do="say", console=console, text="p 1").startswith("this console is closed")
-    assert page.refused(do="console", mesh=uid, ranks=[2]) == "nothing runs there"
+    assert page.refused(do="console", mesh=uid, ranks=[2]) == "no endpoint is running there"
     assert page.refused(do="resume", mesh=uid, ranks=[2]) == "nothing waits there any more"
     page.done(do="let_go", console=console)
     kernel.ok("answer.get(60)")

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from monarch._src.cli.prompt_interrupts import NUDGE, heeding_interrupts
+from monarch._src.cli.prompt_interrupts import WAKE_SIGNAL, prompt_interrupts
 from tests.integration.programs import PATIENCE_S
 
 # What another thread is sent is noted for the main one as what came just before its wait is: that
@@ -17,7 +17,7 @@ from tests.integration.programs import PATIENCE_S
 ASKS = """
 import signal, sys, threading
 from pathlib import Path
-from monarch._src.cli.prompt_interrupts import heeding_interrupts
+from monarch._src.cli.prompt_interrupts import prompt_interrupts
 
 main = Path(f"/proc/self/task/{threading.main_thread().native_id}/syscall")
 
@@ -26,7 +26,7 @@ def press():
         pass
     signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
-with heeding_interrupts():
+with prompt_interrupts():
     for _ in range(3):
         thread = threading.Thread(target=press)
         try:
@@ -52,11 +52,11 @@ def test_a_ctrl_c_that_has_cut_no_wait_short_is_noticed() -> None:
 
 
 def test_afterwards_all_is_as_before() -> None:
-    before = signal.getsignal(NUDGE), threading.active_count()
-    with heeding_interrupts():
-        signal.raise_signal(NUDGE)
+    before = signal.getsignal(WAKE_SIGNAL), threading.active_count()
+    with prompt_interrupts():
+        signal.raise_signal(WAKE_SIGNAL)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         assert threading.active_count() == before[1] + 1
-    assert (signal.getsignal(NUDGE), threading.active_count()) == before
+    assert (signal.getsignal(WAKE_SIGNAL), threading.active_count()) == before
     assert signal.set_wakeup_fd(-1) == -1

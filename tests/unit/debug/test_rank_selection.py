@@ -54,5 +54,5 @@ def test_what_names_no_ranks_is_refused_with_the_way_to_write_it(text: str) -> N
 def test_a_dim_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(DebugError, match="workers has no dim 'cpus'; it has hosts, gpus"):
         taken(parse_named("workers[cpus=1]"))
-    with pytest.raises(DebugError, match="names no ranks"):
+    with pytest.raises(DebugError, match="selects no ranks"):
         parse_named("two words")

@@ -1,4 +1,4 @@
-"""The command line: one module a subcommand, loaded when it is asked for.
+"""The `monarch` command: one module per subcommand, imported when that subcommand runs.
 
-Writes to stdout and stderr, since that is what a command is for; no other layer does.
+Only this package writes to stdout and stderr.
 """

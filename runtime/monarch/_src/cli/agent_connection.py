@@ -1,4 +1,4 @@
-"""A line to the host agent of a session for who is outside of it: a terminal, an editor's adapter.
+"""Connect a terminal or a debug adapter to the host agent of a session, from outside the session.
 
 Runs in: the command line; one thread, which blocks.
 """
@@ -25,11 +25,11 @@ from monarch._src.wire.messages import (
 )
 
 
-def chosen(live: Sequence[Session], which: str) -> Session:
-    """The session that is meant.
+def choose_session(live: Sequence[Session], which: str) -> Session:
+    """Return the live session that `which` names; if it is empty, the only live session.
 
     Raises:
-        DebugError: none is, or several are.
+        DebugError: no session matches, or several do.
     """
     named = name_of(Path(which)) if which else ""
     exact = [one for one in live if which and one.name == named]
@@ -37,14 +37,19 @@ def chosen(live: Sequence[Session], which: str) -> Session:
     if len(found) == 1:
         return found[0]
     if not live:
-        raise DebugError("no sessions of yours on this machine")
+        raise DebugError("you have no sessions on this machine")
     names = ", ".join(one.name for one in found or live)
-    said = f"{which!r} is the beginning of several" if found and which else f"no session {which!r}"
-    raise DebugError(f"{said if which else 'name a session'}: {names}")
+    if not which:
+        problem = "several sessions are running; name one"
+    elif found:
+        problem = f"several sessions begin with {which!r}"
+    else:
+        problem = f"there is no session {which!r}; running sessions"
+    raise DebugError(f"{problem}: {names}")
 
 
 class _Asked:
-    """One question of the terminal."""
+    """A request that the terminal has sent."""
 
     def __init__(self, line: TerminalConnection, number: int, owed: int) -> None:
         self.answers: list[Any] = []
@@ -53,7 +58,7 @@ class _Asked:
         self._owed = owed
 
     def wait(self, timeout_s: float | None) -> bool:
-        """See `debug.agent_connection.PendingRequest`."""
+        """See `PendingRequest`."""
         until = None if timeout_s is None else monotonic() + timeout_s
         while len(self.answers) < self._owed:
             left = None if until is None else until - monotonic()
@@ -65,11 +70,11 @@ class _Asked:
         return True
 
     def forget(self) -> None:
-        """What comes later is not for this number."""
+        """Do nothing: `wait` compares request numbers, so late answers match no request."""
 
 
 class TerminalConnection:
-    """A line to the host agent from outside of the session."""
+    """A connection to the host agent from outside the session; implements `AgentConnection`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -84,7 +89,7 @@ class TerminalConnection:
     def ask(
         self, question: Ask, answers: int, on_answer: Callable[[Any], None] | None = None
     ) -> _Asked:
-        """See `AgentConnection`. With `on_answer`, `receive` calls that instead of waiting."""
+        """See `AgentConnection`. `receive` calls `on_answer`, on the calling thread."""
         number = next(self._numbers)
         if on_answer is not None:
             self._told[number] = on_answer
@@ -92,30 +97,33 @@ class TerminalConnection:
         return _Asked(self, number, answers)
 
     def tell(self, message: BridgeBytes) -> None:
-        """See `debug.agent_connection.AgentConnection`."""
+        """See `AgentConnection`."""
         self._link.send(message)
 
     def listen(self, place: Place, heard: Heard | None) -> None:
-        """See `debug.agent_connection.AgentConnection`; it is called by `receive`."""
+        """See `AgentConnection`. `receive` calls the listener, on the calling thread."""
         if heard is None:
             self._listeners.pop(place, None)
         else:
             self._listeners[place] = heard
 
     def wait(self, fd: int, timeout_s: float) -> bool:
-        """Block until the agent says something, or that descriptor can be read: whether it can."""
+        """Block until the agent sends a message or `fd` is readable; return whether `fd` is."""
         return self._link.wait(fd, timeout_s)
 
     def receive(self, timeout_s: float | None) -> Answer | None:
-        """The next answer; None: nothing in time, or nothing that was asked for."""
+        """Receive one message; return it if it answers a request, otherwise None.
+
+        Also returns None if no message arrives within `timeout_s`.
+        """
         try:
             message = self._link.receive(timeout_s)
         except ConnectionError:
             raise self._has_ended() from None
         if isinstance(message, Refused):
             raise DebugError(
-                f"session {self._session.name} speaks another version; use the `monarch` of its "
-                "own environment"
+                f"session {self._session.name} runs another version of monarch; use the `monarch` "
+                "command of its environment"
             )
         if isinstance(message, (BridgeBytes, BridgeClosed)):
             heard = self._listeners.get((message.mesh, message.rank))
@@ -130,12 +138,14 @@ class TerminalConnection:
         return message
 
     def _has_ended(self) -> DebugError:
-        return DebugError(f"session {self._session.name} has ended; `monarch ps` lists what lives")
+        return DebugError(
+            f"session {self._session.name} has ended; `monarch ps` lists live sessions"
+        )
 
     def pending(self) -> bool:
-        """Whether the agent has said something."""
+        """Whether a message from the agent can be received without blocking."""
         return self._link.pending()
 
     def close(self) -> None:
-        """Leave; what was held is free."""
+        """Disconnect. The agent releases the ranks to which this terminal was attached."""
         self._link.close()

@@ -1,4 +1,4 @@
-"""`monarch attach`: a session that is kept, at a Python prompt or for a script."""
+"""`monarch attach`: use a kept session from a Python prompt or a script."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from monarch._src.errors import SessionError
 
 
 def run(name: str | None, script: str | None, arguments: Sequence[str], *, take: bool) -> int:
-    """Take it up, run, let go. 1 if it cannot be had; else what the script ends with."""
+    """Attach to the session, run the script or a prompt, and detach.
+
+    Returns 1 if attaching fails, otherwise the exit status of the script.
+    """
     if script is not None and not os.path.exists(script):
-        print(f"monarch attach: there is no script {script}", file=sys.stderr)
+        print(f"monarch attach: no such script: {script}", file=sys.stderr)
         return 1
-    # As Python does, so that what is beside the script, or here, can be imported.
+    # As `python` does, so that modules beside the script (or in this directory) can be imported.
     sys.path.insert(0, "" if script is None else os.path.dirname(os.path.abspath(script)))
-    # By the door that users take, above this layer: their faults and output have somewhere to go.
-    door: Any = import_module("monarch.session")
+    # The public module, as in a notebook: it also sets up where faults and output are shown.
+    sessions: Any = import_module("monarch.session")
     try:
-        session = door.attach(name, take=take)
-    except (SessionError, OSError) as error:  # of its hosts and keys is the second
+        session = sessions.attach(name, take=take)
+    except (SessionError, OSError) as error:  # OSError: a host or a key file
         print(f"monarch attach: {error}", file=sys.stderr)
         return 1
     names: dict[str, Any] = {**session.procs, **session.actors}
@@ -37,14 +40,17 @@ def run(name: str | None, script: str | None, arguments: Sequence[str], *, take:
         else:
             _prompt(session.name, {**names, "session": session})
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0 if end.code is None else _said(end)
+        return _exit_status(end)
     finally:
-        with suppress(SessionError):  # it was taken over, or has ended
-            door.detach()
+        with suppress(SessionError):  # another client has taken it over, or it has ended
+            sessions.detach()
     return 0
 
 
-def _said(end: SystemExit) -> int:
+def _exit_status(end: SystemExit) -> int:
+    """The exit status that `python` would give this exception, with its message printed."""
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
     print(end.code, file=sys.stderr)
     return 1
 
@@ -52,6 +58,6 @@ def _said(end: SystemExit) -> int:
 def _prompt(name: str, names: dict[str, Any]) -> None:
     listed = ", ".join(key for key in names if key != "session") or "no meshes"
     with suppress(ImportError):
-        import_module("readline")  # editing and history, where there is a terminal
-    banner = f"session {name!r}: {listed}. The end of this prompt lets go of it; it lives on."
+        import_module("readline")  # line editing and history
+    banner = f"session {name!r}: {listed}. Leaving this prompt detaches; the session keeps running."
     code.interact(banner, local={"__name__": "__console__", **names}, exitmsg="")

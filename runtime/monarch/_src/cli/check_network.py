@@ -1,4 +1,4 @@
-"""`monarch reach`: whether two hosts can work together, before a job has to.
+"""`monarch reach`: check that two hosts can work together before a job needs them to.
 
 On one host it listens, on another it dials: which address works, whether the keys fit, whether both
 sides are of the same versions, how long an answer takes and how much passes. And whether the one
@@ -52,18 +52,18 @@ ASK_PLACE = b"where do you serve payloads?"
 
 
 class Missing(Exception):
-    """What was asked for is not there; the text is for who asked."""
+    """The check cannot go on; the text tells the user why."""
 
 
 def run_listen(where: str, own: str | None, audit: str | None, *, once: bool) -> int:
-    """Answer whoever dials, until interrupted; or until the first has left."""
+    """Answer peers that dial until interrupted; with `once`, until the first peer has left."""
     return _reported(lambda: _listen(where, own, audit, once))
 
 
 def run_dial(
     addresses: Sequence[str], own: str | None, key: str | None, timeout_s: float, size: int
 ) -> int:
-    """Dial the first of these that answers, and print what passes between the two."""
+    """Dial the first address that answers and print what was measured."""
     return _reported(lambda: _dial(addresses, own, key, timeout_s, size))
 
 
@@ -77,7 +77,7 @@ def _reported(run: Callable[[], None]) -> int:
 
 
 def _keys(own: str | None, key: str | None, role: Role) -> tuple[Keys | None, bool]:
-    """The keys to use, and whether everybody is trusted in place of them."""
+    """The keys to use, and whether all connections are trusted without keys."""
     if own is None or own == TRUST_ALL:
         return None, own == TRUST_ALL
     return keys.load(own, key, role), False
@@ -91,12 +91,12 @@ def _listen(where: str, own: str | None, audit_file: str | None, once: bool) -> 
     found, trusts_all = _keys(own, None, Role.WORKER)
     left: list[str] = []
 
-    def told(peer: str, notice: Notice) -> None:
-        print(f"{peer}: {_news(notice)}", flush=True)
+    def on_notice(peer: str, notice: Notice) -> None:
+        print(f"{peer}: {_notice_text(notice)}", flush=True)
         if links.link_to(peer).is_final:
             left.append(peer)
 
-    def taken(peer: str, frames: Sequence[Any], size: int) -> None:
+    def on_data(peer: str, frames: Sequence[Any], size: int) -> None:
         links.handled(peer, size)
         if frames[0] == ASK_PLACE:
             links.send(peer, [msgspec.msgpack.encode(beside.serve(""))])
@@ -111,11 +111,11 @@ def _listen(where: str, own: str | None, audit_file: str | None, once: bool) -> 
         seals=lambda: found is not None,
     )  # fmt: skip
     audit = Audit(audit_file)
-    links = Links(LISTENER, found, audit, bounds_of(30.0), 5.0, taken, told)
+    links = Links(LISTENER, found, audit, bounds_of(30.0), 5.0, on_data, on_notice)
     try:
         got = _listened(links, listening, trusts_all)
         print(f"listening at {got}", flush=True)
-        print(f"others reach it at {_told_to_others(where, got)}", flush=True)
+        print(f"other hosts reach it at {_advertised(where, got)}", flush=True)
         while not (once and left):
             links.wait(1.0)
     finally:
@@ -158,16 +158,16 @@ def _candidates(where: str, got: Address) -> list[Address]:
     return candidates(listening, interface_addresses(), resolved=resolved)
 
 
-def _told_to_others(where: str, got: Address) -> str:
+def _advertised(where: str, got: Address) -> str:
     try:
         return ", ".join(map(str, _candidates(where, got)))
     except ValueError as error:
         return f"no address: {error}"
 
 
-def _news(notice: Notice) -> str:
+def _notice_text(notice: Notice) -> str:
     if isinstance(notice, LinkDown):
-        return "no connection; waiting for it to come back"
+        return "connection lost; waiting for it to come back"
     why = getattr(notice, "why", None)
     return {"LinkUp": "linked", "PeerLeft": "left"}.get(type(notice).__name__, str(why))
 
@@ -181,35 +181,37 @@ def _dial(
     parsed = [parse_dialled(text) for text in addresses]
     found, trusts_all = _keys(own, key, Role.OWNER)
     if found is None and not trusts_all:
-        raise Missing(f"give the keys of the job: --keys DIRECTORY (or {TRUST_ALL}, on loopback)")
+        raise Missing(f"pass the keys of the job: --keys DIRECTORY (or {TRUST_ALL}, on loopback)")
     at = first_that_answers("the listener", parsed, timeout_s)
     print(f"reached {at}")
     if found is None and is_beyond_this_host(at, [at.host]):
-        raise Missing(f"{TRUST_ALL} is for loopback; make keys with `{MAKE_KEYS}`, for both sides")
+        raise Missing(
+            f"{TRUST_ALL} works on loopback only; make keys for both hosts: `{MAKE_KEYS}`"
+        )
     problems: list[str] = []
 
-    def told(_peer: str, notice: Notice) -> None:
+    def on_notice(_peer: str, notice: Notice) -> None:
         if isinstance(notice, (PeerLost, PeerRefused)):
             problems.append(_why(notice.why))
 
     answers: list[bytes] = []
 
-    def taken(peer: str, frames: Sequence[Any], size: int) -> None:
+    def on_data(peer: str, frames: Sequence[Any], size: int) -> None:
         links.handled(peer, size)
         answers.append(bytes(frames[0]))
 
-    role = "nobody in particular" if found is None else found.role.value
+    role = "any peer" if found is None else found.role.value
     name = OBSERVER if found is not None and found.role is Role.OBSERVER else f"{LISTENER}-"
     links = Links(
         f"{name}{os.urandom(4).hex()}", found, Audit(None), bounds_of(timeout_s), timeout_s / 6,
-        taken, told,
+        on_data, on_notice,
     )  # fmt: skip
     try:
         links.dial(LISTENER, at)
         link = links.link_to(LISTENER)
         _until(links, lambda: link.state is LinkState.UP, problems)
         job = "" if found is None else f" of job {found.allowed.job}"
-        rows = [("  keys", f"accepted, as {role}{job}"), ("  versions", "equal")]
+        rows = [("  keys", f"accepted, as {role}{job}"), ("  versions", "match")]
         rows.append(("  answers", _answers(links, problems)))
         if found is not None and found.role is Role.OBSERVER:
             rows.append(("  carries", "not measured: an observer sends nothing"))
@@ -222,7 +224,7 @@ def _dial(
             rows.append(("  payloads", _beside(place, timeout_s)))
         print("\n".join(columns(rows)))
     finally:
-        links.close("it has seen enough")
+        links.close("its check is complete")
 
 
 def _beside(place: Place, timeout_s: float) -> str:
@@ -246,8 +248,8 @@ def _why(said: str) -> str:
     if not found:
         return said
     return (
-        f"{node}, and is no `monarch reach --listen`: if it is a worker, attach_to_workers takes "
-        "that address; to measure, listen on that host at another port"
+        f"{node}, not `monarch reach --listen`. If it is a worker, pass this address to "
+        "attach_to_workers; to measure, run `monarch reach --listen` there on another port"
     )
 
 

@@ -1,4 +1,4 @@
-"""Text for people: columns, durations, sizes."""
+"""Format tables, durations and sizes for a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 def columns(
     rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = ""
 ) -> list[str]:
-    """Rows with their cells under each other; those numbered in `right` end at one place."""
+    """Pad the cells of `rows` to columns; `right` numbers the columns to align to the right."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines: list[str] = []
     for row in rows:
@@ -32,5 +32,5 @@ def duration(seconds: float) -> str:
 
 
 def memory(size: int) -> str:
-    """Bytes as MiB; a dash where it is not known."""
+    """A size in bytes as MiB; a dash for 0, which means that the size is not known."""
     return f"{size / 2**20:.0f} MiB" if size else "-"

@@ -1,7 +1,7 @@
-"""`monarch debug --dap`: an adapter for editors, between them and the ranks of a session.
+"""`monarch debug --dap`: a debug adapter between one editor and the ranks of a session.
 
-Runs in: the command line; one thread, which blocks. It speaks with one editor, on its standard
-input and output or on a connection to a port that the user has named, and ends with that.
+Runs in: the command line; one thread, which blocks. The editor talks to the adapter through its
+standard input and output or through a TCP port. The adapter ends when the editor disconnects.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 
-from monarch._src.cli.agent_connection import TerminalConnection, chosen
+from monarch._src.cli.agent_connection import TerminalConnection, choose_session
 from monarch._src.debug.dap.client import Bridge, BridgedRank
 from monarch._src.debug.rank_selection import Selection, parse_named
 from monarch._src.errors import DebugError
@@ -25,16 +25,16 @@ from monarch._src.shape import Extent
 from monarch._src.wire.dap_codec import DapError, Message, Unpacker, packed
 from monarch._src.wire.messages import Snapshotted
 
-LOOK_S = 2.0  # between two looks whether the session is still there
+LOOK_S = 2.0  # between checks whether the session still exists
 ANSWER_S = 5.0
 LIVE = ("busy", "idle", "paused")
 
 
 def run(bases: Sequence[str] | None, which: str, name: str, port: int | None) -> int:
-    """Serve one editor; 1 if there is nothing to debug."""
+    """Serve one editor; return 1 if there is no rank to debug."""
     try:
         live = [one for one in find_sessions(bases) if one.state in AGENT_LIVES]
-        session = chosen(live, which)
+        session = choose_session(live, which)
         ranks = _ranks(session, parse_named(name))
         line = TerminalConnection(session)
     except DebugError as error:
@@ -52,10 +52,10 @@ def run(bases: Sequence[str] | None, which: str, name: str, port: int | None) ->
 
 
 def _ranks(session: Session, selection: Selection) -> list[BridgedRank]:
-    """What is meant, of what this session's host has."""
+    """The ranks of this host that `selection` names."""
     (seen,) = ask_agents([session.directory], ANSWER_S)
     if not isinstance(seen, Snapshotted):
-        raise DebugError(f"session {session.name} has not answered within {ANSWER_S:g} s")
+        raise DebugError(f"session {session.name} did not answer within {ANSWER_S:g} s")
     found: list[BridgedRank] = []
     for mesh in seen.meshes:
         if selection.name not in ("", mesh.name):
@@ -68,16 +68,16 @@ def _ranks(session: Session, selection: Selection) -> list[BridgedRank]:
                 found.append(BridgedRank(f"{mesh.name}{at_text(point)}", mesh.mesh, rank.rank))
     if not found:
         names = ", ".join(sorted({mesh.name for mesh in seen.meshes})) or "none"
-        raise DebugError(f"no process runs there; the meshes of processes here: {names}")
+        raise DebugError(f"no running process matches; meshes of processes on this host: {names}")
     return found
 
 
 @contextmanager
 def _stream(port: int | None, session: Session) -> Generator[tuple[int, int]]:
-    """The descriptors that an editor writes to and reads from.
+    """The descriptors to read from and write to the editor.
 
     Raises:
-        DebugError: the session has ended before one has come.
+        DebugError: the session ended before an editor connected.
     """
     if port is None:
         yield sys.stdin.fileno(), sys.stdout.fileno()
@@ -86,10 +86,10 @@ def _stream(port: int | None, session: Session) -> Generator[tuple[int, int]]:
         number = server.getsockname()[1]
         print(f"waiting for an editor on port {number}", file=sys.stderr, flush=True)
         while not select.select([server], [], [], LOOK_S)[0]:
-            if not _is_there(session):
-                raise DebugError(f"session {session.name} has ended, and no editor has come")
+            if not _is_alive(session):
+                raise DebugError(f"session {session.name} ended before an editor connected")
         connection, _ = server.accept()
-    with connection:  # nobody else can connect any more
+    with connection:  # the listening socket is closed: one editor only
         yield connection.fileno(), connection.fileno()
 
 
@@ -102,24 +102,24 @@ def _serve(
 ) -> None:
     left = False
 
-    def say(message: Message) -> None:
+    def send(message: Message) -> None:
         nonlocal left
         data = packed(message)
         while data:
             data = data[os.write(writes, data) :]
         left = left or message.get("command") == "disconnect"
 
-    with Bridge(line, ranks, say).open() as bridge:
+    with Bridge(line, ranks, send).open() as bridge:
         try:
-            _pass_on(line, bridge, reads, session, lambda: left)
+            _relay(line, bridge, reads, session, lambda: left)
         except DebugError as error:
             bridge.lost(str(error))
 
 
-def _pass_on(
+def _relay(
     line: TerminalConnection, bridge: Bridge, reads: int, session: Session, left: Callable[[], bool]
 ) -> None:
-    """What the editor says and what ranks say, until one of them has done.
+    """Relay messages between editor and ranks until one side disconnects.
 
     Raises:
         DebugError: the session has ended.
@@ -136,10 +136,10 @@ def _pass_on(
             line.receive(0)
         if monotonic() > look_at_s:
             look_at_s = monotonic() + LOOK_S
-            if not _is_there(session):
+            if not _is_alive(session):
                 raise DebugError(f"session {session.name} has ended")
 
 
-def _is_there(session: Session) -> bool:
+def _is_alive(session: Session) -> bool:
     seen = look_at(session.directory)
     return seen is not None and seen.state in AGENT_LIVES

@@ -1,4 +1,4 @@
-"""`monarch debug`: a session's breakpoints from a terminal, whatever its client is busy with."""
+"""`monarch debug`: debug a session's ranks from a terminal, even while its client is busy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from monarch._src.cli.agent_connection import TerminalConnection, chosen
-from monarch._src.cli.prompt_interrupts import heeding_interrupts
+from monarch._src.cli.agent_connection import TerminalConnection, choose_session
+from monarch._src.cli.prompt_interrupts import prompt_interrupts
 from monarch._src.debug.commands import Console, DebugCommands, Replies
 from monarch._src.debug.listing import WaitingRank
 from monarch._src.debug.rank_selection import HOW, Selection, parse_ranks
@@ -18,11 +18,11 @@ from monarch._src.session.directories import AGENT_LIVES, Session, find_sessions
 
 PROMPT = "monarch debug> "
 HELP = f"""\
-list                          what waits, and where
-attach ACTOR RANK             talk to that one: the commands of pdb; `detach` leaves it paused
-cast ACTOR ranks(...) CMD     give one command to many, equal answers shown once
-continue [ACTOR [ranks(...)]] let them go on, without the breakpoints set at consoles
-post-mortem on|off            pause where endpoints fail, with their frames
+list                          list paused ranks and where they stand
+attach ACTOR RANK             debug one rank with pdb commands; `detach` leaves it paused
+cast ACTOR ranks(...) CMD     send one command to several ranks; equal answers are shown once
+continue [ACTOR [ranks(...)]] resume ranks and clear the breakpoints set from consoles
+post-mortem on|off            pause an endpoint where it raises, with its frames
 help, quit
 ACTOR is the name of a mesh of actors or of processes; for ranks, {HOW}."""
 _TARGET = re.compile(
@@ -31,75 +31,75 @@ _TARGET = re.compile(
 
 
 def run(bases: Sequence[str] | None, which: str, lines: Sequence[str] | None) -> int:
-    """Do these commands, or those of the standard input; 1 if one could not be done."""
+    """Run `lines`, or commands read from standard input; return 1 if a command failed."""
     live = [one for one in find_sessions(bases) if one.state in AGENT_LIVES]
     try:
-        session = chosen(live, which)
+        session = choose_session(live, which)
         line = TerminalConnection(session)
     except DebugError as error:
         print(f"monarch debug: {error}", file=sys.stderr)
         return 1
     try:
         prompt = _Prompt(DebugCommands(line))
-        with heeding_interrupts():
+        with prompt_interrupts():
             if lines is not None:
-                done = [prompt.do(text) for text in lines]
+                done = [prompt.run_line(text) for text in lines]
                 return 0 if all(done) else 1
-            return prompt.ask(session)
+            return prompt.run_stdin(session)
     finally:
         line.close()
 
 
 class _Prompt:
-    """Does one command after another."""
+    """Runs the commands of the debugger prompt."""
 
-    def __init__(self, desk: DebugCommands) -> None:
-        self._desk = desk
+    def __init__(self, debugger: DebugCommands) -> None:
+        self._debugger = debugger
         self._commands: dict[str, Callable[[str], None]] = {
             "list": self._list, "l": self._list, "attach": self._attach, "cast": self._cast,
             "continue": self._continue, "c": self._continue, "post-mortem": self._post_mortem,
             "help": self._help,
         }  # fmt: skip
 
-    def ask(self, session: Session) -> int:
-        """Until the input ends, or somebody quits."""
+    def run_stdin(self, session: Session) -> int:
+        """Run commands from standard input until it ends or the user quits."""
         with suppress(ImportError):
-            import_module("readline")  # editing and history, where there is a terminal
+            import_module("readline")  # line editing and history
         print(f"session {session.name}; `help` lists commands")
-        self.do("list")
-        well = True
+        self.run_line("list")
+        succeeded = True
         while True:
             try:
                 text = input(PROMPT)
             except EOFError:
                 print()
-                return 0 if well else 1
+                return 0 if succeeded else 1
             except KeyboardInterrupt:
                 print()
                 continue
             if text.strip() in ("quit", "q", "exit"):
                 return 0
-            well = self.do(text) and well
+            succeeded = self.run_line(text) and succeeded
 
-    def do(self, text: str) -> bool:
-        """One command; whether it could be done."""
+    def run_line(self, text: str) -> bool:
+        """Run one command; return whether it succeeded."""
         name, _, rest = text.strip().partition(" ")
         if not name:
             return True
         command = self._commands.get(name)
         try:
             if command is None:
-                raise DebugError(f"there is no command {name!r}; `help` lists them")
+                raise DebugError(f"unknown command {name!r}; `help` lists the commands")
             command(rest.strip())
         except (DebugError, TimeoutError) as error:
             print(f"monarch debug: {error}", file=sys.stderr)
             return False
         except KeyboardInterrupt:
-            print("left waiting; the rank goes on with it")
+            print("stopped waiting; the command continues on the rank")
         return True
 
     def _list(self, _rest: str) -> None:
-        print(self._desk.waiting())
+        print(self._debugger.waiting())
 
     def _help(self, _rest: str) -> None:
         print(HELP)
@@ -110,47 +110,47 @@ class _Prompt:
         if len(found) != 1:
             known = ", ".join(one.name for one in found[:4])
             raise DebugError(
-                f"{len(found)} wait there ({known}); name one rank"
+                f"{len(found)} ranks are paused there ({known}); name one rank"
                 if found
-                else f"nothing waits on {rest}; `list` says what does"
+                else f"no rank of {rest} is paused; `list` shows paused ranks"
             )
-        with self._desk.attach(found[0]) as console:
+        with self._debugger.attach(found[0]) as console:
             print(console.send("where"), end="")
             _talk(console)
 
     def _cast(self, rest: str) -> None:
         selection, command = _target(rest)
         if not command:
-            raise DebugError("cast needs a command: cast trainers ranks(0:4) p self.loss")
-        print(self._desk.cast(self._some(selection), command))
+            raise DebugError("cast needs a command, as in: cast trainers ranks(0:4) p self.loss")
+        print(self._debugger.cast(self._paused_or_error(selection), command))
 
     def _continue(self, rest: str) -> None:
-        found = self._some(_target(rest)[0]) if rest else self._paused(Selection())
-        replies = self._desk.resume(found)
+        found = self._paused_or_error(_target(rest)[0]) if rest else self._paused(Selection())
+        replies = self._debugger.resume(found)
         refused = Replies(reply for reply in replies if reply.problem)
-        went = len(replies) - len(refused)
-        print(f"{went} rank{' goes' if went == 1 else 's go'} on")
+        resumed = len(replies) - len(refused)
+        print(f"resumed {resumed} rank{'' if resumed == 1 else 's'}")
         if refused:
-            raise DebugError(f"not these:\n{refused}")
+            raise DebugError(f"these ranks were not resumed:\n{refused}")
 
     def _post_mortem(self, rest: str) -> None:
         if rest not in ("on", "off"):
-            raise DebugError("write post-mortem on, or off")
-        self._desk.keep_failures(rest == "on")
+            raise DebugError("write `post-mortem on` or `post-mortem off`")
+        self._debugger.keep_failures(rest == "on")
 
     def _paused(self, selection: Selection) -> list[WaitingRank]:
-        found = self._desk.waiting()
+        found = self._debugger.waiting()
         return [one for one in found if one.state == "paused" and one.is_in(selection)]
 
-    def _some(self, selection: Selection) -> list[WaitingRank]:
+    def _paused_or_error(self, selection: Selection) -> list[WaitingRank]:
         found = self._paused(selection)
         if not found:
-            raise DebugError(f"nothing waits on {selection.name} there; `list` says what does")
+            raise DebugError(f"no rank of {selection} is paused; `list` shows paused ranks")
         return found
 
 
 def _target(text: str) -> tuple[Selection, str]:
-    """`trainers ranks(0:4) p x` as which ranks, and the rest."""
+    """Split `trainers ranks(0:4) p x` into the selection and the command."""
     match = _TARGET.match(text)
     if match is None:
         raise DebugError("name a mesh of actors, as in: cast trainers ranks(0:4) p self.loss")
@@ -163,7 +163,7 @@ def _talk(console: Console) -> None:
             text = input(console.prompt)
         except EOFError:
             break
-        except KeyboardInterrupt:  # as in a shell: forget the line
+        except KeyboardInterrupt:  # as in a shell: discard the line
             print()
             continue
         if text.strip() == "detach":
@@ -171,6 +171,6 @@ def _talk(console: Console) -> None:
         try:
             print(console.send(text), end="")
         except KeyboardInterrupt:
-            print("left waiting; the rank goes on with it")
+            print("stopped waiting; the command continues on the rank")
             break
-    print(f"{console.rank.name} {'has gone on' if console.is_over else 'stays paused'}")
+    print(f"{console.rank.name} {'has resumed' if console.is_over else 'stays paused'}")

@@ -1,4 +1,4 @@
-"""`monarch doctor`: what this machine has and lacks, as a table."""
+"""`monarch doctor`: print what was found on this machine, as a table."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _MARKS = {"ok": "ok", "missing": "--", "problem": "!!"}
 
 
 def run() -> int:
-    """Print the findings; 1 if one is a problem."""
+    """Print the findings; return 1 if one of them is a problem."""
     findings = doctor()
     print(report(findings))
     return 1 if any(found.status == "problem" for found in findings) else 0
 
 
 def report(findings: Sequence[Finding]) -> str:
-    """Findings as a table, remedies below what they remedy."""
+    """Format findings as a table, each with its remedy below."""
     width = max(len(f.name) for f in findings)
     lines: list[str] = []
     for found in findings:

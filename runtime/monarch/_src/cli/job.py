@@ -1,4 +1,4 @@
-"""`monarch job`: the jobs that this user has, what each of them is, and their end."""
+"""`monarch job`: list, show and end the jobs of this user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from monarch._src.job.trait import DEFAULT_JOB_PATH
 
 
 def run_list() -> int:
-    """Print the jobs that have a name, and the one of this directory; 0 if they can be read."""
+    """Print the named jobs and the job of this directory; return 1 if they cannot be read."""
     try:
         found = {name: job_path(name) for name in job_names()}
     except OSError as error:
@@ -30,21 +30,23 @@ def run_list() -> int:
     if rows:
         print("\n".join(columns([("JOB", "KIND", "AGE", "STATE"), *rows])))
     else:
-        print("no jobs of yours; job.state(job_path(NAME)) gives one a name")
+        print("you have no named jobs; job.state(job_path(NAME)) names one")
     return 0
 
 
 def run_show(which: str) -> int:
-    """Print what that job is, and whether its hosts answer."""
+    """Print the record and hosts of a job, and whether the hosts answer."""
 
     def show(path: Path) -> None:
-        job, said = _loaded(path), read(path)
-        rows = [("  record", str(path)), ("  kind", said.kind), ("  age", _age(said))]
+        job, record = _loaded(path), read(path)
+        rows = [("  record", str(path)), ("  kind", record.kind), ("  age", _age(record))]
         if job.active:
-            answers = "all hosts answer" if job.can_run(job) else "hosts are lost, or do not answer"
+            answers = (
+                "all hosts answer" if job.can_run(job) else "some hosts are lost or do not answer"
+            )
             rows += [("  id", str(job.apply_id)), ("  state", answers)]
         else:
-            rows += [("  state", "not applied: it has no hosts")]
+            rows += [("  state", "not applied: it has no hosts yet")]
         rows += [(f"  {name}", where) for name, where in job.places()]
         print(f"job {which}")
         print("\n".join(columns(rows)))
@@ -53,20 +55,20 @@ def run_show(which: str) -> int:
 
 
 def run_kill(which: str) -> int:
-    """End that job: its hosts are given back, and its record goes."""
+    """End a job: release its hosts and delete its record."""
 
     def kill(path: Path) -> None:
         job = _loaded(path)
         count = len(job.places()) if job.active else 0
         job.kill()
         os.unlink(os.path.realpath(path))
-        print(f"ended {which}: " + ("1 host is" if count == 1 else f"{count} hosts are") + " free")
+        print(f"ended {which}: released {count} host{'' if count == 1 else 's'}")
 
     return _reported(which, kill)
 
 
 def path_of(which: str) -> Path:
-    """The record that is meant: of the job of that name if there is one, or else at that path."""
+    """The path of the record of the job named `which`, or else `which` as a path."""
     if which in job_names():
         return job_path(which)
     return Path(which) if os.sep in which or os.path.exists(which) else job_path(which)
@@ -76,8 +78,8 @@ def _reported(which: str, run: Callable[[Path], None]) -> int:
     try:
         run(path_of(which))
     except FileNotFoundError:
-        there = ", ".join(job_names()) or "none that has a name"
-        print(f"monarch job: there is no job {which}; there is {there}", file=sys.stderr)
+        known = ", ".join(job_names()) or "none"
+        print(f"monarch job: there is no job {which}; named jobs: {known}", file=sys.stderr)
         return 1
     except (JobError, OSError, ValueError) as error:
         print(f"monarch job: {error}", file=sys.stderr)
@@ -86,19 +88,19 @@ def _reported(which: str, run: Callable[[Path], None]) -> int:
 
 
 def _loaded(path: Path) -> Any:
-    # By the door that users take, above this layer: what a job ends is told as to any client.
-    door: Any = import_module("monarch.job")
-    return door.job_load(path)
+    # The public module, as in a notebook: it also sets up where faults and output are shown.
+    jobs: Any = import_module("monarch.job")
+    return jobs.job_load(path)
 
 
 def _row(name: str, path: Path) -> tuple[str, str, str, str]:
     try:
-        said = read(path)
+        record = read(path)
     except (JobError, OSError) as error:
         return (name, "-", "-", str(error))
-    kind = said.kind.rpartition(":")[2]
-    return (name, kind, _age(said), "not applied" if said.apply_id is None else "applied")
+    kind = record.kind.rpartition(":")[2]
+    return (name, kind, _age(record), "not applied" if record.apply_id is None else "applied")
 
 
-def _age(said: JobRecord) -> str:
-    return "-" if said.applied is None else duration(max(0.0, time.time() - said.applied))
+def _age(record: JobRecord) -> str:
+    return "-" if record.applied is None else duration(max(0.0, time.time() - record.applied))

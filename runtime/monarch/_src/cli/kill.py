@@ -1,4 +1,4 @@
-"""`monarch kill`: end sessions, in order if they can, and whatever is left of them by force."""
+"""`monarch kill`: end sessions in order, and kill their processes if that takes too long."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def run(
     bases: Sequence[str] | None, timeout_s: float, names: Sequence[str], *, every: bool,
     orphans: bool,
 ) -> int:  # fmt: skip
-    """End those sessions; 0 if all of them are gone, else 1."""
+    """End the named sessions; return 0 if all of them are gone, otherwise 1."""
     complaints: list[str] = []
     if every or orphans:
         chosen = [one for one in find_sessions(bases) if every or one.is_left_behind]
         if not chosen:
-            print("no orphaned sessions" if orphans else "no sessions of yours on this machine")
+            print("no orphaned sessions" if orphans else "you have no sessions on this machine")
     else:
         chosen = _named(names, bases, complaints)
     outcome = reap.end(chosen, timeout_s)
@@ -42,7 +42,7 @@ def _named(
         matching = sessions.named(name, found)
         if len(matching) > 1:
             which = ", ".join(one.name for one in matching)
-            complaints.append(f"{name!r} is the beginning of several sessions: {which}")
+            complaints.append(f"several sessions begin with {name!r}: {which}")
         elif matching:
             chosen[matching[0].directory] = matching[0]
         else:

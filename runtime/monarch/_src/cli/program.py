@@ -1,4 +1,4 @@
-"""The command `monarch`: which subcommands there are. Imports none of them before it runs."""
+"""The entry point of the `monarch` command. Imports a subcommand only when it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monarch._src.version import VERSION
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status: 0, 1 if something is wrong, 2 for bad usage."""
+    """Run one command; return the exit status: 0, 1 on failure, 2 for wrong usage."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] | None = arguments.run
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = run(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="monarch", description="A cluster in your notebook.")
-    parser.add_argument("--version", action="version", version=VERSION, help="the version")
+    parser.add_argument(
+        "--version", action="version", version=VERSION, help="print the version and exit"
+    )
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for group in (sessions, debug, hosts, machine):

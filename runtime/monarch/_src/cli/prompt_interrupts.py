@@ -1,12 +1,12 @@
-"""Ctrl-C at a prompt, also in the moment in which CPython begins to wait for a key.
+"""Handle Ctrl-C at a prompt, even if it arrives just before CPython begins to wait for a key.
 
-CPython's handler only notes that a signal came. What looks at the note is Python code that runs, or
-a wait that the signal has cut short; one that comes after the last look and before the wait begins
-cuts nothing short, and the prompt waits for a key with the note in its pocket.
+CPython's signal handler only sets a flag. Running Python code checks the flag, and so does a system
+call that the signal interrupts. A signal between the last check and the start of the read
+interrupts nothing, so the prompt would wait for a key with the flag set.
 
-Runs in: the command line. A thread of its own hears of each Ctrl-C through the wake-up descriptor,
-and cuts the wait of the main thread short by a signal that nobody has a use for, a few times.
-Invariants: that signal does nothing but to have the main thread look; afterwards all is as before.
+Runs in: the command line. A thread reads each Ctrl-C from the wake-up descriptor and interrupts the
+main thread's read with SIGURG, several times.
+Invariants: the handler of SIGURG does nothing; the earlier handlers are restored at the end.
 """
 
 from __future__ import annotations
@@ -18,43 +18,44 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-NUDGE = signal.SIGURG  # ignored wherever nobody handles it
-FIRST_S = 0.02  # a busy machine may hold a thread up between its look and its wait, so more follow
-NUDGES = 7  # each after twice the time of the one before
+WAKE_SIGNAL = signal.SIGURG  # ignored by default
+FIRST_S = 0.02
+# Repeated, each after twice the time: a busy machine may delay the main thread before its read.
+WAKE_UPS = 7
 
 
 @contextmanager
-def heeding_interrupts() -> Generator[None]:
-    """Have each Ctrl-C noticed while this is entered. The main thread only; not to be nested."""
+def prompt_interrupts() -> Generator[None]:
+    """Raise KeyboardInterrupt for each Ctrl-C in this context. Main thread only, not nested."""
     main = threading.main_thread().ident
     assert main is not None
     reads, writes = socket.socketpair()
     writes.setblocking(False)
     over = threading.Event()
 
-    def nudge() -> None:
+    def wake_main() -> None:
         while numbers := reads.recv(64):
             if signal.SIGINT not in numbers:
-                continue  # our own
-            for number in range(NUDGES):
+                continue  # WAKE_SIGNAL itself
+            for number in range(WAKE_UPS):
                 if over.wait(FIRST_S * 2**number):
                     return
-                signal.pthread_kill(main, NUDGE)
+                signal.pthread_kill(main, WAKE_SIGNAL)
 
-    thread = threading.Thread(target=nudge, name="interrupts", daemon=True)
-    handled = signal.signal(NUDGE, _nothing)
-    woken = signal.set_wakeup_fd(writes.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=wake_main, name="interrupts", daemon=True)
+    old_handler = signal.signal(WAKE_SIGNAL, _ignore)
+    old_fd = signal.set_wakeup_fd(writes.fileno(), warn_on_full_buffer=False)
     thread.start()
     try:
         yield
     finally:
         over.set()
-        signal.set_wakeup_fd(woken)
+        signal.set_wakeup_fd(old_fd)
         writes.close()
         thread.join()
         reads.close()
-        signal.signal(NUDGE, handled)
+        signal.signal(WAKE_SIGNAL, old_handler)
 
 
-def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """What has been cut short looks at its notes, and that is all."""
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Only interrupt the system call, so that CPython checks for signals."""

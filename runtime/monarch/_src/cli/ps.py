@@ -1,4 +1,4 @@
-"""`monarch ps`: sessions, their meshes, their processes, as a table or as JSON."""
+"""`monarch ps`: list sessions, their meshes and processes, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_PROGRAM = 60
 
 
 def run(bases: Sequence[str] | None, timeout_s: float, *, as_json: bool) -> int:
-    """Print them; 0."""
+    """Print the sessions; return 0."""
     seen = look(bases, timeout_s)
     if as_json:
         data = {"sessions": [as_data(one) for one in seen]}
@@ -28,15 +28,15 @@ def run(bases: Sequence[str] | None, timeout_s: float, *, as_json: bool) -> int:
     elif seen:
         print("\n\n".join(as_text(one) for one in seen))
     else:
-        print("no sessions of yours on this machine")
+        print("you have no sessions on this machine")
     return 0
 
 
 def run_at(
     addresses: Sequence[str], own: str | None, key: str | None, timeout_s: float, *, as_json: bool
 ) -> int:
-    """Print what these workers do; 1 if one of them could not be asked."""
-    # Sessions of this machine are listed without ZeroMQ.
+    """Print the meshes of these workers; return 1 if one of them does not answer."""
+    # Imported here: listing the sessions of this machine needs no ZeroMQ.
     from monarch._src.net.hosts import keys
     from monarch._src.net.remote_observer import look_at
     from monarch._src.net.state.access import TRUST_ALL, Role
@@ -44,7 +44,7 @@ def run_at(
 
     try:
         if own is None:
-            raise ValueError(f"give the keys of the job: --keys DIRECTORY (or {TRUST_ALL})")
+            raise ValueError(f"pass the keys of the job: --keys DIRECTORY (or {TRUST_ALL})")
         pair = None if own == TRUST_ALL else keys.load(own, key, Role.OBSERVER)
         parsed = [parse_address(address) for address in addresses]
     except (OSError, ValueError) as error:
@@ -69,19 +69,19 @@ def run_at(
     return status
 
 
-# --- for people -----------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def as_text(seen: SeenSession) -> str:
-    """One session: a line, what is wrong with it, and a table of its processes."""
+    """Format one session: its state, its problem if any, and a table of its processes."""
     session, record = seen.session, seen.session.record
     kept, client = session.kept, session.client
     lease = "tied" if kept is None else f"kept as {kept.name!r}"
     if record is not None and record.serves:
-        lease = "for whoever asks"
+        lease = "for any client"
     line = f"session {session.name}  {seen.state}, {lease}, {duration(session.age_s)} old"
     if record is not None:
-        holder = f"worker at {record.serves}" if record.serves else "nobody is attached"
+        holder = f"worker at {record.serves}" if record.serves else "no client attached"
         if client is not None:
             program = client.program or client.node
             if len(program) > _LONGEST_PROGRAM:
@@ -91,9 +91,9 @@ def as_text(seen: SeenSession) -> str:
     lines = [line]
     if kept is not None and seen.state == "detached":
         since = f": {kept.left}" if kept.left else ""
-        lines.append(f"  attach({kept.name!r}) takes it up{since}")
+        lines.append(f"  attach({kept.name!r}) attaches to it{since}")
     if kept is not None and kept.hosts:
-        lines.append(f"  on {', '.join(kept.hosts)} too: {', '.join(kept.meshes)}")
+        lines.append(f"  also on {', '.join(kept.hosts)}: {', '.join(kept.meshes)}")
     if seen.problem:
         lines.append(f"  !! {seen.problem}")
     if isinstance(seen.answer, Snapshotted):
@@ -119,7 +119,7 @@ def _row(mesh: MeshState, rank: RankState) -> list[str]:
 
 
 def _paused(rank: RankState) -> str:
-    """Where a paused rank stands; empty for any other."""
+    """Where a paused rank stands; empty if the rank is not paused."""
     return f"{rank.function} ({Path(rank.filename).name}:{rank.line})" if rank.filename else ""
 
 
@@ -127,11 +127,11 @@ def _state(rank: RankState) -> str:
     return f"{rank.state} ({rank.restarts} restarts)" if rank.restarts else rank.state
 
 
-# --- for programs ---------------------------------------------------------------------------------
+# --- JSON -----------------------------------------------------------------------------------------
 
 
 def as_data(seen: SeenSession) -> dict[str, Any]:
-    """One session as JSON: seconds, bytes, and null for what is not known."""
+    """One session as JSON data: times in seconds, sizes in bytes, null if not known."""
     session, record = seen.session, seen.session.record
     known = record is not None
     kept, client = session.kept, session.client

@@ -1,4 +1,4 @@
-"""`monarch stacks`: where ranks are in the program, of one session, one mesh, or all of them."""
+"""`monarch stacks`: show the stacks of the ranks of a session, of a mesh, or of all sessions."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ ANSWER_S = 2.0
 
 
 class BadSelectionError(Exception):
-    """What was asked for is not there, or not understood."""
+    """The selection names no session or mesh, or cannot be parsed."""
 
 
 def run(
     bases: Sequence[str] | None, timeout_s: float, which: str, *, full: bool, idle: bool
 ) -> int:
-    """Print the stacks; 1 if something could not be read."""
+    """Print the stacks; return 1 if one of them could not be read."""
     live = [one for one in find_sessions(bases) if one.state in AGENT_LIVES]
     try:
-        asked = _asked(live, which)
+        targets = _targets(live, which)
     except BadSelectionError as error:
         print(f"monarch stacks: {error}", file=sys.stderr)
         return 1
-    if not asked:
-        print("no sessions of yours on this machine")
+    if not targets:
+        print("you have no sessions on this machine")
         return 0
-    questions = [ReadStacks(1, meshes, full, idle, timeout_s) for _, meshes in asked]
-    directories = [session.directory for session, _ in asked]
+    questions = [ReadStacks(1, meshes, full, idle, timeout_s) for _, meshes in targets]
+    directories = [session.directory for session, _ in targets]
     answers = ask_agents(directories, timeout_s + ANSWER_S, questions)
     complaints: list[str] = []
     parts: list[str] = []
-    for (session, _), answer in zip(asked, answers, strict=True):
+    for (session, _), answer in zip(targets, answers, strict=True):
         if isinstance(answer, StacksRead):
             if answer.problem:
                 complaints.append(answer.problem)
@@ -49,8 +49,8 @@ def run(
                 parts.append(f"session {session.name}: no meshes")
         elif isinstance(answer, Refused):
             complaints.append(
-                f"session {session.name} speaks another version; use the `monarch` of its own "
-                "environment"
+                f"session {session.name} runs another version of monarch; use the `monarch` "
+                "command of its environment"
             )
         else:
             complaints.append(f"the host agent of session {session.name} does not answer")
@@ -61,10 +61,10 @@ def run(
     return 1 if complaints else 0
 
 
-def _asked(
+def _targets(
     live: Sequence[Session], which: str
 ) -> list[tuple[Session, list[tuple[int, list[int]]]]]:
-    """Which sessions to ask for which ranks of which meshes."""
+    """The sessions to ask, each with meshes and their ranks; an empty list means all."""
     if not which:
         return [(session, []) for session in live]
     named = name_of(Path(which))
@@ -88,18 +88,18 @@ def _asked(
             found.append((session, chosen))
     if found:
         return found
-    begun = [session for session in live if match is None and session.name.startswith(named)]
-    if len(begun) == 1:
-        return [(begun[0], [])]
-    if begun:
-        names = ", ".join(session.name for session in begun)
-        raise BadSelectionError(f"{which!r} is the beginning of several sessions: {names}")
-    there = f"there are {', '.join(sorted(known))}" if known else "there are no meshes"
-    raise BadSelectionError(f"there is no session and no mesh {name!r}; {there} (`monarch ps`)")
+    matching = [session for session in live if match is None and session.name.startswith(named)]
+    if len(matching) == 1:
+        return [(matching[0], [])]
+    if matching:
+        names = ", ".join(session.name for session in matching)
+        raise BadSelectionError(f"several sessions begin with {which!r}: {names}")
+    meshes = f"meshes: {', '.join(sorted(known))}" if known else "there are no meshes"
+    raise BadSelectionError(f"there is no session or mesh {name!r}; {meshes} (see `monarch ps`)")
 
 
 def _ranks(mesh: MeshState, dims: str) -> list[int]:
-    """The ranks of `gpus=3` or `hosts=0, gpus=0:4`."""
+    """The ranks that a slice such as `gpus=3` or `hosts=0, gpus=0:4` selects."""
     selectors: dict[str, int | slice] = {}
     for part in dims.split(","):
         dim, _, at = (piece.strip() for piece in part.partition("="))

@@ -1,4 +1,4 @@
-"""`monarch worker`: make this host a worker, which a client has for as long as it wants it."""
+"""`monarch worker`: make this host a worker, which serves one client at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from monarch._src.session.worker_options import WorkerOptions, worker_command
 
 
 def run(address: str, keys: str | None, key: str | None, audit: str | None) -> int:
-    """Become the worker; returns, with 1, only if that cannot be."""
+    """Replace this process by the worker; return 1 if that fails, otherwise never."""
     try:
         options = WorkerOptions(
             str(parse_listening(address)), keys if keys == TRUST_ALL else _path(keys),
@@ -27,5 +27,5 @@ def run(address: str, keys: str | None, key: str | None, audit: str | None) -> i
     return 1
 
 
-def _path(given: str | None) -> str:
-    return "" if given is None else str(Path(given).expanduser().absolute())
+def _path(path: str | None) -> str:
+    return "" if path is None else str(Path(path).expanduser().absolute())

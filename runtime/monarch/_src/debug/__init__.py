@@ -1,1 +1,1 @@
-"""Breakpoints on any rank: threads that pause, and the consoles that talk to them."""
+"""The distributed debugger: threads paused on ranks, and the consoles that control them."""

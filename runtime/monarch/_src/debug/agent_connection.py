@@ -1,6 +1,8 @@
-"""How a console reaches the host agent: as the client of the session, or from outside of it.
+"""Send debugger requests to the host agents: the protocol, and the client's implementation.
 
-Runs in: the client, any thread; answers come in on the thread that receives.
+Terminals outside the session implement the protocol in `cli.agent_connection`.
+
+Runs in: the client, any thread; the receiving thread delivers answers.
 """
 
 from __future__ import annotations
@@ -31,49 +33,49 @@ Question: TypeAlias = "ListPaused | AskDebugger | AskBridge"
 Answer: TypeAlias = "PausedListed | DebuggerAnswered | BridgeAnswered"
 Place: TypeAlias = "tuple[int, int]"  # mesh, rank
 Heard: TypeAlias = "Callable[[BridgeBytes | BridgeClosed], None]"
-Ask: TypeAlias = "Callable[[int], Question]"  # a question that has that number
+Ask: TypeAlias = "Callable[[int], Question]"  # makes the request with this number
 
 
 class PendingRequest(Protocol):
-    """A question on its way."""
+    """A request that the host agents have not answered yet."""
 
     answers: list[Any]
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Block until all answers are there; False if they are not in time."""
+        """Block until all answers have arrived; return False if `timeout_s` passes first."""
         ...
 
     def forget(self) -> None:
-        """What comes later has no use."""
+        """Ignore answers that arrive from now on."""
         ...
 
 
 class AgentConnection(Protocol):
-    """A way to the host agent of one session."""
+    """A connection to the host agents of one session."""
 
     def ask(
         self, question: Ask, answers: int, on_answer: Callable[[Any], None] | None = None
     ) -> PendingRequest:
-        """Put a question to which so many answers come, or one an agent.
+        """Send the request; expect `answers` answers, or one from each agent if that is more.
 
-        `on_answer` is called with each, on any thread, and is quick.
+        `on_answer` is called with each answer, on any thread, and must not block.
 
         Raises:
-            RuntimeError: the host agent is gone.
+            RuntimeError: a host agent is gone.
         """
         ...
 
     def tell(self, message: BridgeBytes) -> None:
-        """Say that to a debugger, in order."""
+        """Send bytes to the debugger of a rank. Order is kept."""
         ...
 
     def listen(self, place: Place, heard: Heard | None) -> None:
-        """Have what the bridge to that rank says given to `heard`, on any thread; None: no more."""
+        """Call `heard` with messages of the bridge to that rank, on any thread; None: stop."""
         ...
 
 
 class _Asked:
-    """One question of the client."""
+    """A request that the client has sent."""
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class _Asked:
         self._on_answer = on_answer
 
     def answered(self, answer: Answer) -> None:
-        """One came."""
+        """Record an answer."""
         self.answers.append(answer)
         if len(self.answers) == self._owed:
             self.forget()
@@ -108,7 +110,7 @@ class _Asked:
 
 
 class ClientConnection:
-    """The line of the client, which is a node of the session."""
+    """The connection of the client, which is a node of the session."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -138,7 +140,7 @@ class ClientConnection:
         return asked
 
     def _by_agent(self, question: Question) -> list[tuple[str, Question]]:
-        """What to ask whom: each agent of its own ranks, and what is about no ranks all of them."""
+        """Split a request by agent: its own ranks to each, a request without ranks to all."""
         run = self.runtime
         if not run.agent.others:
             return [(AGENT, question)]
@@ -186,7 +188,7 @@ _making = threading.Lock()
 
 
 def line_of(runtime: Runtime) -> ClientConnection:
-    """The line of that client."""
+    """The connection of the client with this runtime; created on first use."""
     global _line
     with _making:
         if _line is None or _line.runtime is not runtime:

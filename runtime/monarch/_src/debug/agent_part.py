@@ -1,7 +1,7 @@
-"""The host agent's part in debugging: who may ask, what goes to which rank and back.
+"""The host agent's part of the debugger: check requests, and relay them to ranks and back.
 
-Runs in: the host agent, on its one thread; loaded with the first breakpoint or the first question.
-What follows from what, `debug.state.sessions` decides.
+Runs in: the host agent, on its only thread; loaded on the first breakpoint or the first request.
+`debug.state.sessions` and `debug.dap.state.bridges` make the decisions.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class DebugService(Part):
         self._table = DebugTable()
         self._bridges = BridgeTable()
         self._keeps = False  # whether failing endpoints are paused
-        self._consoles: set[str] = set()  # terminals that have asked something
+        self._consoles: set[str] = set()  # terminals that have sent a request
         self._numbers = itertools.count(1)
-        # Questions to ranks whether they can be interrupted: who asked what, about which place.
+        # Ranks asked to break in, by request number: console, its request, place.
         self._breaking: dict[int, tuple[str, int, Place]] = {}
         self.handlers: Handlers = {
             Debugged: self._on_debugged,
@@ -132,7 +132,7 @@ class DebugService(Part):
                 spec = mesh.spec
                 found.append(PausedMesh(uid, spec.name, spec.labels, spec.sizes, sessions))
         self._node.send(peer, PausedListed(message.request, found, self._keeps))
-        if peer.startswith(OBSERVER):  # it was here for that
+        if peer.startswith(OBSERVER):  # observers send one request
             self._node.drop(peer)
 
     def _on_ask(self, peer: str, message: AskDebugger, _payload: Payload) -> None:
@@ -158,7 +158,7 @@ class DebugService(Part):
             self._do(self._table.asked(peer, message))
 
     def _write_down(self, peer: str, message: AskDebugger, why: str) -> None:
-        """Not what is said to a rank: it could hold what is nobody's business."""
+        """Audit the request, without the command text, which may contain secrets."""
         for uid in sorted({mesh for mesh, _, _ in message.targets} or {0}):
             mesh = self._host.meshes.get(uid)
             facts = {
@@ -176,7 +176,7 @@ class DebugService(Part):
         if peer == self._owner.client_now or peer.startswith(DEBUGGER):
             return ""
         if parse_proc_node(peer) is None:
-            return f"{peer} may look on and not debug; `monarch debug` and the client may"
+            return f"{peer} is an observer and may not debug; use the client or `monarch debug`"
         owned = {mesh.uid for mesh in self._host.meshes.values() if mesh.spec.owner == peer}
         return "" if owned.issuperset(meshes) else f"{peer} does not own that mesh"
 
@@ -190,7 +190,7 @@ class DebugService(Part):
         number = next(self._numbers)
         asked = (console, request, place)
         if proc is None or proc.state is ProcState.ENDED or not proc.said_hello:
-            self._say(asked, "0", "there is no process, or it has not begun")
+            self._say(asked, "0", "the rank has no process, or it has not started")
             return
         self._breaking[number] = asked
         self._node.send(proc.node, BreakIn(number))
@@ -218,15 +218,15 @@ class DebugService(Part):
     def _unreachable(self, place: Place) -> str:
         proc = self._proc_at(place)
         ended = proc is None or proc.state is ProcState.ENDED
-        return "there is no process" if ended else ""
+        return "the rank has no process" if ended else ""
 
     def _held(self, place: Place, peer: str) -> str:
         holder = "" if self._bridges.console_of(place) else self._table.holder_at(place, peer)
-        return f"{holder} has attached to it; `detach` there first" if holder else ""
+        return f"{holder} is attached to it; `detach` there first" if holder else ""
 
     def _on_bridge_bytes(self, peer: str, message: BridgeBytes, _payload: Payload) -> None:
         place = parse_proc_node(peer)
-        if place is not None and not message.mesh:  # of its own bridge
+        if place is not None and not message.mesh:  # from the debugger of that proc
             self._pass(self._bridges.answered(place, message))
         else:
             self._pass(self._bridges.said(peer, message))
@@ -251,7 +251,7 @@ class DebugService(Part):
         self._pass(self._bridges.console_gone(client))
 
     def _look_for_gone(self) -> None:
-        """Terminals say no good-bye when they are killed; their pipe ends."""
+        """Release the ranks of terminals whose pipe has ended, such as killed ones."""
         now = time.monotonic()
         for console in list(self._consoles):
             if self._node.has_said_all(console, now):
@@ -259,7 +259,7 @@ class DebugService(Part):
                 self.on_client_gone(console)
                 self._node.drop(console)
 
-    # --- what others see --------------------------------------------------------------------------
+    # --- for clients and snapshots ----------------------------------------------------------------
 
     def after_poll(self) -> None:
         """Tell the next client, if there is one, what is paused."""

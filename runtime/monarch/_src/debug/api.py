@@ -1,6 +1,6 @@
-"""The debugger as scripts and notebooks use it.
+"""The debugger's Python API, for scripts and notebooks.
 
-Runs in: the client, any thread. What is typed runs on the rank, on the thread that is paused.
+Runs in: the client, any thread. Commands run on the rank, on its paused thread.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Which: TypeAlias = (
 
 
 def waiting(which: Which = None) -> WaitingRanks:
-    """What stands at a breakpoint: with function, file and line, by mesh and rank.
+    """List the threads that are paused, with function, file and line, by mesh and rank.
 
     Args:
-        which: a mesh of procs or actors, or a slice of one; `"workers[gpus=0:4]"`, by the name of
-            either; None: everything.
+        which: a mesh of procs or actors, or a slice of one; its name with an optional slice, such
+            as `"workers[gpus=0:4]"`; None: all ranks.
 
     Raises:
-        DebugError: there is no such dim.
+        DebugError: the slice names a dim that the mesh does not have.
         TimeoutError: the host agent did not answer.
     """
     desk = _desk_or_none()
@@ -52,10 +52,14 @@ def waiting(which: Which = None) -> WaitingRanks:
 
 
 def attach(which: Which = None, *, take: bool = False) -> Console:
-    """A console of the one thread that waits there. `take`: from another console that holds it.
+    """Open a console for the only paused thread of `which`.
+
+    Args:
+        which: as for `waiting`.
+        take: take the thread over if another console is attached to it.
 
     Raises:
-        DebugError: none waits there, or several do, or another console holds it.
+        DebugError: no thread is paused there, or several are, or another console is attached.
     """
     found = [one for one in waiting(which) if one.state == "paused"]
     if len(found) != 1:
@@ -64,33 +68,33 @@ def attach(which: Which = None, *, take: bool = False) -> Console:
 
 
 def cast(command: str, which: Which = None, *, timeout: float | None = None) -> Replies:
-    """Give one command to all that are paused there; what each answers, equal answers folded.
+    """Send one command to all paused threads of `which` and return their answers.
 
     Args:
         command: as for `Console.send`.
         which: as for `waiting`.
-        timeout: seconds; None waits for as long as the program runs. Who is late says so.
+        timeout: seconds; None waits until every rank has answered. Ranks that have not answered in
+            time get a `Reply` with a `problem`.
     """
     found = [one for one in waiting(which) if one.state == "paused"]
     return _desk().cast(found, command, timeout) if found else Replies()
 
 
 def resume(which: Which = None) -> Replies:
-    """Have all that is paused there go on, without the breakpoints that were set at consoles."""
+    """Resume all paused threads of `which`, and clear the breakpoints set from consoles."""
     found = [one for one in waiting(which) if one.state == "paused"]
     return _desk().resume(found) if found else Replies()
 
 
 def break_in(mesh: ProcMesh | ActorMesh, *, timeout: float = 5.0) -> WaitingRanks:
-    """Have what runs on these ranks pause; what waits there then, or after `timeout` seconds.
+    """Pause running endpoints; return the paused threads, at the latest after `timeout` seconds.
 
-    An endpoint pauses on the line that it is in, also in a `time.sleep`, a `.get()` or an `await`;
-    in C code that holds the interpreter's lock, when it comes back from it. Of the actors of one
-    process only the first, which has its main thread, can be stopped while it computes; the others
-    where they wait.
+    An endpoint pauses at its current line, also inside `time.sleep`, `.get()` or `await`. One in C
+    code that holds the GIL pauses when that returns. Among the actors of a process, only the first,
+    which runs on the main thread, can be paused while it computes; others pause where they wait.
 
     Raises:
-        DebugError: on none of these ranks anything can be paused; it says why of each kind.
+        DebugError: no thread on these ranks can be paused; the text gives the reasons.
     """
     uid, ranks = procs_of(mesh)
     desk, until = _desk(), monotonic() + timeout
@@ -107,7 +111,7 @@ def break_in(mesh: ProcMesh | ActorMesh, *, timeout: float = 5.0) -> WaitingRank
         will = sum(threads for _, threads, _ in said)
         if not will:
             why = list(dict.fromkeys(problem for _, _, problem in said if problem))
-            raise DebugError("; ".join(why) or "nothing runs there")
+            raise DebugError("; ".join(why) or "no endpoint is running there")
         while len(found := waiting(mesh)) < before + will:
             try:
                 paused.get(timeout=max(0.0, until - monotonic()))
@@ -119,32 +123,33 @@ def break_in(mesh: ProcMesh | ActorMesh, *, timeout: float = 5.0) -> WaitingRank
 
 
 def post_mortem(on: bool = True) -> None:
-    """Pause where an endpoint raises, with its frames, before its caller hears; or no more.
+    """Pause endpoints where they raise, with their frames, before their callers get the exception.
 
-    For all ranks of the session, until it is off again. The exception is answered when the pause
-    ends, whatever was done in it.
+    Applies to all ranks of the session until it is turned off (`on=False`). The exception is sent
+    to the caller when the pause ends, whatever the commands were.
 
     Raises:
-        DebugError: nothing was spawned yet.
+        DebugError: there is no session yet.
     """
     _desk().keep_failures(on)
 
 
 def open_bridge(mesh: ProcMesh | ActorMesh, say: Say) -> Bridge:
-    """A session of the Debug Adapter Protocol with the ranks of that mesh, or slice of one.
+    """Open a Debug Adapter Protocol session with the ranks of a mesh or of a slice.
 
-    What an editor says is given to `Bridge.said`, and `say` is called with what it is to be told,
-    as dictionaries, on any thread. Each rank is a thread of the session. debugpy has to be
-    installed where the ranks run; it is loaded there now, and taken out when the bridge is closed.
+    Pass messages of the editor to `Bridge.said`; `say` is called with messages for the editor.
+    Messages are dictionaries, and `say` is called on any thread. Each rank is a thread of the
+    session. debugpy must be installed where the ranks run. It is loaded there now and unloaded when
+    the bridge is closed.
 
     Raises:
-        DebugError: some of these ranks have no debugger; it says why.
+        DebugError: a rank could not load its debugger; the text says why.
     """
     uid, ranks = procs_of(mesh)
     running = current_session()
     ref = None if running is None else running.runtime.known.ref(uid)
     if running is None or ref is None:
-        raise DebugError("that mesh has ended, or is not of this session")
+        raise DebugError("the mesh has ended, or belongs to another session")
     found = [
         BridgedRank(f"{ref.name}{at_text(dict(ref.extent.point_of_rank(rank)))}", uid, rank)
         for rank in ranks
@@ -153,7 +158,7 @@ def open_bridge(mesh: ProcMesh | ActorMesh, say: Say) -> Bridge:
 
 
 def post(what: int, rank: WaitingRank, text: str, on_answer: Callable[[Any], None]) -> None:
-    """For front ends that must not wait: `on_answer` is called on the thread that receives."""
+    """Send a command without blocking; `on_answer` is called on the receiving thread."""
     _desk().post(what, rank, text, on_answer)
 
 
@@ -174,7 +179,7 @@ def _not_one(which: object, found: list[WaitingRank]) -> str:
         return f"{NOTHING}{asked}{there}"
     first = ", ".join(str(one) for one in found[:3])
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"{len(found)} wait{asked}: {first}{more}; name one, or use cast"
+    return f"{len(found)} ranks are paused{asked}: {first}{more}; name one, or use cast"
 
 
 def _desk_or_none() -> DebugCommands | None:
@@ -187,5 +192,5 @@ def _desk_or_none() -> DebugCommands | None:
 def _desk() -> DebugCommands:
     desk = _desk_or_none()
     if desk is None:
-        raise DebugError("there is no session here: nothing was spawned, or its host is gone")
+        raise DebugError("there is no session: no mesh was spawned yet, or the host agent is gone")
     return desk

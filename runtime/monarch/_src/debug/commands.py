@@ -1,7 +1,6 @@
-"""What can be done about paused ranks: list them, talk to one, to many, let them go.
+"""Commands on paused ranks: list them, send commands to one or several, resume them.
 
-Runs in: the client, or a terminal outside of the session; any thread, which blocks. Nothing here
-runs on a rank but what is typed at its debugger.
+Runs in: the client, or a terminal outside the session; any thread, which blocks.
 """
 
 from __future__ import annotations
@@ -37,12 +36,15 @@ from monarch._src.wire.messages.debugger import (
     SOURCE,
 )
 
-ANSWER_S = 5.0  # for the agent, and for what a rank answers without running the program
+ANSWER_S = 5.0  # for answers of the agent, and of ranks without running the program
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What one rank answered. `problem`: why it did nothing; `ended`: it is paused no more."""
+    """The answer of one rank.
+
+    `problem`: why the rank did not run the command; `ended`: the rank is no longer paused.
+    """
 
     rank: WaitingRank
     text: str
@@ -51,12 +53,12 @@ class Reply:
 
 
 class Replies(tuple[Reply, ...]):
-    """What ranks answered, by rank. `str()` shows equal answers once."""
+    """The answers of several ranks. `str()` shows equal answers once."""
 
     __slots__ = ()
 
     def groups(self) -> list[tuple[str, list[WaitingRank]]]:
-        """Each distinct answer with who gave it, most ranks first."""
+        """Each distinct answer with its ranks; the answer of most ranks first."""
         found: dict[str, list[WaitingRank]] = {}
         for reply in self:
             said = reply.problem or reply.text.rstrip("\n")
@@ -68,7 +70,7 @@ class Replies(tuple[Reply, ...]):
         for said, ranks in self.groups():
             names = ", ".join(rank.name for rank in ranks[:4])
             more = f" and {len(ranks) - 4:,} more" if len(ranks) > 4 else ""
-            text = said or "(nothing was written)"
+            text = said or "(no output)"
             count = f"{len(ranks):,} rank{'s' * (len(ranks) != 1)}"
             parts.append(f"{count}: {names}{more}\n" + _indented(text))
         return "\n".join(parts) or "no ranks"
@@ -77,13 +79,13 @@ class Replies(tuple[Reply, ...]):
 
 
 class DebugCommands:
-    """Everything about the paused ranks of one session."""
+    """Lists and controls the paused ranks of one session."""
 
     def __init__(self, line: AgentConnection) -> None:
         self._line = line
 
     def waiting(self, meshes: Sequence[tuple[int, list[int]]] = ()) -> WaitingRanks:
-        """What waits on these ranks (none: all) of these meshes (none: all).
+        """List the paused threads of these meshes and ranks; an empty list means all.
 
         Raises:
             TimeoutError: the host agent did not answer.
@@ -98,21 +100,23 @@ class DebugCommands:
         return WaitingRanks(found.values(), any(answer.keeps for answer in answers))
 
     def attach(self, rank: WaitingRank, *, take: bool = False) -> Console:
-        """The console of that one, which nobody else then commands. `take`: from who holds it.
+        """Open a console for that thread; other consoles cannot command it meanwhile.
+
+        `take`: take the thread over if another console is attached to it.
 
         Raises:
-            DebugError: it runs, is gone, or is held by another console.
+            DebugError: it is running or has ended, or another console is attached to it.
         """
         return Console(self, rank, self._one(ATTACH, rank, "", ANSWER_S, take=take))
 
     def cast(
         self, ranks: Iterable[WaitingRank], command: str, timeout_s: float | None = None
     ) -> Replies:
-        """Give one command to all of these; what each answered in time, or why it did not."""
+        """Send one command to all of these; a late rank gets a `Reply` with a `problem`."""
         asked = list(ranks)
         answers = self._ask(COMMAND, asked, command, timeout_s, take=False)
         found = [
-            Reply(rank, "", problem="it has not answered yet; it goes on with the command")
+            Reply(rank, "", problem="no answer yet; the command is still running there")
             if answer is None
             else Reply(rank, answer.text, answer.state in (ENDED, RUNNING), answer.problem)
             for rank, answer in zip(asked, answers, strict=True)
@@ -120,7 +124,7 @@ class DebugCommands:
         return Replies(found)
 
     def resume(self, ranks: Iterable[WaitingRank], timeout_s: float | None = None) -> Replies:
-        """Have all of these go on, without the breakpoints that were set at their consoles."""
+        """Resume all of these, and clear the breakpoints set from their consoles."""
         asked = list(ranks)
         self.cast(asked, "clear_all", ANSWER_S)
         return self.cast(asked, "continue", timeout_s)
@@ -128,9 +132,10 @@ class DebugCommands:
     def break_in(
         self, places: Sequence[tuple[int, int]], timeout_s: float = ANSWER_S
     ) -> list[tuple[tuple[int, int], int, str]]:
-        """Have what these (mesh, rank) run pause: place, how many threads will, and why not more.
+        """Pause the endpoints that run on these ranks, given as (mesh, rank).
 
-        It pauses at its next line of Python, so what waits in C pauses when it comes back from it.
+        Returns for each rank: its place, the number of threads that will pause, and why the others
+        will not. A thread pauses at its next line of Python, so one in C code when that returns.
         """
         targets = [(mesh, rank, 0) for mesh, rank in places]
         asked = self._line.ask(lambda number: AskDebugger(number, BREAK, targets, "", False),
@@ -139,7 +144,7 @@ class DebugCommands:
             asked.wait(timeout_s)
         asked.forget()
         said = {(answer.mesh, answer.rank): answer for answer in asked.answers}
-        none = "it has not answered; it may be in code that holds the interpreter's lock"
+        none = "the rank did not answer; it may be in code that holds the GIL"
         return [
             (place, int(said[place].text or 0), said[place].problem)
             if place in said
@@ -148,7 +153,7 @@ class DebugCommands:
         ]
 
     def keep_failures(self, on: bool) -> None:
-        """Pause where an endpoint of any rank raises, before its caller hears; or no more."""
+        """Turn post-mortem pauses on or off for all ranks; see `api.post_mortem`."""
         what = KEEP if on else DROP
         asked = self._line.ask(lambda number: AskDebugger(number, what, [], "", False), 1)
         for answer in _all_of(asked, ANSWER_S):
@@ -162,7 +167,9 @@ class DebugCommands:
     ) -> DebuggerAnswered:
         (answer,) = self._ask(what, [rank], text, timeout_s, take=take)
         if answer is None:
-            raise TimeoutError(f"{rank.name} has not answered within {timeout_s} s; it goes on")
+            raise TimeoutError(
+                f"{rank.name} did not answer within {timeout_s} s; the command continues"
+            )
         if answer.problem:
             raise DebugError(f"{rank.name}: {answer.problem}")
         return answer
@@ -187,7 +194,7 @@ class DebugCommands:
     def post(
         self, what: int, rank: WaitingRank, text: str, on_answer: Callable[[Any], None]
     ) -> None:
-        """The same for who must not wait: `on_answer` is called on the thread that receives."""
+        """Send a command without blocking; `on_answer` is called on the receiving thread."""
         target = _target(rank)
         self._line.ask(
             lambda number: AskDebugger(number, what, [target], text, False), 1, on_answer
@@ -195,9 +202,9 @@ class DebugCommands:
 
 
 class Console:
-    """The debugger of one paused thread. Also a context manager, which lets go of it.
+    """A pdb console of one paused thread. Also a context manager, which closes it.
 
-    Commands are those of pdb. To let go leaves the rank paused: `continue` makes it go on.
+    Closing the console leaves the thread paused; the command `continue` resumes it.
     """
 
     def __init__(self, desk: DebugCommands, rank: WaitingRank, attached: DebuggerAnswered) -> None:
@@ -208,27 +215,28 @@ class Console:
 
     @property
     def prompt(self) -> str:
-        """What the debugger asks with: `(Pdb) `, or `>>> ` in `interact`."""
+        """The prompt of the debugger: `(Pdb) `, or `>>> ` in `interact`."""
         return self._prompt
 
     @property
     def is_over(self) -> bool:
-        """Whether the rank has gone on, and this console has nobody to talk to."""
+        """Whether the thread has resumed or ended, so that it takes no more commands."""
         return self._over
 
     def send(self, command: str, timeout: float | None = None) -> str:
-        """Do that, and return what was written; after a step, also where it has stopped.
+        """Run a command and return its output; after a step, also where the thread has stopped.
 
         Args:
             command: one line of pdb, or of Python.
-            timeout: seconds; None waits for as long as the program runs.
+            timeout: seconds; None waits until the thread stops again or resumes for good.
 
         Raises:
-            DebugError: it has gone on before, or its process has ended.
-            TimeoutError: nothing in time; the rank goes on with it.
+            DebugError: the thread has resumed already, or its process has ended.
+            TimeoutError: no answer in time; the command continues on the rank.
+            ValueError: the command has several lines.
         """
         if "\n" in command.rstrip("\n"):
-            raise ValueError("one line at a time; for more, write `interact`, or a function")
+            raise ValueError("a command is one line; use `interact` or a function for more")
         self._check()
         try:
             answer = self._desk._one(  # pyright: ignore[reportPrivateUsage]
@@ -241,16 +249,16 @@ class Console:
         return answer.text
 
     def complete(self, text: str) -> list[str]:
-        """What the last word of `text` could become: commands, variables, attributes."""
+        """Completions of the last word of `text`: commands, variables, attributes."""
         return list(filter(None, self._quick(COMPLETE, text).split("\n")))
 
     def source(self) -> Source | None:
-        """The lines around the one that is looked at; None where there is no text."""
+        """The source lines around the current one; None if there is no source text."""
         text = self._quick(SOURCE, "")
         return msgspec.json.decode(text, type=Source) if text else None
 
     def close(self) -> None:
-        """Let go of it: it stays paused, and others may attach. Idempotent."""
+        """Detach: the thread stays paused, and other consoles may attach. Idempotent."""
         if not self._closed and not self._over:
             self._closed = True
             try:
@@ -258,7 +266,7 @@ class Console:
                     RELEASE, self.rank, "", ANSWER_S, take=False
                 )
             except (DebugError, TimeoutError):
-                self._over = True  # it has gone on by itself
+                self._over = True  # the thread has resumed already
 
     def _quick(self, what: int, text: str) -> str:
         self._check()
@@ -269,7 +277,7 @@ class Console:
         if self._closed:
             raise DebugError("this console is closed; attach again")
         if self._over:
-            raise DebugError(f"{self.rank.name} has gone on; there is nothing to tell it")
+            raise DebugError(f"{self.rank.name} has resumed; attach again when it is paused")
 
     def _still_there(self) -> bool:
         waiting = self._desk.waiting([(int(self.rank.mesh_uid, 16), [self.rank.rank])])
@@ -288,11 +296,11 @@ class Console:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Console of {self.rank}{', which has gone on' if self._over else ''}>"
+        return f"<Console of {self.rank}{', which has resumed' if self._over else ''}>"
 
 
 def moved(rank: WaitingRank, at: PausedAt) -> WaitingRank:
-    """The same thread where it stands now."""
+    """Return `rank` with the place where it stands now."""
     return replace(
         rank, function=at.function, filename=at.filename, line=at.line, code=at.code, why=at.why
     )
@@ -305,7 +313,7 @@ def _target(rank: WaitingRank) -> tuple[int, int, int]:
 def _all_of(asked: Any, timeout_s: float) -> list[Any]:
     try:
         if not asked.wait(timeout_s):
-            raise TimeoutError(f"the host agent has not answered within {timeout_s:g} s")
+            raise TimeoutError(f"the host agent did not answer within {timeout_s:g} s")
     finally:
         asked.forget()
     return asked.answers

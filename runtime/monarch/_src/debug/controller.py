@@ -1,6 +1,6 @@
-"""Monarch's `debug_controller()`: what waits, for programs that are written for it.
+"""PyTorch Monarch's `debug_controller()`, for programs that are written for it.
 
-Runs in: the client, as a controller; asked from any process.
+Runs in: the client, as a controller; any process may call it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from monarch._src.mesh.controllers import get_or_spawn_controller
 
 @dataclass(frozen=True, order=True)
 class DebugSessionInfo:
-    """One thread that waits; ordered by actor and rank."""
+    """One paused thread; ordered by actor and rank."""
 
     actor_name: str
     rank: int
@@ -29,29 +29,29 @@ class DebugSessionInfo:
 
 
 class DebugController(Actor):
-    """Says what waits at breakpoints. Everything else is in `monarch.debug`."""
+    """Lists the threads paused at breakpoints. `monarch.debug` is the complete debugger."""
 
     @concurrent_endpoint
     async def wait_pending_session(self) -> None:
-        """Answer as soon as something waits."""
+        """Return as soon as a thread is paused."""
         loop = asyncio.get_running_loop()
-        came = asyncio.Event()
+        changed = asyncio.Event()
 
-        def paused(event: RankPaused) -> None:
+        def on_paused(event: RankPaused) -> None:
             if event.paused:
-                loop.call_soon_threadsafe(came.set)
+                loop.call_soon_threadsafe(changed.set)
 
-        end = bus.subscribe(RankPaused, paused)
+        unsubscribe = bus.subscribe(RankPaused, on_paused)
         try:
             while not await asyncio.to_thread(waiting):
-                await came.wait()
-                came.clear()
+                await changed.wait()
+                changed.clear()
         finally:
-            end()
+            unsubscribe()
 
     @endpoint
     async def list(self, print_output: bool = True) -> list[DebugSessionInfo]:
-        """What waits, in order; as a table on the client's own output too, unless not wanted."""
+        """List paused threads in order; with `print_output`, also print them in the client."""
         found = await asyncio.to_thread(waiting)
         if print_output:
             sys.stdout.write(f"{found}\n")
@@ -65,5 +65,5 @@ class DebugController(Actor):
 
 
 def debug_controller() -> DebugController:
-    """The controller of that name, as Monarch has it; `monarch.debug` is the whole debugger."""
+    """Get the controller actor `debug_controller`, spawning it on first use."""
     return get_or_spawn_controller("debug_controller", DebugController).get()

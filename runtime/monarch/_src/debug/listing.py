@@ -1,4 +1,4 @@
-"""What waits at breakpoints, as people read it. No I/O."""
+"""Paused threads as data and as a table. No I/O."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ NOTHING = "nothing waits at a breakpoint"
 
 @dataclass(frozen=True)
 class WaitingRank:
-    """One thread of a rank that stands at a breakpoint, or runs on to its next stop.
+    """One thread of a rank that is paused, or runs to its next stop.
 
-    `rank` and `point` are its place in the mesh of procs, `actor_rank` and `actor_point` that in
-    the mesh of actors (of code that belongs to no actor: the same). `why`: `breakpoint`, `step`,
-    `break`, or what was raised. `holder`: the console that has attached. `since_s`: seconds.
+    `rank` and `point` give its place in the mesh of procs, `actor_rank` and `actor_point` in the
+    mesh of actors (the same for code outside of actors). `why` is `breakpoint`, `step`, `break` or
+    the exception that was raised. `holder` is the console attached to it. `since_s` is the time in
+    seconds since it stopped.
     """
 
     mesh: str
@@ -61,10 +62,10 @@ class WaitingRank:
         return f"{self.function} ({PurePath(self.filename).name}:{self.line})"
 
     def is_in(self, selection: Selection) -> bool:
-        """Whether it is meant, by the name of its mesh or of its actor.
+        """Whether the selection contains it, by the name of its mesh or of its actor.
 
         Raises:
-            DebugError: it is, and has no such dim.
+            DebugError: the name matches, but the mesh does not have a selected dim.
         """
         name = selection.name
         if name in ("", self.mesh):
@@ -79,9 +80,9 @@ class WaitingRank:
 
 
 class WaitingRanks(Sequence[WaitingRank]):
-    """What waits, by mesh and rank. `str()` shows those that stand in one place together.
+    """Paused threads by mesh and rank. `str()` shows threads at the same place together.
 
-    `keeps_failures`: failing endpoints are paused too (`post_mortem`).
+    `keeps_failures`: whether endpoints that raise are paused too (`post_mortem`).
     """
 
     def __init__(self, meshes: Iterable[PausedMesh], keeps_failures: bool = False) -> None:
@@ -100,13 +101,13 @@ class WaitingRanks(Sequence[WaitingRank]):
         return len(self._ranks)
 
     def only(self, wanted: Callable[[WaitingRank], bool]) -> WaitingRanks:
-        """Those of these that are wanted."""
+        """The threads for which `wanted` returns True."""
         made = WaitingRanks(self._meshes, self.keeps_failures)
         made._ranks = tuple(one for one in self._ranks if wanted(one))
         return made
 
     def groups(self) -> list[tuple[str, tuple[WaitingRank, ...]]]:
-        """Ranks of a mesh that stand in one place, with a name for all of them; most first."""
+        """Threads grouped by mesh and place, each group with its name; the largest first."""
         found: dict[tuple[object, ...], list[WaitingRank]] = {}
         for rank in self._ranks:
             key = (

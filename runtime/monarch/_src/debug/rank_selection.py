@@ -1,4 +1,4 @@
-"""Which ranks somebody means: `workers[gpus=0:4]`, `ranks(1,3)`, `ranks(gpus=2)`. No I/O."""
+"""Parse selections of ranks: `workers[gpus=0:4]`, `ranks(1,3)`, `ranks(gpus=2)`. No I/O."""
 
 from __future__ import annotations
 
@@ -19,22 +19,26 @@ HOW = "write 3, 1,4,6, 0:8:2, or dims as in gpus=0:4 or gpus=(1,3)"
 
 @dataclass(frozen=True)
 class Selection:
-    """Ranks by name of a mesh or an actor (empty: any), by dims, or by number (None: all)."""
+    """A selection of ranks.
+
+    `name` is the name of a mesh or of an actor (empty: any); `dims` and `ranks` select within it
+    (empty and None: all).
+    """
 
     name: str = ""
     dims: Mapping[str, Wanted] = field(default_factory=dict[str, Wanted])
     ranks: Wanted | None = None
 
     def takes(self, point: Mapping[str, int], sizes: Mapping[str, int], rank: int) -> bool:
-        """Whether that place is meant.
+        """Whether the selection contains the rank at that point.
 
         Raises:
-            DebugError: it names a dim that there is not.
+            DebugError: it names a dim that the mesh does not have.
         """
         for dim, wanted in self.dims.items():
             if dim not in point:
                 has = ", ".join(point) or "none"
-                raise DebugError(f"{self.name or 'it'} has no dim {dim!r}; it has {has}")
+                raise DebugError(f"{self.name or 'the mesh'} has no dim {dim!r}; it has {has}")
             if not _holds(wanted, point[dim], sizes[dim]):
                 return False
         size = 1
@@ -49,23 +53,25 @@ class Selection:
 
 
 def parse_named(text: str) -> Selection:
-    """`workers`, or `workers[gpus=0:4]`.
+    """Parse `workers` or `workers[gpus=0:4]`.
 
     Raises:
-        DebugError: anything else.
+        DebugError: the text has another form.
     """
     match = _NAMED.match(text)
     if match is None:
-        raise DebugError(f"{text.strip()!r} names no ranks; write a mesh, or workers[gpus=0:4]")
+        raise DebugError(
+            f"{text.strip()!r} selects no ranks; write the name of a mesh, or workers[gpus=0:4]"
+        )
     inside = match["dims"]
     return Selection(match["name"], {} if inside is None else _dims(inside))
 
 
 def parse_ranks(text: str, name: str = "") -> Selection:
-    """`ranks(1,3)`, `ranks(0:8)`, `ranks(gpus=2, hosts=(0,1))`; the word may be left out.
+    """Parse `ranks(1,3)`, `ranks(0:8)` or `ranks(gpus=2, hosts=(0,1))`; `ranks()` is optional.
 
     Raises:
-        DebugError: anything else.
+        DebugError: the text has another form.
     """
     match = _RANKS.match(text)
     inside = "" if match is None else match["inside"] if match["bare"] is None else match["bare"]
@@ -84,7 +90,7 @@ def _dims(text: str) -> dict[str, Wanted]:
     while at < len(text):
         match = _PART.match(text, at)
         if match is None:
-            raise DebugError(f"{text[at:].strip()!r} selects nothing; {HOW}")
+            raise DebugError(f"{text[at:].strip()!r} selects no ranks; {HOW}")
         inside = match["at"].strip()
         found[match["dim"]] = _wanted(inside[1:-1] if inside.startswith("(") else inside)
         at = match.end()

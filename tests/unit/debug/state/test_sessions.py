@@ -135,9 +135,9 @@ def test_what_one_console_holds_no_other_commands(table: DebugTable) -> None:
     assert answer(ask(table, "me", ATTACH)).problem == ""
     assert table.holders() == {"me"}
     for what in (ATTACH, COMMAND, COMPLETE, RELEASE):
-        assert "me has attached to it" in answer(ask(table, "other", what)).problem
+        assert "me is attached to it" in answer(ask(table, "other", what)).problem
     assert answer(ask(table, "other", ATTACH, take=True)).problem == ""
-    assert "other has attached to it" in answer(ask(table, "me")).problem
+    assert "other is attached to it" in answer(ask(table, "me")).problem
     table.console_gone("other")
     assert answer(ask(table, "me", ATTACH)).problem == ""
     assert answer(ask(table, "me", RELEASE)).problem == ""

@@ -1,1 +1,1 @@
-"""How each subcommand is spelled: its options, its help, and what it runs. Imports none of that."""
+"""Options and help of the subcommands. Imports a subcommand's module only when it runs."""

@@ -1,4 +1,4 @@
-"""What several subcommands share: options, times."""
+"""Options and time-outs that several subcommands share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[Any]"  # pyright: ignore[repor
 
 WAIT_S = 15.0
 ANSWER_S = 2.0
-LOOK_S = 30.0
+STACKS_S = 30.0
 
 
 def add_command(
@@ -22,52 +22,55 @@ def add_command(
     help: str,
     description: str | None = None,
 ) -> argparse.ArgumentParser:
-    """A subcommand that does `run`. `help`: in a list of them; `description`: in its own help."""
+    """Add a subcommand that calls `run`.
+
+    `help` is its line in the list of commands; `description` heads its own help.
+    """
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=description)
     parser.set_defaults(run=run)
     return parser
 
 
 def add_group(commands: Commands, name: str, *, help: str, description: str) -> Commands:
-    """A subcommand that needs one of its own behind it: where to add these."""
+    """Add a subcommand that takes subcommands of its own; return where to add them."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=description)
     parser.set_defaults(run=partial(_print_help, parser))
     return parser.add_subparsers(dest=name, metavar="COMMAND", title="commands")
 
 
 def add_where(parser: argparse.ArgumentParser) -> None:
-    """`--in`: where to look for sessions."""
+    """Add `--in`: where to look for sessions."""
     parser.add_argument(
         "--in", dest="bases", action="append", metavar="DIRECTORY",
-        help="look for session directories only in this one (may be given several times)",
+        help="look for sessions in this directory only (may be repeated)",
     )  # fmt: skip
 
 
-def add_timeout(parser: argparse.ArgumentParser, default: float, what: str) -> None:
-    """`--timeout`, in seconds."""
+def add_timeout(parser: argparse.ArgumentParser, default: float, help: str) -> None:
+    """Add `--timeout`, in seconds."""
     parser.add_argument(
         "--timeout", type=_seconds, default=default, metavar="SECONDS",
-        help=f"{what} (default: %(default)g)",
+        help=f"{help} (default: %(default)g)",
     )  # fmt: skip
 
 
-def add_identity(parser: argparse.ArgumentParser, own: str) -> None:
-    """`--keys` and `--key`: who this host is to others."""
+def add_identity(parser: argparse.ArgumentParser, key_help: str) -> None:
+    """Add `--keys` and `--key`: the keys by which other hosts recognize this one."""
     parser.add_argument(
         "--keys", metavar="DIRECTORY",
-        help="the keys of the job (`monarch keys make`); trust_all_connections: none, on loopback",
+        help="the keys of the job (see `monarch keys make`), or trust_all_connections for none, on "
+        "loopback only",
     )  # fmt: skip
-    parser.add_argument("--key", metavar="FILE", help=own)
+    parser.add_argument("--key", metavar="FILE", help=key_help)
 
 
 def _print_help(parser: argparse.ArgumentParser, _arguments: argparse.Namespace) -> int:
-    """A command that needs another one behind it."""
     parser.print_help()
     return 0
 
 
 def _seconds(text: str) -> float:
     seconds = float(text)
-    if not 0 <= seconds < 1e6:  # NaN too is refused
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    if not 0 <= seconds < 1e6:  # also refuses NaN
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1000000 seconds")
     return seconds

@@ -1,4 +1,4 @@
-"""Breakpoints, from a terminal and from editors."""
+"""Options of `monarch debug`."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from monarch._src.cli.options.common import Commands, add_command, add_where
 
 
 def add(commands: Commands) -> None:
-    """Spell them."""
+    """Add the `debug` command."""
     debug = add_command(
         commands,
         "debug",
         _debug,
-        help="what waits at breakpoints, and consoles for it",
-        description="List what waits at breakpoints in a session of yours, talk to one rank or to "
-        "many, let them go on. Reads commands from a terminal or a pipe; `help` lists them.",
+        help="debug ranks that are paused at breakpoints",
+        description="List the ranks of a session that are paused at breakpoints, debug one or "
+        "several of them, and resume them. Reads commands from a terminal or a pipe; `help` lists "
+        "them.",
     )
     debug.add_argument(
         "session", nargs="?", default="", metavar="SESSION",
-        help="as `monarch ps` shows it, of which the beginning is enough, or as it is kept; the "
-        "only one there is, if left out",
+        help="the name in `monarch ps` (or its first letters), or the name of a kept session; "
+        "default: the only session",
     )  # fmt: skip
     debug.add_argument(
         "-c", "--command", dest="lines", action="append", metavar="COMMAND",
-        help="do this and end, in place of asking (may be given several times)",
+        help="run this command and exit instead of prompting (may be repeated)",
     )  # fmt: skip
     debug.add_argument(
         "--dap", metavar="NAME[dim=0:4]",
-        help="speak the Debug Adapter Protocol of editors on standard input and output, with these "
-        "ranks of a mesh of processes",
+        help="serve these ranks of a mesh of processes to an editor: speak the Debug Adapter "
+        "Protocol on standard input and output",
     )  # fmt: skip
     debug.add_argument(
         "--port", type=int, metavar="PORT",
-        help="with --dap: to the first who connects to this port of the loopback interface",
+        help="with --dap: serve the first editor that connects to this loopback port instead",
     )  # fmt: skip
     add_where(debug)
 

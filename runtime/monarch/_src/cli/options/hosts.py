@@ -1,4 +1,4 @@
-"""Hosts that work together: their keys, whether they reach each other, workers, jobs."""
+"""Options of the commands for several hosts: `keys`, `reach`, `worker`, `job`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from monarch._src.cli.options.common import (
 
 
 def add(commands: Commands) -> None:
-    """Spell them."""
+    """Add the commands."""
     _add_keys(commands)
     _add_reach(commands)
     _add_worker(commands)
@@ -26,21 +26,24 @@ def _add_keys(commands: Commands) -> None:
     of_keys = add_group(
         commands,
         "keys",
-        help="the keys with which hosts of a job tell each other from strangers",
-        description="Make the key pairs of a job, or show whose there are. Keys are never printed.",
+        help="make and list the keys that authenticate the hosts of a job",
+        description="Make the key pairs of a job, or list them by role. Keys are never printed.",
     )
     make = add_command(
-        of_keys, "make", _keys_make, help="make the pairs of a new job",
+        of_keys, "make", _keys_make, help="make the key pairs of a new job",
         description="Make a directory with the key pairs of a new job: one for workers, one for "
-        "its owner, one for observers. Keys that exist are never replaced.",
+        "its owner, one for observers. Existing keys are never replaced.",
     )  # fmt: skip
-    make.add_argument("directory", metavar="DIRECTORY")
-    make.add_argument("--job", default="", metavar="NAME", help="a name for people")
+    make.add_argument("directory", metavar="DIRECTORY", help="where to put the keys")
+    make.add_argument("--job", default="", metavar="NAME", help="a name to recognize the job by")
     show = add_command(
-        of_keys, "show", _keys_show, help="whose keys there are, by fingerprint",
-        description="List the keys of a job by role and fingerprint, and which can be used here.",
+        of_keys, "show", _keys_show, help="list the keys of a job by role and fingerprint",
+        description="List the keys of a job by role and fingerprint, and whether each can be used "
+        "on this host.",
     )  # fmt: skip
-    show.add_argument("directory", metavar="DIRECTORY", help="or the file job.public")
+    show.add_argument(
+        "directory", metavar="DIRECTORY", help="the directory of the keys, or its file job.public"
+    )
 
 
 def _add_reach(commands: Commands) -> None:
@@ -48,24 +51,24 @@ def _add_reach(commands: Commands) -> None:
         commands,
         "reach",
         _reach,
-        help="whether two hosts can work together: addresses, keys, versions, speed",
+        help="check that two hosts can work together: addresses, keys, versions, speed",
         description="On one host: `monarch reach --keys DIRECTORY --listen tcp://*:26600`. On "
-        "another: `monarch reach --keys DIRECTORY tcp://HOST:26600`. Exit status 1: they can't, "
-        "and why.",
+        "another: `monarch reach --keys DIRECTORY tcp://HOST:26600`. Exits with 1 and prints why "
+        "if the hosts cannot work together.",
     )
-    what = reach.add_mutually_exclusive_group(required=True)
-    what.add_argument(
+    mode = reach.add_mutually_exclusive_group(required=True)
+    mode.add_argument(
         "addresses", nargs="*", default=[], metavar="ADDRESS",
-        help="where the other listens; of several the first that answers",
+        help="where the other host listens; the first that answers is used",
     )  # fmt: skip
-    what.add_argument("--listen", metavar="ADDRESS", help="answer there; or DIAL@BIND")
-    add_identity(reach, "the pair to dial with (default: owner.key)")
-    reach.add_argument("--audit", metavar="FILE", help="write there who is let in and refused")
-    reach.add_argument("--once", action="store_true", help="end when the first has left")
-    add_timeout(reach, WAIT_S, "how long to try")
+    mode.add_argument("--listen", metavar="ADDRESS", help="listen at this address (or DIAL@BIND)")
+    add_identity(reach, "the key file to dial with (default: owner.key)")
+    reach.add_argument("--audit", metavar="FILE", help="log accepted and refused peers to FILE")
+    reach.add_argument("--once", action="store_true", help="exit when the first peer has left")
+    add_timeout(reach, WAIT_S, "seconds to try for")
     reach.add_argument(
         "--size", type=int, default=64, metavar="MIB",
-        help="how much to send to measure the rate (default: %(default)d; 0: nothing)",
+        help="MiB to send to measure the bandwidth (default: %(default)d; 0: do not measure)",
     )  # fmt: skip
 
 
@@ -74,19 +77,20 @@ def _add_worker(commands: Commands) -> None:
         commands,
         "worker",
         _worker,
-        help="make this host a worker: clients have it by attach_to_workers",
-        description="Serve this host: wait for a client, run what it spawns, end all of that when "
-        "it lets go or is lost, and wait for the next. Ends when a client shuts it down, on Ctrl-C "
-        "and on SIGTERM. `monarch worker --address 'tcp://*:26600' --keys DIRECTORY`",
+        help="make this host a worker, which clients use through attach_to_workers",
+        description="Serve this host to one client after another: wait for a client, run the "
+        "processes that it spawns, and end them when it releases the host or is lost. Exits when a "
+        "client shuts the worker down, on Ctrl-C and on SIGTERM. Example: "
+        "`monarch worker --address 'tcp://*:26600' --keys DIRECTORY`",
     )
     worker.add_argument(
         "--address", required=True, metavar="ADDRESS",
-        help="listen there: tcp://HOST:PORT, tcp://*:PORT, ipc://PATH; or DIAL@BIND, to listen at "
-        "BIND and have others dial DIAL",
+        help="listen at tcp://HOST:PORT, tcp://*:PORT or ipc://PATH; DIAL@BIND listens at BIND "
+        "and has others dial DIAL",
     )  # fmt: skip
-    add_identity(worker, "the pair to serve with (default: worker.key beside them)")
+    add_identity(worker, "the key file to serve with (default: worker.key in that directory)")
     worker.add_argument(
-        "--audit", metavar="FILE", help="write there who comes, who is refused, and what is done"
+        "--audit", metavar="FILE", help="log accepted and refused peers and their actions to FILE"
     )
 
 
@@ -94,25 +98,25 @@ def _add_job(commands: Commands) -> None:
     of_job = add_group(
         commands,
         "job",
-        help="hosts that are reserved for many programs: which there are, and their end",
-        description="List the jobs of yours, look at one, or give back its hosts. A JOB is a name, "
-        "as in job.state(job_path(NAME)), or the path of a record.",
+        help="list, show and end jobs: hosts that are reserved for several programs",
+        description="List your jobs, show one, or release its hosts. JOB is a name, as in "
+        "job.state(job_path(NAME)), or the path of a record.",
     )
     add_command(
-        of_job, "list", _job_list, help="those that have a name, and that of this directory",
-        description="List the jobs that have a name, and the one recorded in this directory.",
+        of_job, "list", _job_list, help="list the named jobs and the job of this directory",
+        description="List the named jobs and the job recorded in this directory.",
     )  # fmt: skip
     shown = add_command(
-        of_job, "show", _job_show, help="its hosts, and whether they answer",
+        of_job, "show", _job_show, help="show the hosts of a job and whether they answer",
         description="Show a job: its record, its hosts, and whether they answer.",
     )  # fmt: skip
-    shown.add_argument("which", metavar="JOB")
+    shown.add_argument("which", metavar="JOB", help="a name or the path of a record")
     ended = add_command(
-        of_job, "kill", _job_kill, help="give its hosts back; what runs there ends",
-        description="Give the hosts of a job back and remove its record; what runs there ends. "
-        "Exit status 1: some could not be given back, and the record stays.",
+        of_job, "kill", _job_kill, help="release the hosts of a job; their processes end",
+        description="Release the hosts of a job and remove its record. Processes that run on them "
+        "end. Exits with 1 and keeps the record if a host could not be released.",
     )  # fmt: skip
-    ended.add_argument("which", metavar="JOB")
+    ended.add_argument("which", metavar="JOB", help="a name or the path of a record")
 
 
 def _keys_make(arguments: argparse.Namespace) -> int:

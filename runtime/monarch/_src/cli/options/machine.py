@@ -1,4 +1,4 @@
-"""What this machine is, and what is installed."""
+"""Options of the commands about this machine: `doctor`, `version`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from monarch._src.cli.options.common import Commands, add_command
 
 
 def add(commands: Commands) -> None:
-    """Spell them."""
+    """Add the commands."""
     _add_doctor(commands)
     _add_version(commands)
 
@@ -18,8 +18,8 @@ def _add_doctor(commands: Commands) -> None:
         commands,
         "doctor",
         _doctor,
-        help="what this machine has and lacks, and what to do about it",
-        description="Look at this machine and this installation. Exit status 1: a problem.",
+        help="check this machine and this installation, with remedies",
+        description="Check this machine and this installation. Exits with 1 if there is a problem.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Sessions on this machine: who they are, what they do, their end."""
+"""Options of the commands about sessions: `ps`, `stacks`, `attach`, `kill`, `reap`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 from monarch._src.cli.options.common import (
     ANSWER_S,
-    LOOK_S,
+    STACKS_S,
     WAIT_S,
     Commands,
     add_command,
@@ -17,7 +17,7 @@ from monarch._src.cli.options.common import (
 
 
 def add(commands: Commands) -> None:
-    """Spell them."""
+    """Add the commands."""
     _add_ps(commands)
     _add_stacks(commands)
     _add_attach(commands)
@@ -30,19 +30,19 @@ def _add_ps(commands: Commands) -> None:
         commands,
         "ps",
         _ps,
-        help="your sessions on this machine: clients, meshes, processes",
-        description="List your sessions on this machine: each with its client, its host agent, its "
-        "meshes and their processes, and what these do. An orphan is one whose client is gone.",
+        help="list your sessions on this machine: clients, meshes, processes",
+        description="List your sessions on this machine, each with its client, its host agent, its "
+        "meshes, and the state of their processes. An orphan is a session whose client is gone.",
     )
     add_where(ps)
     ps.add_argument(
         "--at", dest="addresses", action="append", metavar="ADDRESS",
-        help="in place of that, what the worker that listens there does (may be given several "
-        "times); needs --keys, and no more than an observer's key",
+        help="show the worker that listens at ADDRESS instead (may be repeated); needs --keys; an "
+        "observer's key is enough",
     )  # fmt: skip
-    add_identity(ps, "the pair to look with (default: observer.key)")
-    ps.add_argument("--json", action="store_true", help="for programs")
-    add_timeout(ps, ANSWER_S, "how long an agent may take to answer")
+    add_identity(ps, "the key file to connect with (default: observer.key)")
+    ps.add_argument("--json", action="store_true", help="print JSON")
+    add_timeout(ps, ANSWER_S, "seconds to wait for each agent's answer")
 
 
 def _add_stacks(commands: Commands) -> None:
@@ -50,24 +50,24 @@ def _add_stacks(commands: Commands) -> None:
         commands,
         "stacks",
         _stacks,
-        help="where ranks are in the program at this moment; finds the one that hangs",
-        description="Look into running ranks from outside, as far as they say that they are busy, "
-        "and show their stacks, equal ones once and the odd ones named. Needs py-spy "
-        "(pip install 'monarch-jupyter[stacks]'). Exit status 1: something could not be read.",
+        help="show the stacks of running ranks, to find the one that hangs",
+        description="Read the stacks of busy ranks from outside their processes. Ranks with equal "
+        "stacks are shown together, and outliers are named. Needs py-spy "
+        "(pip install 'monarch-jupyter[stacks]'). Exits with 1 if a stack could not be read.",
     )
     stacks.add_argument(
         "which", nargs="?", default="", metavar="SESSION or MESH[slice]",
         help="a session as `monarch ps` shows it, or a mesh of any session, such as 'workers' or "
-        "'workers[gpus=0:4]'; none: all",
+        "'workers[gpus=0:4]'; default: all sessions",
     )  # fmt: skip
     add_where(stacks)
     stacks.add_argument(
-        "--full", action="store_true", help="all threads, with the frames of the runtime"
+        "--full", action="store_true", help="show all threads and the frames of the runtime"
     )
     stacks.add_argument(
-        "--idle", action="store_true", help="look into ranks too that say that they are idle"
+        "--idle", action="store_true", help="also read ranks that report themselves idle"
     )
-    add_timeout(stacks, LOOK_S, "for the whole look")
+    add_timeout(stacks, STACKS_S, "seconds to wait for all stacks")
 
 
 def _add_attach(commands: Commands) -> None:
@@ -75,21 +75,24 @@ def _add_attach(commands: Commands) -> None:
         commands,
         "attach",
         _attach,
-        help="take up a session that is kept: a Python prompt, or a script, with its meshes",
-        description="Take up a session that is kept. Its meshes are variables, by the names they "
-        "were given, of an interactive Python, or of SCRIPT. At the end the session is let go of "
-        "and lives on.",
+        help="attach to a kept session from a Python prompt or a script",
+        description="Attach to a kept session, then run an interactive Python prompt, or SCRIPT, "
+        "in which its meshes are variables by their names. Detaches at the end; the session keeps "
+        "running.",
     )
     attach.add_argument(
         "name", nargs="?", metavar="NAME",
-        help="of the session, or of one of its meshes; the only one that nobody holds, if left out",
+        help="the name of a session or of one of its meshes; default: the only kept session that "
+        "no client is attached to",
     )  # fmt: skip
     attach.add_argument(
-        "--take", action="store_true", help="take it from a client that holds it and lives"
+        "--take", action="store_true", help="take the session over from the client attached to it"
     )
-    attach.add_argument("script", nargs="?", metavar="SCRIPT", help="run this instead of a prompt")
     attach.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="...", help="what the script is given"
+        "script", nargs="?", metavar="SCRIPT", help="a script to run instead of the prompt"
+    )
+    attach.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script"
     )
 
 
@@ -98,20 +101,22 @@ def _add_kill(commands: Commands) -> None:
         commands,
         "kill",
         _kill,
-        help="end sessions: their actors clean up, then every process goes",
-        description="End sessions of yours on this machine. Actors clean up, then every process "
-        "goes; what is left after the time-out is killed. The client itself is not touched: its "
-        "calls raise SupervisionError. Exit status 1: something could not be ended.",
+        help="end sessions: actors clean up, then all their processes end",
+        description="End sessions of yours on this machine. Actors clean up, then all processes "
+        "end; those that remain after the time-out are killed. The client process keeps running, "
+        "and its calls raise SupervisionError. Exits with 1 if a session could not be ended.",
     )
-    what = kill.add_mutually_exclusive_group(required=True)
-    what.add_argument(
+    selection = kill.add_mutually_exclusive_group(required=True)
+    selection.add_argument(
         "sessions", nargs="*", default=[], metavar="SESSION",
-        help="as `monarch ps` shows it, of which the beginning is enough, or as it is kept",
+        help="the name in `monarch ps` (or its first letters), or the name of a kept session",
     )  # fmt: skip
-    what.add_argument("--all", action="store_true", help="every session of yours")
-    what.add_argument("--orphans", action="store_true", help="those whose client is gone")
+    selection.add_argument("--all", action="store_true", help="end all your sessions")
+    selection.add_argument(
+        "--orphans", action="store_true", help="end the sessions whose client is gone"
+    )
     add_where(kill)
-    add_timeout(kill, WAIT_S, "how long they may take to end before they are killed")
+    add_timeout(kill, WAIT_S, "seconds before remaining processes are killed")
 
 
 def _add_reap(commands: Commands) -> None:
@@ -119,14 +124,14 @@ def _add_reap(commands: Commands) -> None:
         commands,
         "reap",
         _reap,
-        help="end what nobody owns any more: orphaned sessions, directories, processes",
-        description="Find sessions whose client is gone and that are not kept, directories without "
-        "a host agent, agents and processes without a session directory, and end them. Sessions "
-        "that are kept, or whose client lives, are left alone.",
+        help="remove orphaned sessions, directories and processes",
+        description="End sessions that are not kept and whose client is gone, agents and processes "
+        "without a session directory, and remove session directories without a host agent. Kept "
+        "sessions, and those whose client is alive, are left alone.",
     )
-    reap.add_argument("--dry-run", action="store_true", help="only say what would be ended")
+    reap.add_argument("--dry-run", action="store_true", help="only print what would be ended")
     add_where(reap)
-    add_timeout(reap, WAIT_S, "how long they may take to end before they are killed")
+    add_timeout(reap, WAIT_S, "seconds before remaining processes are killed")
 
 
 def _ps(arguments: argparse.Namespace) -> int:

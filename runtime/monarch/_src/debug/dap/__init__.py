@@ -1,1 +1,1 @@
-"""Debuggers that speak the Debug Adapter Protocol."""
+"""The Debug Adapter Protocol: one editor session over many ranks."""

@@ -1,10 +1,10 @@
-"""A session of the Debug Adapter Protocol with ranks, for whoever has an editor to show it in.
+"""The editor's end of a Debug Adapter Protocol session with several ranks.
 
-Runs in: the client, or a terminal outside of the session. `said` on any thread; what ranks say
-comes in on the thread that receives. What is said to whom, `debug.dap.state.multiplexer` decides.
+Runs in: the client, or a terminal outside the session. `said` runs on any thread; the receiving
+thread delivers messages of ranks. `debug.dap.state.multiplexer` decides where each message goes.
 Owns: the bridges to its ranks, until `close`.
-Invariants: messages of one side reach the other in order; a bridge that ends by itself is told as
-what the protocol has for it.
+Invariants: messages are delivered in order in both directions; the loss of a bridge is reported to
+the editor as events of the protocol.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from monarch._src.wire.messages import (
 from monarch._src.wire.messages.dap import PIECE
 from monarch._src.wire.messages.debugger import BREAK
 
-OPEN_S = 60.0  # for debugpy to be loaded where many ranks share few cores
+OPEN_S = 60.0  # loading debugpy takes long where many ranks share few cores
 CLOSE_S = 10.0
 Say: TypeAlias = Callable[[Message], None]
-SILENT = "it has not answered; it may be in code that holds the interpreter's lock"
+SILENT = "the rank did not answer; it may be in code that holds the GIL"
 
 
 @dataclass(frozen=True)
 class BridgedRank:
-    """One rank of a session: `name` is what its threads are called."""
+    """One rank of a session; the editor shows its threads under `name`."""
 
     name: str
     mesh: int
@@ -50,10 +50,10 @@ class BridgedRank:
 
 
 class Bridge:
-    """One session. Also a context manager, which closes it: what stands still then goes on.
+    """One session. Also a context manager, which closes it; stopped threads then resume.
 
-    `say` is given each message for whoever debugs, in order, on any thread; it is quick, and calls
-    nothing here.
+    `say` is called with each message for the editor, in order, on any thread. It must not block or
+    call this object.
     """
 
     def __init__(self, line: AgentConnection, ranks: Sequence[BridgedRank], say: Say) -> None:
@@ -62,27 +62,27 @@ class Bridge:
         self._say = say
         self._mux = Multiplexer([one.name for one in ranks])
         self._at = {(one.mesh, one.rank): at for at, one in enumerate(self.ranks)}
-        self._numbers: dict[int, int] = {}  # of bridges, by place in `ranks`
+        self._numbers: dict[int, int] = {}  # of bridges, by index in `ranks`
         self._unpackers = [Unpacker() for _ in self.ranks]
         self._lock = threading.RLock()
         self._closed = False
 
     @property
     def is_over(self) -> bool:
-        """Whether it is closed, or no rank of it has a process any more."""
+        """Whether the session is closed or all its ranks have ended."""
         return self._closed or not self._mux.living
 
     @property
     def stopped(self) -> list[int]:
-        """The threads that stand still."""
+        """The stopped threads, by their numbers in this session."""
         with self._lock:
             return self._mux.stopped
 
     def open(self, timeout: float = OPEN_S) -> Bridge:
-        """Have the debugger of each rank loaded and connected.
+        """Load and connect the debugger of each rank.
 
         Raises:
-            DebugError: some have none; those of the others are taken out again.
+            DebugError: a rank cannot load its debugger; the others are unloaded again.
         """
         places = [(one.mesh, one.rank) for one in self.ranks]
         for place in places:
@@ -110,18 +110,18 @@ class Bridge:
         return self
 
     def said(self, message: Message) -> None:
-        """Whoever debugs says that."""
+        """Handle a message of the editor."""
         with self._lock:
             self._do(self._mux.asked(message))
 
     def lost(self, why: str) -> None:
-        """There is no way to the ranks any more: whoever debugs is told so, as of their ends."""
+        """Report all ranks to the editor as ended: the session is out of reach."""
         with self._lock:
             for at in sorted(self._mux.living):
                 self._do(self._mux.rank_gone(at, why))
 
     def close(self) -> None:
-        """Take the debuggers out; what they have stopped goes on. Idempotent."""
+        """Unload the debuggers; stopped threads resume. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -132,12 +132,12 @@ class Bridge:
             asked.wait(CLOSE_S)
             asked.forget()
         except RuntimeError:
-            pass  # the host agent is gone, and all that it had
+            pass  # the host agent is gone, and its ranks with it
         finally:
             for place in places:
                 self._line.listen(place, None)
 
-    # --- from the thread that receives ------------------------------------------------------------
+    # --- on the receiving thread ------------------------------------------------------------------
 
     def _heard(self, message: BridgeBytes | BridgeClosed) -> None:
         at = self._at[message.mesh, message.rank]
@@ -151,7 +151,7 @@ class Bridge:
                 for one in self._unpackers[at].feed(message.data):
                     self._do(self._mux.told(at, one))
             except DapError as error:
-                self._do(self._mux.rank_gone(at, f"it says what nobody can read: {error}"))
+                self._do(self._mux.rank_gone(at, f"its debugger sent an invalid message: {error}"))
 
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:

@@ -1,1 +1,1 @@
-"""The part of the debugger that runs on a rank."""
+"""The rank's part of the debugger: paused threads, pdb, debugpy."""

@@ -1,14 +1,15 @@
-"""Breaking into what runs: a pause that the program did not ask for.
+"""Pause endpoints that are running, without a `breakpoint()` in the program.
 
-Runs in: a proc. `break_in` on the thread that receives, which never waits; what it arranges runs on
-the threads that are to pause.
-Invariants: a thread pauses only where it is in code of the user all the way down to its endpoint,
-so it holds no lock of the runtime, and messages go on; elsewhere it pauses at the next such line.
+Runs in: a proc. `break_in` runs on the receiving thread and never blocks; the pauses that it
+arranges run on the threads that will pause.
+Invariants: a thread pauses only if all its frames down to the endpoint are user code, so it holds
+no lock of the runtime and messages are still delivered. Elsewhere it pauses at the next such line.
 
-There are three ways, by where the endpoint is. On the main thread a signal, whose handler stands on
-the very line that runs, also under a `time.sleep`. In a `.get()` the safe point at which a
-supervisor would be asked. In a coroutine that awaits, its loop. CPython has no way into the Python
-that another thread runs, but to raise something in it, and that could not go on afterwards.
+There are three ways, depending on where the endpoint is. On the main thread, a signal handler
+pauses at the current line, also inside `time.sleep`. In a `.get()`, the thread pauses at the safe
+point where supervision is checked. A coroutine that awaits is paused by its event loop. CPython
+cannot interrupt Python code on another thread except by raising an exception, after which the code
+could not continue.
 """
 
 from __future__ import annotations
@@ -32,16 +33,19 @@ from monarch._src.net.local.interrupt import call_on_main
 from monarch._src.wire.messages import Call
 
 log = logging.getLogger("monarch.debug")
-IDLE = "nothing runs there"
+IDLE = "no endpoint is running there"
 ELSEWHERE = (
-    "it runs in an actor that is not on the main thread of its process, and CPython lets nobody "
-    "stop another thread; put a breakpoint() there, or spawn that actor first on its procs"
+    "the actor does not run on the main thread of its process, and CPython cannot pause other "
+    "threads; put a breakpoint() in its code, or spawn that actor first on its procs"
 )
-NO_HANDLER = "the program there handles SIGINT itself, which would be needed to stop it"
+NO_HANDLER = "the program handles SIGINT itself, which the debugger needs to pause it"
 
 
 def break_in(here: PausesHere) -> tuple[int, str]:
-    """Have what runs in this process pause: how many threads will, and why others cannot."""
+    """Pause the endpoints of this process.
+
+    Returns how many threads will pause, and why the others cannot.
+    """
     will = 0
     problems: list[str] = []
     for worker in list(here.runtime.workers.values()):
@@ -68,7 +72,7 @@ def _is_busy(worker: ActorCell) -> bool:
 
 
 def _break_into(here: PausesHere, worker: ActorCell) -> str:
-    """Arrange it; why it cannot be."""
+    """Arrange a pause of that actor; return why it cannot be paused, or an empty string."""
     if worker.tasks is not None:
         return _in_loop(here, worker)
     instance = worker.instance
@@ -76,7 +80,7 @@ def _break_into(here: PausesHere, worker: ActorCell) -> str:
     on_main = instance.thread == threading.main_thread().ident
     if not waits and not on_main:
         return ELSEWHERE
-    # Both, on the main thread: a wait may just have ended, or be about to begin.
+    # On the main thread use both: a wait may just have ended, or be about to begin.
     now = _calls(worker)
     worker.pause_soon = lambda: _pause_at_safe_point(here, worker, now)
     worker.supervision.look_soon()
@@ -92,9 +96,9 @@ def _calls(worker: ActorCell) -> list[Call]:
 
 
 def _pause_at_safe_point(here: PausesHere, worker: ActorCell, meant: Sequence[Call]) -> None:
-    """`meant`: the calls that ran then, if it was not the constructor."""
+    """`meant`: the calls that ran at the request; empty if the constructor ran."""
     if meant and not any(call is one for call in _calls(worker) for one in meant):
-        return  # they have ended meanwhile
+        return  # the calls have ended meanwhile
     frame = _users_above(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
     if frame is not None:
         here.pause(frame, "break")
@@ -104,7 +108,7 @@ def _on_main(here: PausesHere) -> str:
     def arrived(frame: FrameType | None) -> None:
         users = _users_above(frame)
         if users is None or frame is None:
-            return  # it has ended meanwhile
+            return  # the endpoint has ended meanwhile
         if frame is users and is_all_users(frame, ENTRY_CODES):
             here.pause(users, "break")
         else:
@@ -145,7 +149,7 @@ def _in_loop(here: PausesHere, worker: ActorCell) -> str:
 
 
 def _unless_begun(begun: threading.Event, then: Callable[[], object]) -> None:
-    """The loop may be blocked by the very code that is to pause: then from outside of it."""
+    """Call `then` if the loop does not begin soon: the code to pause may block the loop."""
 
     def look() -> None:
         if not begun.wait(0.1):
@@ -155,7 +159,7 @@ def _unless_begun(begun: threading.Event, then: Callable[[], object]) -> None:
 
 
 def _innermost(coroutine: Any) -> FrameType | None:
-    """The user's frame that a suspended coroutine stands in."""
+    """The innermost user frame of a suspended coroutine."""
     found: FrameType | None = None
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None)
@@ -170,9 +174,9 @@ def _is_library(frame: FrameType) -> bool:
 
 
 def _users_above(frame: FrameType | None) -> FrameType | None:
-    """The frame in which the user's endpoint is, or has called the runtime; None: there is none.
+    """The user frame of the running endpoint, or the one that called the runtime; None if none.
 
-    What the runtime has called in turn, of the standard library too, is no code of the user.
+    Code that the runtime has called, the standard library included, is not user code.
     """
     walked, found = frame, None
     while walked is not None:

@@ -1,15 +1,15 @@
-"""debugpy in this proc, spoken to over the control plane, with no socket between.
+"""Run debugpy in this proc, connected through runtime messages in place of a socket.
 
-Runs in: a proc; loaded when a bridge is opened to it. A thread of ours opens and closes; threads of
-debugpy's own read and write, through `_Pipe`, which is a queue on one side and messages to the host
-agent on the other. A thread that stops waits inside debugpy, not in `pausing.Session`.
-Owns: the debugger of this process, from `open` to `close`, and what that has changed meanwhile.
-Invariants: a thread stops only where it is in code of the user all the way down to its endpoint, so
-it holds no lock of the runtime and messages go on; the host agent is told of each stop before it
-begins and after it has ended; whatever is to end resumes, and raises what ends it.
+Runs in: a proc; loaded when a bridge to it is opened. The bridge thread loads and unloads debugpy.
+debugpy's own threads read and write through `_Pipe`, which is a queue in one direction and messages
+to the host agent in the other. A stopped thread waits inside debugpy, not in `PausedThread`.
+Owns: the debugger of this process, and the changes that it makes to the process, until `close`.
+Invariants: a thread stops only if all its frames down to the endpoint are user code, so it holds no
+lock of the runtime and messages are still delivered. The host agent is notified before each stop
+and after it. When its call, actor or process ends, a stopped thread resumes and raises the reason.
 
-debugpy is asked for by name, so that a proc without it runs as well. What is used below its public
-part (`PyDB`) is used here only; `tests/integration/test_bridges.py` is what notices a change there.
+debugpy is imported by name, so procs run without it. Only this module uses its private parts
+(`PyDB`); `tests/integration/test_bridges.py` fails if they change.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ if TYPE_CHECKING:
     from monarch._src.debug.rank.pauses import PausesHere
 
 log = logging.getLogger("monarch.debug")
-MISSING = (
-    "debugpy is not installed where that rank runs: pip install 'monarch-jupyter[debug]' there"
-)
-OWN = "a debugger that the program has loaded itself is connected there"
+MISSING = "debugpy is not installed where the rank runs: pip install 'monarch-jupyter[debug]' there"
+OWN = "the program has connected a debugger of its own"
 _HEADER = b"Content-Length: "
 
 
 class _Pipe:
-    """What debugpy takes for its socket."""
+    """The object that debugpy uses as its socket."""
 
     def __init__(self, say: Callable[[bytes], None]) -> None:
         self._say = say
@@ -52,15 +50,15 @@ class _Pipe:
         self._header = b""
 
     def put(self, data: bytes) -> None:
-        """Bytes for debugpy; none at all: there are no more."""
+        """Pass bytes to debugpy; empty bytes mean the end."""
         self._came.put(data)
 
     def recv(self, _most: int) -> bytes:
-        """See `socket.recv`; debugpy copes with more than it has asked for."""
+        """See `socket.recv`; debugpy accepts more bytes than it has asked for."""
         return self._came.get()
 
     def sendall(self, data: bytes) -> None:
-        """See `socket.sendall`. A header and what it belongs to become one message."""
+        """See `socket.sendall`. A header is sent together with its body."""
         if data.startswith(_HEADER) and not self._header:
             self._header = data
             return
@@ -69,17 +67,17 @@ class _Pipe:
             self._say(whole[begin : begin + PIECE])
 
     def settimeout(self, _seconds: float | None) -> None:
-        """A queue has none."""
+        """Do nothing: a queue has no time-out."""
 
     def shutdown(self, _how: int) -> None:
-        """What was sent is sent."""
+        """Do nothing: bytes are sent at once."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is no descriptor."""
 
 
 class RankBridge:
-    """The debugger of this process, for one console. Closed once, and then done with."""
+    """The debugger of this process, for one console. Cannot be reopened."""
 
     def __init__(self, pauses: PausesHere, number: int) -> None:
         self.pauses = pauses
@@ -88,54 +86,54 @@ class RankBridge:
         self._pipe = _Pipe(self._say)
         self._db: Any = None
         self._closing = threading.Event()
-        self._standing: set[int] = set()  # threads
+        self._standing: set[int] = set()  # identifiers of stopped threads
         threading.Thread(target=self._run, name="debug-bridge", daemon=True).start()
 
-    # --- from the thread that receives ------------------------------------------------------------
+    # --- on the receiving thread ------------------------------------------------------------------
 
     def received(self, data: bytes) -> None:
-        """The console says something."""
+        """Handle bytes from the console."""
         if data:
             self._pipe.put(data)
 
     def close(self) -> None:
-        """Take the debugger out; what it has stopped goes on. Idempotent."""
+        """Unload the debugger; stopped threads resume. Idempotent."""
         self._closing.set()
 
-    # --- on threads that stop ---------------------------------------------------------------------
+    # --- on stopped threads -----------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a debugger to stop in."""
+        """Whether the debugger is loaded and not closing."""
         return self._db is not None and not self._closing.is_set()
 
     def stop_at(self, frame: FrameType) -> None:
-        """Stop at the next line of that frame, which is this thread's."""
+        """Stop at the next line of `frame`, a frame of this thread."""
         _pydevd().settrace(
             suspend=True, trace_only_current_thread=True, patch_multiprocessing=False,
             stop_at_frame=frame, notify_stdin=False,
         )  # fmt: skip
 
     def trace_again(self) -> None:
-        """Python takes the tracer of a thread away in which it has raised, as `wait` below does."""
+        """Restore the tracer: Python removes it if it raises, as `wait` below does."""
         if self.is_open:
             self._db.enable_tracing()
 
     @property
     def takes(self) -> bool:
-        """Whether who debugs is ready to be told of threads that stand still."""
+        """Whether the editor is ready for stopped threads."""
         return self.is_open and self._db.is_attached()
 
     def take(
         self, at: tuple[FrameType, int], error: BaseException | None, worker: ActorCell | None,
         call: object | None, gave: Callable[[], None],
     ) -> bool:  # fmt: skip
-        """Have a thread of ours that stands there, with that error, stand in the debugger.
+        """Stop this thread, which is paused at `at` with `error`, in debugpy instead.
 
-        `gave` is called when nothing can prevent it any more. False if it cannot.
+        `gave` is called just before the thread waits there. Returns False if it cannot stop.
 
         Raises:
-            BaseException: what ends the pause from outside, if something does.
+            BaseException: the exception that ends the pause, if its call, actor or process ends.
         """
 
         def wait() -> None:
@@ -145,10 +143,10 @@ class RankBridge:
         return self.takes and self._stand(*at, worker, call, wait)
 
     def wait(self, frame: FrameType, wait: Callable[[], None]) -> bool:
-        """A thread of ours has stopped there: wait. False if it cannot, or has to go on.
+        """Let this thread wait at a stop of debugpy. Returns False if it must not stop there.
 
         Raises:
-            BaseException: what ends the pause from outside, if something does.
+            BaseException: the exception that ends the pause, if its call, actor or process ends.
         """
         return self._stand(frame, frame.f_lineno, *self.pauses.running_here(), wait)
 
@@ -175,22 +173,22 @@ class RankBridge:
             self._node.send(AGENT, Debugged(number, ENDED, "", "", None))
         if stop.ending is not None:
             error = stop.ending()
-            if not isinstance(error, SystemExit):  # debugpy keeps that; the process ends anyway
+            if not isinstance(error, SystemExit):  # debugpy swallows it; the process ends anyway
                 raise error
         return True
 
     @property
     def stands_here(self) -> bool:
-        """Whether this thread stands in the debugger, which then runs in it."""
+        """Whether this thread is stopped in debugpy, whose code then runs on it."""
         return threading.get_ident() in self._standing
 
     def resume(self, thread: threading.Thread) -> None:
-        """Let a thread go on that waits, or is about to. Any thread."""
+        """Resume a thread that waits or is about to. Any thread."""
         constants = import_module("_pydevd_bundle.pydevd_constants")
         api = import_module("_pydevd_bundle.pydevd_api").PyDevdAPI()
         api.request_resume_thread(constants.get_thread_id(thread))
 
-    # --- on our own thread ------------------------------------------------------------------------
+    # --- on the bridge thread ---------------------------------------------------------------------
 
     def _run(self) -> None:
         hook = sys.breakpointhook
@@ -198,18 +196,18 @@ class RankBridge:
             self._db = _connected(self, self._pipe)
         except Exception as error:
             problem = str(error) if isinstance(error, _CannotOpen) else repr(error)
-            log.debug("no bridge to this rank", exc_info=True)
+            log.debug("cannot open a bridge to this rank", exc_info=True)
             self._node.send(AGENT, BridgeSet(self.number, False, problem))
             self.pauses.bridge_closed(self)
             return
         finally:
-            sys.breakpointhook = hook  # debugpy puts its own there as it is imported
+            sys.breakpointhook = hook  # importing debugpy replaces it
         self._node.send(AGENT, BridgeSet(self.number, True, ""))
         self._closing.wait()
         try:
             _disconnect(self._db, self._pipe)
         except Exception as error:
-            log.warning("the debugger did not come out cleanly: %r", error)
+            log.warning("cannot unload debugpy cleanly: %r", error)
         self._node.send(AGENT, BridgeSet(self.number, False, ""))
         self.pauses.bridge_closed(self)
 
@@ -218,7 +216,7 @@ class RankBridge:
 
 
 class _CannotOpen(Exception):
-    """Why there can be no debugger here."""
+    """debugpy cannot be loaded here; the text says why."""
 
 
 def _pydevd() -> Any:
@@ -229,8 +227,8 @@ _changes = itertools.count(0, 1 << 16)
 
 
 def _connected(bridge: RankBridge, pipe: _Pipe) -> Any:
-    """debugpy's debugger, in all threads of this process."""
-    # Frozen modules of the standard library have no lines to stop at; nobody needs to be warned.
+    """Load debugpy and trace all threads of this process; return its debugger."""
+    # Suppresses a warning that frozen modules of the standard library have no lines to stop at.
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     try:
         import_module("debugpy._vendored.force_pydevd")  # as `import debugpy.server` does
@@ -239,12 +237,12 @@ def _connected(bridge: RankBridge, pipe: _Pipe) -> Any:
     constants = import_module("_pydevd_bundle.pydevd_constants")
     if constants.get_global_debugger() is not None:
         raise _CannotOpen(OWN)
-    _know_cells()
-    db = _class(bridge)()
-    # What it knows of a function it knows by this number, and over several debuggers: with one that
-    # had been used, breakpoints of the one before were still stopped at (Python 3.12 and later).
+    _accept_cells()
+    db = _debugger_class(bridge)()
+    # debugpy caches breakpoints of a function by this number, across debuggers. A number used
+    # before would make threads stop at breakpoints of an earlier bridge (Python 3.12 and later).
     db.mtime = next(_changes)
-    # It has put its own in place of `sys.settrace`, which writes to stderr whenever pdb lets go.
+    # debugpy replaces `sys.settrace` by a function that writes to stderr whenever pdb resets it.
     import_module("pydevd_tracing").restore_sys_set_trace_func()
     module = _pydevd()
     module.pydevd_vm_type.setup_type()
@@ -259,33 +257,33 @@ def _connected(bridge: RankBridge, pipe: _Pipe) -> Any:
     return db
 
 
-def _class(bridge: RankBridge) -> type[Any]:
+def _debugger_class(bridge: RankBridge) -> type[Any]:
     base: type[Any] = _pydevd().PyDB
     waits: Callable[..., None] = base.do_wait_suspend
     configured: Callable[..., None] = base.on_configuration_done
 
     class RankDebugger(base):
-        """debugpy's, but for where and how its threads wait."""
+        """debugpy's debugger; the bridge decides where its threads may wait."""
 
         def do_wait_suspend(
             self, thread: Any, frame: Any, event: str, arg: Any, exception_type: Any = None
         ) -> None:
-            """See `PyDB`: what a thread does that is to stop."""
+            """See `PyDB`: called on a thread that reaches a stop."""
 
             def wait() -> None:
                 waits(self, thread, frame, event, arg, exception_type)
 
-            # What the debugger itself does in a thread that stands may come by code that it takes
-            # for the program's: an import by a finder of ours. The thread stands all the same.
+            # debugpy's own work on a stopped thread may reach code that it traces, such as an
+            # import through a finder of the runtime. The thread stays stopped then.
             if not bridge.wait(frame, wait) and not bridge.stands_here:
                 bridge.resume(thread)
 
         def stand(self, frame: FrameType, event: str, arg: Any, exception_type: Any = None) -> None:
-            """The same for a thread, this one, that `bridge.take` has."""
+            """Wait on this thread, which `bridge.take` has taken over."""
             waits(self, threading.current_thread(), frame, event, arg, exception_type)
 
         def on_configuration_done(self) -> None:
-            """See `PyDB`: who debugs has said all that is to be known first."""
+            """See `PyDB`: the editor has sent its whole configuration."""
             configured(self)
             bridge.pauses.give_way()
 
@@ -293,7 +291,7 @@ def _class(bridge: RankBridge) -> type[Any]:
 
 
 def _suspend(db: Any, frame: FrameType, error: BaseException | None) -> None:
-    """Have this thread wait in that frame, in which something else than debugpy has stopped it."""
+    """Let this thread wait in `frame`, where pdb and not debugpy has stopped it."""
     thread = threading.current_thread()
     constants = import_module("_pydevd_bundle.pydevd_comm_constants")
     import_module("_pydevd_bundle.pydevd_additional_thread_info").set_additional_thread_info(thread)
@@ -302,7 +300,7 @@ def _suspend(db: Any, frame: FrameType, error: BaseException | None) -> None:
     kinds = import_module("_pydevd_bundle.pydevd_constants")
     reason = constants.CMD_SET_BREAK if error is None else constants.CMD_ADD_EXCEPTION_BREAK
     db.set_suspend(thread, reason)
-    if kinds.PYDEVD_USE_SYS_MONITORING:  # without breakpoints it would be told of no line
+    if kinds.PYDEVD_USE_SYS_MONITORING:  # without breakpoints, line events are off
         monitoring = import_module("_pydevd_sys_monitoring.pydevd_sys_monitoring")
         monitoring.start_monitoring(all_threads=True)
         monitoring.update_monitor_events(suspend_requested=True)
@@ -321,30 +319,30 @@ def _disconnect(db: Any, pipe: _Pipe) -> None:
     module.stoptrace()
     if not import_module("_pydevd_bundle.pydevd_constants").PYDEVD_USE_SYS_MONITORING:
         for frame in sys._current_frames().values():  # pyright: ignore[reportPrivateUsage]
-            _forget(frame)  # the tracer of a frame would have its thread traced again
+            _clear_tracers(frame)  # the tracer of a frame would trace its thread again
         import_module("pydevd_tracing").set_trace_to_threads(_end_of_tracing)
 
 
-def _forget(frame: FrameType | None) -> None:
+def _clear_tracers(frame: FrameType | None) -> None:
     while frame is not None:
         frame.f_trace = None
         frame = frame.f_back
 
 
 def _end_of_tracing(_frame: FrameType, _event: str, _arg: Any) -> None:
-    """The first event in a thread after all: it is traced no more."""
+    """A tracer that stops tracing its thread at the first event."""
     sys.settrace(None)
 
 
-def _know_cells() -> None:
-    """A cell has the name of a file that is on the kernel's host, and only there."""
+def _accept_cells() -> None:
+    """Make debugpy accept files of notebook cells, which exist on the kernel's host only."""
     files: Any = import_module("pydevd_file_utils")
     exists = files.exists
-    if getattr(exists, "knows_cells", False):
+    if getattr(exists, "accepts_cells", False):
         return
 
     def exists_or_cell(filename: str) -> bool:
         return bool(exists(filename)) or "/ipykernel_" in filename
 
-    exists_or_cell.knows_cells = True  # pyright: ignore[reportFunctionMemberAccess]
+    exists_or_cell.accepts_cells = True  # pyright: ignore[reportFunctionMemberAccess]
     files.exists = exists_or_cell

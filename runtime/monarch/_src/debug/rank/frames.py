@@ -1,4 +1,4 @@
-"""Where a thread stands, as users see it: without the frames of the runtime. No I/O."""
+"""The frames of a thread as users see them: without the frames of the runtime. No I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_LINES = 60
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Lines around one where a thread stands. `first` and `line` count from 1."""
+    """Source lines around the current line. `first` and `line` count from 1."""
 
     filename: str
     function: str
@@ -28,21 +28,21 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def is_runtime(frame: FrameType) -> bool:
-    """Whether it is code of this package."""
+    """Whether the frame runs code of this package."""
     return frame.f_code.co_filename.startswith(_RUNTIME)
 
 
 def is_users(frame: FrameType) -> bool:
-    """Whether it is code of the user, as in a traceback (`actor.errors.remote.frames_of`)."""
+    """Whether the frame is shown to users, as in tracebacks (`actor.errors.remote.frames_of`)."""
     code = frame.f_code
     if is_runtime(frame):
         return False
-    # To look at the variables of a frame undoes changes that are not written back yet.
+    # Check the names first: reading `f_locals` discards changes that are not written back yet.
     return "__tracebackhide__" not in code.co_varnames or not frame.f_locals.get(_HIDE)
 
 
 def bottom_of(frame: FrameType) -> FrameType:
-    """The user's outermost frame below this one: of the endpoint, or where a thread began."""
+    """The outermost user frame: of the endpoint, or of the target of the thread."""
     bottom = frame
     walked: FrameType | None = frame
     while walked is not None and not is_runtime(walked):
@@ -53,7 +53,7 @@ def bottom_of(frame: FrameType) -> FrameType:
 
 
 def is_all_users(frame: FrameType, entries: frozenset[CodeType]) -> bool:
-    """Whether no code of the runtime is between it and what has called the endpoint."""
+    """Whether no frame of the runtime lies between `frame` and the caller of the endpoint."""
     walked: FrameType | None = frame
     while walked is not None and walked.f_code not in entries:
         if is_runtime(walked):
@@ -63,7 +63,7 @@ def is_all_users(frame: FrameType, entries: frozenset[CodeType]) -> bool:
 
 
 def function_of(frame: FrameType) -> str:
-    """Its qualified name; on Python 3.10, which does not tell it, that of methods only."""
+    """Its qualified name; Python 3.10 knows it for methods only."""
     code = frame.f_code
     if sys.version_info >= (3, 11):
         return code.co_qualname
@@ -78,12 +78,12 @@ def function_of(frame: FrameType) -> str:
 
 
 def code_at(frame: FrameType, line: int) -> str:
-    """The text of that line, without what stands around it."""
+    """The text of that line, stripped."""
     return linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
 
 
 def source_of(frame: FrameType, line: int) -> Source:
-    """The lines around one of a frame's; none where there is no text."""
+    """The lines around `line` in the file of the frame; empty if there is no source text."""
     code = frame.f_code
     lines = linecache.getlines(code.co_filename, frame.f_globals)
     first = max(1, line - AROUND)
@@ -92,11 +92,11 @@ def source_of(frame: FrameType, line: int) -> Source:
 
 
 def suspends(frame: FrameType) -> bool:
-    """Whether a frame that tells of a return only waits: a coroutine at `await`."""
+    """Whether a frame with a `return` event only suspends, as a coroutine does at `await`."""
     code, at = frame.f_code.co_code, frame.f_lasti
     if not 0 <= at < len(code):
         return False
-    # Python 3.10 stands before the instruction that waits, and 3.13 where it will go on.
+    # `f_lasti` is before the suspending instruction in 3.10, and where it will resume in 3.13.
     return code[at] in _WAITS or code[at + 2 : at + 3] in _WAITS_NEXT
 
 

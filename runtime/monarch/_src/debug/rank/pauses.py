@@ -1,12 +1,11 @@
-"""The threads of this proc that are paused, and what they are told.
+"""The paused threads of this proc.
 
-Runs in: a proc; loaded with its first breakpoint, or when somebody wants to break in. A thread
-pauses where it is: it waits for what a console says as it would for an answer, so messages of the
-proc go on, and other actors. What a console says comes in on the thread that receives.
-Owns: the sessions of this process, and one debugger a thread.
-Invariants: a thread that is paused, and no other, waits in `PausedThread.next_line`; a pause ends
-when a console says so, or its call is cancelled, or its actor or process is to end; whatever ends
-it, the host agent is told.
+Runs in: a proc; loaded on its first breakpoint or request of a console. A paused thread waits for
+commands as for the answer of a call, so messages are still delivered and other actors run. The
+receiving thread delivers commands.
+Owns: the debug sessions of this process, and one debugger per thread.
+Invariants: exactly the paused threads wait in `PausedThread.next_line`. A pause ends when a console
+resumes it, its call is cancelled, or its actor or process ends. The host agent is always notified.
 """
 
 from __future__ import annotations
@@ -62,33 +61,33 @@ FromAgent: TypeAlias = "DebugCommand | KeepFailures | BreakIn | SetBridge | Brid
 
 
 class PausedThread:
-    """One thread that is debugged, from its first stop until it runs on for good."""
+    """One debugged thread, from its first stop until it resumes for good."""
 
     def __init__(self, pauses: PausesHere, worker: ActorCell | None, call: object | None) -> None:
         self.worker = worker
         self.call = call
         self._pauses = pauses
         self._node = pauses.runtime.node
-        self._number = 0  # none yet
-        self._at: PausedAt | None = None  # of a stop that the agent has not been told of
+        self._number = 0  # 0: not open
+        self._at: PausedAt | None = None  # of a stop not reported yet
         self._debugger: RankPdb | None = None
-        self._frame: FrameType | None = None  # where it stands
+        self._frame: FrameType | None = None  # the frame where it stopped
         self._commands: deque[DebugCommand] = deque()
-        self._turn = Waitable()  # done: there is a command, or the pause is to end
+        self._turn = Waitable()  # done: a command has arrived, or the pause ends
         self._ending: Ending | None = None
-        self.waits = False  # for a command, rather than doing one
+        self.waits = False  # for a command; False while it runs one
 
     @property
     def is_open(self) -> bool:
-        """Whether its thread has stopped and not gone on for good."""
+        """Whether its thread has stopped and not resumed for good."""
         return self._number != 0
 
-    # --- for the debugger, on its thread ----------------------------------------------------------
+    # --- for the debugger, on the paused thread ---------------------------------------------------
 
     def stopped(self, frame: FrameType, line: int, why: str, debugger: RankPdb) -> None:
-        """See `rank_pdb.Talk`."""
+        """See `Talk`."""
         if self.worker is not None:
-            self.worker.pause_soon = None  # this is it
+            self.worker.pause_soon = None  # the requested pause is this one
         self._debugger = debugger
         self._frame = frame
         self._at = self._pauses.place_of(frame, line, why, self.worker)
@@ -96,7 +95,7 @@ class PausedThread:
             self._number = self._pauses.opened(self)
 
     def next_line(self, text: str, prompt: str) -> str | None:
-        """See `rank_pdb.Talk`: what the console says next."""
+        """See `Talk`."""
         self._tell(STOPPED, text, prompt)
         while True:
             self.waits = True
@@ -112,21 +111,21 @@ class PausedThread:
             elif self._frame is not None and self._pauses.is_taken(self._frame, self.worker):
                 return None
             elif not self._node.wait(self._turn):
-                raise SystemExit  # this process has left its session
+                raise SystemExit  # the process has left its session
 
     def runs(self, text: str, *, steps: bool) -> None:
-        """See `rank_pdb.Talk`."""
+        """See `Talk`."""
         self._tell(STEPPING if steps else RUNNING, text, "")
 
     def hand_over(
         self, at: tuple[FrameType, int], error: BaseException | None, gave: Callable[[], None]
     ) -> bool:
-        """See `rank_pdb.Talk`."""
+        """See `Talk`."""
         bridge = self._pauses.bridge
         return bridge is not None and bridge.take(at, error, self.worker, self.call, gave)
 
     def ended(self, text: str) -> None:
-        """See `rank_pdb.Talk`."""
+        """See `Talk`."""
         with uninterrupted():
             if self._number:
                 self._tell(ENDED, text, "")
@@ -144,27 +143,30 @@ class PausedThread:
                 return "\n".join(debugger.completions(command.text))
             source = debugger.source_here()
             return "" if source is None else msgspec.json.encode(source).decode()
-        except Exception as error:  # a property of the user may raise whatever it likes
-            log.debug("a question at a breakpoint: %r", error)
+        except Exception as error:  # a property of the user may raise anything
+            log.debug("cannot complete or show source at a breakpoint: %r", error)
             return ""
 
     def _tell(self, state: int, text: str, prompt: str) -> None:
         at, self._at = self._at, None
         self._node.send(AGENT, Debugged(self._number, state, text, prompt, at))
 
-    # --- from the thread that receives ------------------------------------------------------------
+    # --- on the receiving thread ------------------------------------------------------------------
 
     def command(self, command: DebugCommand) -> None:
-        """A console says something."""
+        """Queue a command of a console."""
         self._commands.append(command)
         self._turn.finish()
 
     def give_way(self) -> None:
-        """Look whether somebody debugs from outside now. Any thread."""
+        """Check whether an editor has connected meanwhile. Any thread."""
         self._turn.finish()
 
     def end(self, ending: Ending) -> bool:
-        """Raise that where it pauses; False if it runs now, and has it raised when it stops."""
+        """End the pause by raising `ending()` on its thread.
+
+        Returns False if the thread runs a command now; it raises at its next stop.
+        """
         self._ending = ending
         waits = self.waits
         self._turn.finish()
@@ -172,30 +174,32 @@ class PausedThread:
 
 
 class PausesHere:
-    """The debugger's part in this process."""
+    """All debug sessions of this process."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._sessions: dict[int, PausedThread | Stop] = {}
-        # By thread: debuggers that still trace it, for breakpoints that were set at a console.
+        # Debuggers by thread, kept while breakpoints set from a console need tracing.
         self._debuggers: dict[int, tuple[RankPdb, PausedThread]] = {}
-        self._ends = False  # whether this process was told to
+        self._ends = False  # whether this process is to end
         self._breaks: Any = None
         self._keeps = False  # whether failing endpoints pause
         self._bridge: Bridge | None = None  # while somebody debugs from outside
         runtime.unpause = self.unpause
 
-    # --- on threads that pause --------------------------------------------------------------------
+    # --- on paused threads ------------------------------------------------------------------------
 
     def pause(
         self, frame: FrameType, why: str, header: str = "", *, call: object | None = None
     ) -> None:
-        """Stop there until a console says otherwise. `call`: what runs, if not on this very line.
+        """Pause at `frame` until a console resumes it.
+
+        `call`: the call that runs, if it is not the current one.
 
         Raises:
-            BaseException: what ends the pause from outside, if something does.
+            BaseException: the exception that ends the pause, if its call, actor or process ends.
         """
         if self._bridge is not None and self._bridge.is_open:
             self._bridge.stop_at(frame)
@@ -206,29 +210,29 @@ class PausesHere:
             self._keep(debugger)
 
     def arm(self, frame: FrameType, why: str) -> None:
-        """Stop at the next line of that frame, which is this thread's."""
+        """Stop at the next line of `frame`, a frame of this thread."""
         if self._bridge is not None and self._bridge.is_open:
             self._bridge.stop_at(frame)
             return
         worker, call = self.running_here()
         known = self._debuggers.get(threading.get_ident())
         if known is not None and known[1].is_open:
-            return  # it stands already, or is about to
+            return  # stopped already, or about to stop
         if not self.is_to_end(worker):
             self._debugger_for(worker, call).arm(frame, why)
 
     def _debugger_here(self, frame: FrameType, call: object | None) -> RankPdb | None:
-        """This thread's debugger; None where a pause would have no end."""
+        """The debugger of this thread; None if a pause here could never end."""
         worker, found = self.running_here()
         call = found if call is None else call
         place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         why = ""
         if self.runtime.node.baton.handles():
-            why = "it is on the thread that receives messages"
+            why = "it runs on the receiving thread"
         elif self.is_to_end(worker):
-            why = "what it is in was told to end"
+            why = "its actor or process is ending"
         if why:
-            sys.stderr.write(f"breakpoint at {place} is passed over: {why}\n")
+            sys.stderr.write(f"breakpoint at {place} is skipped: {why}\n")
             return None
         if worker is not None:
             worker.pause_soon = None  # this is it
@@ -239,7 +243,7 @@ class PausesHere:
         if known is not None:
             known[1].worker, known[1].call = worker, call
             return known[0]
-        # pdb takes 20 ms to load: on the thread that pauses, not on one that receives.
+        # Loading pdb takes 20 ms, so the pausing thread does it, not the receiving thread.
         from monarch._src.debug.rank.pdb import RankPdb
 
         session = PausedThread(self, worker, call)
@@ -252,7 +256,7 @@ class PausesHere:
             self._debuggers.pop(threading.get_ident(), None)
 
     def running_here(self) -> tuple[ActorCell | None, object | None]:
-        """The actor that this code belongs to, and the call (or constructor) that it is."""
+        """The actor whose code runs on this thread, and the call, or the constructor."""
         instance = _instance_here()
         worker: Any = None if instance is None else self.runtime.workers.get(instance.actor_id.uid)
         if worker is None or instance is None:
@@ -271,24 +275,24 @@ class PausesHere:
         return self._bridge
 
     def is_taken(self, frame: FrameType, worker: ActorCell | None) -> bool:
-        """Whether a thread that stands there is to be debugged from outside from now on."""
+        """Whether an editor takes over the thread that is paused at `frame`."""
         bridge = self._bridge
         return bridge is not None and bridge.takes and self.may_stop(frame, worker)
 
     def give_way(self) -> None:
-        """Somebody debugs from outside now: what stands at a prompt goes there. Any thread."""
+        """Hand paused threads over to the editor that has connected. Any thread."""
         for session in list(self._sessions.values()):
             if isinstance(session, PausedThread):
                 session.give_way()
 
     def may_stop(self, frame: FrameType, worker: ActorCell | None) -> bool:
-        """Whether a thread may wait there: it is in code of the user, and nobody waits for it."""
+        """Whether this thread may wait at `frame`: user code, and the runtime does not need it."""
         if self.runtime.node.baton.handles() or self.is_to_end(worker):
             return False
         return is_all_users(frame, ENTRY_CODES)
 
     def place_of(self, frame: FrameType, line: int, why: str, worker: ActorCell | None) -> PausedAt:
-        """Where this thread stands."""
+        """Describe where this thread stands."""
         instance = _instance_here()
         thread = threading.current_thread()
         own = instance is not None and instance.thread == threading.get_ident()
@@ -307,27 +311,27 @@ class PausesHere:
         )  # fmt: skip
 
     def is_to_end(self, worker: ActorCell | None) -> bool:
-        """Whether that actor, or all of this process, was told to."""
+        """Whether that actor or this process is to end."""
         return self._ends or (worker is not None and worker.is_to_end)
 
     def opened(self, session: PausedThread | Stop) -> int:
-        """A number for a session that begins."""
+        """Add a session and return its number."""
         with self._lock:
             number = next(self._numbers)
             self._sessions[number] = session
         return number
 
     def closed(self, number: int) -> None:
-        """That session has ended."""
+        """Remove a session."""
         with self._lock:
             self._sessions.pop(number, None)
 
     def on_failure(self, worker: ActorCell, error: BaseException) -> None:
-        """An endpoint has raised, and that is wanted: look at its frames before it is answered."""
+        """An endpoint has raised: pause with its frames before the caller gets the exception."""
         if self._bridge is not None:
             self._bridge.trace_again()
             if self._bridge.is_open:
-                return  # its debugger decides where exceptions pause, and two would trace a thread
+                return  # debugpy decides about exceptions; two debuggers must not trace a thread
         if not self._keeps or isinstance(error, (CutShort, CallCancelled, asyncio.CancelledError)):
             return
         traceback = error.__traceback__
@@ -338,13 +342,13 @@ class PausesHere:
             if debugger is not None:
                 debugger.look_at(error)
                 self._keep(debugger)
-        except BaseException as ended:  # what ends the pause does not change what was raised
-            log.debug("the look at a failure has ended: %r", ended)
+        except BaseException as ended:  # the endpoint still fails with `error`
+            log.debug("a post-mortem pause was ended: %r", ended)
 
-    # --- from the thread that receives ------------------------------------------------------------
+    # --- on the receiving thread ------------------------------------------------------------------
 
     def on_message(self, message: FromAgent) -> None:
-        """The host agent wants something, in the name of a console."""
+        """Handle a message that the host agent relays from a console."""
         if isinstance(message, DebugCommand):
             session = self._sessions.get(message.session)
             if isinstance(session, PausedThread):
@@ -384,9 +388,10 @@ class PausesHere:
         self.runtime.node.send(AGENT, BrokeIn(request, threads, problem))
 
     def unpause(self, worker: ActorCell | None, call: Call | None) -> bool:
-        """A call is cancelled, or that actor (none: all code that is no actor's) is to end.
+        """End the pauses of a call that is cancelled, or of an actor or a process that is to end.
 
-        Any thread. Returns whether a thread was paused for it, which then raises.
+        `worker` None: the process ends, with the code outside of actors. Any thread. Returns
+        whether a thread was paused for it; that thread then raises.
         """
         if worker is None:
             self._ends = True
@@ -399,7 +404,7 @@ class PausesHere:
 
 
 def _ending_of(worker: ActorCell | None, call: Call | None) -> Ending:
-    """What is raised where a thread of that actor is paused."""
+    """The exception to raise on a paused thread of that actor."""
     if worker is None:
         return SystemExit
     if call is None:
@@ -418,7 +423,7 @@ _making = threading.Lock()
 
 
 def pauses_of(runtime: Runtime) -> PausesHere:
-    """The debugger's part in the process of that runtime."""
+    """The debug sessions of the process with that runtime; created on first use."""
     global _here
     with _making:
         if _here is None or _here.runtime is not runtime:
@@ -427,7 +432,7 @@ def pauses_of(runtime: Runtime) -> PausesHere:
 
 
 def pause_here(frame: FrameType, *_: Any, header: str = "", **__: Any) -> None:
-    """What `breakpoint()` does in a proc. `header`: shown above the first stop, as by pdb."""
+    """The `breakpoint()` hook of a proc. `header` is shown above the first stop, as in pdb."""
     runtime = runtime_or_none()
     if runtime is not None:
         pauses_of(runtime).pause(frame, "breakpoint", header)

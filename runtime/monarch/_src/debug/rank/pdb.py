@@ -1,13 +1,13 @@
-"""Python's own debugger, told by a console somewhere else what to do.
+"""Python's pdb, controlled by a remote console.
 
-Runs in: a proc, on the thread that is debugged; loaded with its first breakpoint.
+Runs in: a proc, on the debugged thread; loaded on its first breakpoint.
 Invariants: a thread is traced only from a `step` (or the like) to the next `continue`, or while
-breakpoints that were set at the console are left; the runtime's own frames are never stopped in,
-and tracing ends with the user's outermost frame.
+breakpoints set from the console are left. It never stops in frames of the runtime, and tracing ends
+with the outermost user frame.
 
-`breakpoint()` stops where it stands, on every version of Python: nothing is traced until somebody
-steps. pdb swallows interrupts at its prompt and in commands; here they end the pause, since one
-that cancels a call must.
+`breakpoint()` stops at its own line on every version of Python: tracing starts only with the first
+step. pdb swallows interrupts at its prompt and in commands; here they end the pause, as the
+cancellation of a call requires.
 """
 
 from __future__ import annotations
@@ -40,43 +40,47 @@ SKIP = ["monarch._src.*", "monarch_jupyter.*", "asyncio.*", "threading"]
 
 
 class GivesWay(BaseException):
-    """Leaves the prompt: somebody debugs this thread from outside from now on."""
+    """Leaves the prompt: an editor takes this thread over."""
 
 
 class Talk(Protocol):
-    """What the debugger says and hears; see `debug.rank.pauses`."""
+    """The debugger's connection to its console; see `debug.rank.pauses`."""
 
     def stopped(self, frame: FrameType, line: int, why: str, debugger: RankPdb) -> None:
-        """The thread stands there; from now on it is asked what to do."""
+        """The thread has stopped at `frame`; commands are read next."""
         ...
 
     def next_line(self, text: str, prompt: str) -> str | None:
-        """What the console says next, to `text` and that prompt. Raises what ends the pause.
+        """Send output and prompt to the console; return its next line.
 
-        None: nothing any more, since somebody debugs from outside, who gets this thread.
+        Returns None if an editor takes this thread over.
+
+        Raises:
+            BaseException: the exception that ends the pause, if its call, actor or process ends.
         """
         ...
 
     def hand_over(
         self, at: tuple[FrameType, int], error: BaseException | None, gave: Callable[[], None]
     ) -> bool:
-        """Stand there in the debugger that somebody has opened from outside, until that lets it go.
+        """Stop at `at` in the editor's debugger until that resumes the thread.
 
-        `gave` is called as that begins to wait. False: there is none any more.
+        `gave` is called just before the thread waits there. Returns False if no editor is
+        connected any more.
         """
         ...
 
     def runs(self, text: str, *, steps: bool) -> None:
-        """The thread goes on; it stops again soon, or maybe."""
+        """The thread runs and may stop again; with `steps`, soon."""
         ...
 
     def ended(self, text: str) -> None:
-        """The thread goes on, and this was all. Idempotent."""
+        """The session has ended, and the thread runs. Idempotent."""
         ...
 
 
 class _Screen(io.TextIOBase):
-    """What pdb writes to and reads from. What other threads print meanwhile is none of it."""
+    """The standard input and output of pdb. Excludes output of other threads."""
 
     def __init__(self, talk: Talk, prompt: Callable[[], str]) -> None:
         self._talk = talk
@@ -97,10 +101,10 @@ class _Screen(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Nothing waits here for that."""
+        """Do nothing: output is sent with the next prompt."""
 
     def taken(self) -> str:
-        """What was written since this was asked last."""
+        """Return and clear the output written since the last call."""
         text = "".join(self._written)
         if self._left_out:
             text += f"\n... {self._left_out:,} characters are left out ...\n"
@@ -118,25 +122,25 @@ class _Screen(io.TextIOBase):
 
 
 class RankPdb(pdb.Pdb):
-    """One thread's debugger."""
+    """The pdb of one thread."""
 
     def __init__(self, talk: Talk) -> None:
         self._screen = _Screen(talk, lambda: self._asks)
         self._asks = "(Pdb) "
-        screen: Any = self._screen  # it has what pdb needs of a file
+        screen: Any = self._screen  # has the methods of a file that pdb uses
         super().__init__(stdin=screen, stdout=screen, nosigint=True, readrc=False, skip=SKIP)
         self.prompt = "(Pdb) "
         self.talk = talk
         self._open = False
-        self._gave = False  # in what is traced right now, to a debugger that traces it from now on
+        self._gave = False  # whether the current trace event gave the thread to the editor
         self._why = ""
         self._looks_at: BaseException | None = None
 
     # --- stopping ---------------------------------------------------------------------------------
 
     def stop_at(self, frame: FrameType, why: str, header: str = "") -> None:
-        """Stand still there until somebody says otherwise; afterwards step if that was it."""
-        sys.settrace(None)  # or the debugger would step through itself
+        """Stop at `frame`; afterwards trace the thread if the last command needs it."""
+        sys.settrace(None)  # the debugger must not trace itself
         self.reset()
         self.botframe = bottom_of(frame)
         self._why = why
@@ -147,7 +151,7 @@ class RankPdb(pdb.Pdb):
             self._trace(frame)
 
     def look_at(self, error: BaseException) -> None:
-        """Stand still with the frames of what was raised; they can be looked at, and not go on."""
+        """Stop with the frames of an exception, which can be inspected but not resumed."""
         sys.settrace(None)
         self.reset()
         self._why = f"{type(error).__name__}: {error}"[:200]
@@ -160,7 +164,7 @@ class RankPdb(pdb.Pdb):
             self._looks_at = None
 
     def arm(self, frame: FrameType, why: str) -> None:
-        """Stop at the next line of that frame, of a coroutine that does not run. On its thread."""
+        """Stop at the next line of `frame`. On its thread."""
         self.reset()
         self._why = why
         self.botframe = bottom_of(frame)
@@ -169,15 +173,15 @@ class RankPdb(pdb.Pdb):
 
     @property
     def is_armed(self) -> bool:
-        """Whether breakpoints that were set at a console are left."""
+        """Whether breakpoints set from a console are left."""
         return bool(self.breaks)
 
     def _traces(self) -> bool:
-        """Whether the thread is to be traced, by the last command."""
+        """Whether the thread must be traced after the last command."""
         return self._steps() or self.is_armed
 
     def _steps(self) -> bool:
-        """Whether it is to stop again by itself, by the last command: not after `continue`."""
+        """Whether the last command was a step and not `continue`."""
         return not (self.stopframe is self.botframe and self.stoplineno == -1)
 
     def _trace(self, frame: FrameType) -> None:
@@ -190,7 +194,7 @@ class RankPdb(pdb.Pdb):
         sys.settrace(self.trace_dispatch)
 
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
-        """As pdb's; told to whoever is at a console, and over when that one says so."""
+        """As in pdb, with the console as its terminal."""
         looks_back = traceback is not None
         known = self.botframe is not None and frame is not None and _reaches(frame, self.botframe)
         if not self._open and frame is not None and not known:
@@ -221,7 +225,7 @@ class RankPdb(pdb.Pdb):
             self.talk.runs(self._screen.taken(), steps=self._steps())
 
     def _give(self) -> None:
-        """Another debugger has this thread from now on: trace it no more, nor have it traced."""
+        """Give the thread to the editor: stop tracing it."""
         self._gave = True
         self.clear_all_breaks()
         self.set_continue()
@@ -229,20 +233,20 @@ class RankPdb(pdb.Pdb):
         self._over()
 
     def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
-        """As bdb's; a frame whose thread was given away keeps the tracer that it got there."""
+        """As in bdb; a frame whose thread the editor took over keeps the editor's tracer."""
         self._gave = False
         tracer = super().trace_dispatch(frame, event, arg)
         return None if self._gave else tracer
 
     def _over(self) -> None:
-        """The session has ended."""
+        """End the session."""
         self._open = False
         if not self.is_armed:
             sys.settrace(None)
         self.talk.ended(self._screen.taken())
 
     def stop_here(self, frame: FrameType) -> bool:
-        """As bdb's, but in nothing that the runtime has called in turn."""
+        """As in bdb, but not in code that the runtime has called."""
         if not super().stop_here(frame):
             return False
         walked: FrameType | None = frame
@@ -253,7 +257,7 @@ class RankPdb(pdb.Pdb):
         return True
 
     def dispatch_return(self, frame: FrameType, arg: Any) -> Any:
-        """As bdb's; the end of the user's outermost frame is the end of the session."""
+        """As in bdb; the session ends with the outermost user frame."""
         try:
             return super().dispatch_return(frame, arg)
         finally:
@@ -263,12 +267,12 @@ class RankPdb(pdb.Pdb):
                 if self._open or not (self.is_armed or self._gave):
                     self._over()
 
-    # --- what pdb does differently where it is its own program -----------------------------------
+    # --- commands and hooks that differ from pdb --------------------------------------------------
 
     def get_stack(
         self, f: FrameType | None, t: TracebackType | None
     ) -> tuple[list[tuple[FrameType, int]], int]:
-        """As bdb's, without what stands around the user's frames."""
+        """As in bdb, without the frames around the user's."""
         stack, at = super().get_stack(f, t)
         if t is not None:
             begin = next((i for i, (one, _) in enumerate(stack) if one is t.tb_frame), 0)
@@ -282,7 +286,7 @@ class RankPdb(pdb.Pdb):
         return stack, len(stack) - 1 if t is not None else max(0, at - users[0])
 
     def postcmd(self, stop: bool, line: str) -> bool:
-        """As cmd's; variables that the command has changed are those of the program from now on."""
+        """As in cmd; also write variables that the command changed back to the frame."""
         if _write_back is not None and self.curframe is not None:
             _write_back(self.curframe, self.curframe_locals)
         return super().postcmd(stop, line)
@@ -292,7 +296,7 @@ class RankPdb(pdb.Pdb):
         self.cmdloop()
 
     def do_commands(self, arg: str) -> bool | None:
-        """As pdb's, whose prompt is another one meanwhile."""
+        """As in pdb; the prompt is `(com) ` meanwhile."""
         before, self._asks = self._asks, "(com) "
         try:
             return super().do_commands(arg)
@@ -321,8 +325,8 @@ class RankPdb(pdb.Pdb):
 
     def do_clear_all(self, arg: str) -> bool | None:
         """clear_all
-        Forget all breakpoints of this thread that were set at a console. `continue` of many ranks
-        does this before it, and nobody is asked whether it is meant, as by `clear`.
+        Clear all breakpoints of this thread that were set from a console, without the confirmation
+        that `clear` asks for.
         """
         self.clear_all_breaks()
         return None
@@ -346,22 +350,22 @@ class RankPdb(pdb.Pdb):
         return None
 
     def ask(self, prompt: str) -> str:
-        """One line from the console."""
+        """Read one line from the console."""
         self._asks = prompt
         self._screen.write(prompt)
         return self._screen.readline().removesuffix("\n")
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def source_here(self) -> Source | None:
-        """The lines around the one that the console looks at."""
+        """The source lines around the console's current line."""
         stack: list[tuple[FrameType, int]] = self.stack
         if not stack:
             return None
         return source_of(*stack[self.curindex])
 
     def completions(self, line: str) -> list[str]:
-        """What the last word of a line could become: commands, names, attributes."""
+        """Completions of the last word of a line: commands, names, attributes."""
         match = _WORD.search(line)
         word = "" if match is None else match[0]
         found: list[str] = []
@@ -377,28 +381,28 @@ class RankPdb(pdb.Pdb):
 
 
 class _Prompt(code.InteractiveConsole):
-    """`interact`, by way of the console."""
+    """The prompt of `interact`, on the console."""
 
     def __init__(self, names: dict[str, Any], debugger: RankPdb) -> None:
         super().__init__(names)
         self._debugger = debugger
 
     def raw_input(self, prompt: str = "") -> str:
-        """A line; the word that ends a file ends the prompt."""
+        """Read a line; `EOF` ends the prompt."""
         line = self._debugger.ask(prompt)
         if line == "EOF":
             raise EOFError
         return line
 
     def write(self, data: str) -> None:
-        """What Python says to a mistake."""
+        """Write a traceback or a syntax error."""
         self._debugger.stdout.write(data)
 
 
 def _writer() -> Callable[[FrameType, Mapping[str, Any]], None] | None:
-    """Until 3.12 changes in `f_locals` reach a frame only when somebody copies them there.
+    """A function that writes changed variables back to a frame; None if Python does so itself.
 
-    CPython does so once for each look at `f_locals`, which takes the changes back first.
+    Before Python 3.13, `f_locals` is a copy, and each access to it discards earlier changes.
     """
     if sys.version_info >= (3, 13):
         return None
@@ -408,7 +412,7 @@ def _writer() -> Callable[[FrameType, Mapping[str, Any]], None] | None:
 
     def write(frame: FrameType, changed: Mapping[str, Any]) -> None:
         if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            return  # of a module: these are its variables
+            return  # in a module, these are the variables themselves
         kept = dict(changed)
         frame.f_locals.update(kept)
         to_fast(ctypes.py_object(frame), ctypes.c_int(0))

@@ -1,1 +1,1 @@
-"""PURE: paused threads and their consoles."""
+"""PURE: state of paused threads and their consoles."""

@@ -1,20 +1,20 @@
-"""Which threads are paused, and which console may say what to each. No I/O, no clock.
+"""State of the debug sessions of one host: paused threads and their consoles. No I/O, no clock.
 
-A *session* is one thread of one proc from its first stop until it runs on for good. A *console* is
-a node that asks: the client, a proc that owns the mesh, a terminal. The host agent drives this: it
-sees the sessions of all ranks, their deaths, and who asks, so a list costs one question however
-many ranks wait, and what may be asked is decided in one place.
+A *session* is one thread of one proc from its first stop until it resumes for good. A *console* is
+a node that sends commands: the client, a proc that owns the mesh, or a terminal. The host agent
+drives this table. It sees the sessions of all its ranks, so listing them takes one request per
+host, and it decides in one place which commands are allowed.
 
     STOPPED --commanded--> COMMANDED --answered--> STOPPED
                               | |--steps--> STEPPING --stopped--> STOPPED, which is the answer
                               | +--runs on, may stop again--> RUNNING --stopped--> STOPPED
                               +--runs on--> gone
-    any --its thread has unwound, its process has ended--> gone
+    any --thread has unwound, process has ended--> gone
 
-Invariants: a session that is COMMANDED or STEPPING, and no other, owes an answer, to one console;
+Invariants: exactly the sessions that are COMMANDED or STEPPING owe an answer, to one console;
 every command is answered once, also when its rank dies; a rank counts as paused while any session
-on it is STOPPED or COMMANDED; a session that somebody holds is commanded by nobody else, and one
-that stands in the debugger of a bridge by nobody at all.
+on it is STOPPED or COMMANDED; only the console that is attached to a session can command it, and no
+console can command a session that is stopped in the debugger of a bridge.
 
 Events are methods; each returns the actions that follow, in order. `now`: seconds of a steady
 clock.
@@ -48,12 +48,12 @@ from monarch._src.wire.messages.debugger import (
     RankPaused,
 )
 
-NOT_THERE = "it is not paused there any more; list what waits again"
+NOT_THERE = "it is no longer paused there; list the paused ranks again"
 Place: TypeAlias = "tuple[int, int]"  # mesh, rank
 
 
 class Phase(enum.Enum):
-    """What a session is doing."""
+    """The state of a session."""
 
     STOPPED = STOPPED
     STEPPING = STEPPING
@@ -62,7 +62,7 @@ class Phase(enum.Enum):
 
 
 _S, _C = Phase.STOPPED, Phase.COMMANDED
-# Where each event leads; None: the session is gone. What is not here cannot be, and is ignored.
+# The next phase; None: the session is removed. Events without an entry are ignored.
 TRANSITIONS: dict[tuple[Phase, str], Phase | None] = {
     (_S, "commanded"): _C,
     (_C, "stopped"): _S,
@@ -76,21 +76,21 @@ _EVENTS = {STOPPED: "stopped", STEPPING: "steps", RUNNING: "runs", ENDED: "ended
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Tell a console what came of what it asked."""
+    """Answer the request of a console."""
 
     console: str
     message: DebuggerAnswered
 
 
 class Command(msgspec.Struct, frozen=True):
-    """Have the rank of that place do something."""
+    """Send a command to a rank."""
 
     place: Place
     message: DebugCommand
 
 
 class Notify(msgspec.Struct, frozen=True):
-    """Tell whoever watches that rank."""
+    """Notify the watchers of a rank that it has paused or resumed."""
 
     place: Place
     message: RankPaused
@@ -100,7 +100,7 @@ Action: TypeAlias = Answer | Command | Notify
 
 
 class DebugSession(msgspec.Struct):
-    """One thread that is debugged. `owes`: the console and request that wait for its answer."""
+    """One debugged thread. `owes`: the console and request that wait for its answer."""
 
     place: Place
     number: int
@@ -118,7 +118,7 @@ class DebugSession(msgspec.Struct):
 
     @property
     def in_editor(self) -> bool:
-        """Whether it stands in the debugger of a bridge, which hears no console."""
+        """Whether it is stopped in the debugger of a bridge, which takes no console commands."""
         return self.at.why == IN_EDITOR
 
 
@@ -134,7 +134,7 @@ class DebugTable:
     # --- from procs -------------------------------------------------------------------------------
 
     def told(self, place: Place, message: Debugged, now: float, editor: str = "") -> list[Action]:
-        """A proc has told of one of its sessions. `editor`: the console of the bridge to it."""
+        """A proc has reported a session. `editor`: the console of the bridge to that proc."""
         here = self.sessions.get(place, {})
         session = here.get(message.session)
         before = bool(here) and self.paused_at(place) is not None
@@ -164,21 +164,21 @@ class DebugTable:
         return actions + self._tell_change(place, before, session)
 
     def proc_ended(self, place: Place) -> list[Action]:
-        """That process is gone, and its sessions with it."""
+        """A proc has ended, and its sessions with it."""
         paused = self.paused_at(place)
         actions: list[Action] = [
             self._answer(session, ENDED, "", "its process has ended")
             for session in self.sessions.pop(place, {}).values()
             if session.owes is not None
         ]
-        if paused is not None:  # the next life of that rank is not
+        if paused is not None:  # the next incarnation of the rank is not paused
             actions.append(Notify(place, RankPaused(*place, paused.number, False, None)))
         return actions
 
     # --- from consoles ----------------------------------------------------------------------------
 
     def asked(self, console: str, message: AskDebugger) -> list[Action]:
-        """A console wants something of sessions."""
+        """Handle a request of a console."""
         actions: list[Action] = []
         for mesh, rank, number in message.targets:
             session = self.sessions.get((mesh, rank), {}).get(number)
@@ -206,46 +206,47 @@ class DebugTable:
 
     def _refusal(self, session: DebugSession, console: str, message: AskDebugger) -> str:
         if session.in_editor:
-            who = session.holder or "somebody"
-            return f"{who} debugs it in an editor, which has to let it go first"
+            return (
+                f"{session.holder or 'a user'} debugs it in an editor, which must resume it first"
+            )
         held = session.holder not in ("", console)
         if held and not message.take:
-            return f"{session.holder} has attached to it; take it over, or wait"
+            return f"{session.holder} is attached to it; take it over, or wait"
         if message.what == RELEASE and session.holder != console:
-            return "it is not held here"
+            return "this console is not attached to it"
         if session.phase is _S:
             return ""
         if message.what in (ATTACH, RELEASE) and session.phase is Phase.RUNNING:
             return ""
-        doing = "a command" if session.phase is _C else "the program"
-        return f"{doing} runs; it takes commands again when it stands still"
+        running = "a command" if session.phase is _C else "the program"
+        return f"{running} is running; it takes commands again when it stops"
 
     def console_gone(self, console: str) -> None:
-        """Nobody is there any more: what it held is free."""
+        """Release the sessions of a console that has disconnected."""
         for session in self._all():
             if session.holder == console:
                 session.holder = ""
             if session.owes is not None and session.owes[0] == console:
-                session.owes = ("", 0)  # the answer is still to come, and goes to nobody
+                session.owes = ("", 0)  # the answer is still due; it will be dropped
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def paused_at(self, place: Place) -> DebugSession | None:
-        """What that rank is paused in, the last that stopped first; None: it is not."""
+        """The session that has paused that rank, the latest if several; None: not paused."""
         found = [one for one in self.sessions.get(place, {}).values() if one.pauses]
         return max(found, key=lambda one: one.since, default=None)
 
     def holders(self) -> set[str]:
-        """The consoles that have attached to anything."""
+        """The consoles that are attached to a session."""
         return {session.holder for session in self._all() if session.holder}
 
     def holder_at(self, place: Place, but: str) -> str:
-        """A console other than `but` that has attached to a thread there; empty: there is none."""
+        """A console other than `but` that is attached to a session there; empty if none is."""
         found = {one.holder for one in self.sessions.get(place, {}).values()} - {"", but}
         return min(found, default="")
 
     def listed(self, mesh: int, ranks: Iterable[int] | None, now: float) -> list[PausedRank]:
-        """The sessions of a mesh, or of these ranks of it, by rank."""
+        """The sessions of a mesh, or of these ranks of it, ordered by rank."""
         places = sorted(place for place in self.sessions if place[0] == mesh)
         wanted = None if ranks is None else set(ranks)
         return [
@@ -259,7 +260,7 @@ class DebugTable:
         ]  # fmt: skip
 
     def told_anew(self) -> list[RankPaused]:
-        """What somebody has to know who begins to watch now."""
+        """The notifications that a new watcher needs."""
         return [
             RankPaused(*one.place, one.number, True, one.at) for one in self._all() if one.pauses
         ]
@@ -282,7 +283,7 @@ class DebugTable:
         if stands is None:
             told = RankPaused(*place, session.number, False, None)
             return [Notify(place, told)] if before else []
-        # Also where another one has ended meanwhile: the rank stands in this one.
+        # Also if another session has ended meanwhile: the rank is paused in this one.
         return [Notify(place, RankPaused(*place, stands.number, True, stands.at))]
 
     def _answer(self, session: DebugSession, state: int, text: str, problem: str = "") -> Answer:
@@ -295,7 +296,7 @@ class DebugTable:
         return Answer(console, answered)
 
     def validate(self) -> None:
-        """What always holds."""
+        """Assert the invariants."""
         for place, here in self.sessions.items():
             assert here
             for number, one in here.items():

@@ -198,7 +198,7 @@ def _at_least(room: memoryview, have: int, size: int) -> memoryview:
     return made
 
 
-# --- sockets that nobody has proven anything on yet ----------------------------------------------
+# --- sockets that nobody has proven anything on yet -----------------------------------------------
 
 
 def until(made: socket.socket, deadline: float) -> None:

@@ -69,7 +69,7 @@ def test_a_rank_has_one_bridge_at_a_time(table: BridgeTable) -> None:
     (refused,) = ask(table, True, "other", 5)
     assert isinstance(refused, Notify)
     assert isinstance(refused.message, BridgeAnswered)
-    assert refused.message.problem == "me debugs it already; close that first"
+    assert refused.message.problem == "me debugs it already; close that bridge first"
     assert table.console_of(PLACE) == "me"
 
 

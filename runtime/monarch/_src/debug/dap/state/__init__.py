@@ -1,1 +1,1 @@
-"""PURE: one debug session over many ranks."""
+"""PURE: state of one debug adapter session over many ranks."""

@@ -1,15 +1,14 @@
-"""Which ranks are debugged through a bridge, and by whom. No I/O.
+"""State of the bridges of one host: which console debugs which rank. No I/O.
 
-A *bridge* is a debugger in one rank and the console that speaks with it; a *console* is a node, as
-in `debug.state.sessions`. The host agent drives this, since it sees the ranks, their deaths, and
-who asks.
+A *bridge* connects the debugger in one rank with a console; a *console* is a node, as in
+`debug.state.sessions`. The host agent drives this table, since it sees ranks, deaths and requests.
 
-    asked--> OPENING --is open--> OPEN --closed, or its console gone--> CLOSING --is closed--> gone
-    any --its process has ended--> gone
+    requested--> OPENING --opened--> OPEN --closed, or console gone--> CLOSING --closed--> removed
+    any --process ended--> removed
 
-Invariants: a rank has one bridge at a time; each question is answered once, also when the rank
-dies; a console that has a bridge hears of its end, unless it has asked for it; bytes pass between
-the two that a bridge is between, and nobody else.
+Invariants: a rank has one bridge at a time; each request is answered once, also when the rank
+dies; a console is notified when its bridge ends, unless it asked for that; bytes pass only between
+a rank and the console of its bridge.
 
 Events are methods; each returns the actions that follow, in order.
 """
@@ -33,11 +32,11 @@ from monarch._src.wire.messages.dap import (
 
 Place: TypeAlias = "tuple[int, int]"  # mesh, rank
 ENDED = "its process has ended"
-CLOSED_MEANWHILE = "it was closed before it was open"
+CLOSED_MEANWHILE = "the bridge was closed before it was open"
 
 
 class Phase(enum.Enum):
-    """How far a bridge is."""
+    """The state of a bridge."""
 
     OPENING = 0
     OPEN = 1
@@ -45,25 +44,28 @@ class Phase(enum.Enum):
 
 
 class Notify(msgspec.Struct, frozen=True):
-    """Say that to a console."""
+    """Send a message to a console."""
 
     console: str
     message: BridgeAnswered | BridgeBytes | BridgeClosed
 
 
 class Command(msgspec.Struct, frozen=True):
-    """Say that to the rank of that place."""
+    """Send a message to a rank."""
 
     place: Place
     message: SetBridge | BridgeBytes
 
 
 Action: TypeAlias = Notify | Command
-Asked: TypeAlias = "tuple[str, int]"  # a console, and the number of its question
+Asked: TypeAlias = "tuple[str, int]"  # a console and its request number
 
 
 class Bridge(msgspec.Struct):
-    """One. `opener` is owed an answer, and so is each of `closers`; `next_one` opens after it."""
+    """One bridge.
+
+    `opener` and `closers` wait for an answer; `next_one` is the request to open the next bridge.
+    """
 
     place: Place
     number: int
@@ -82,14 +84,14 @@ class BridgeTable:
         self._numbers = itertools.count(1)
 
     def console_of(self, place: Place) -> str:
-        """Who debugs that rank; empty: nobody."""
+        """The console that debugs that rank; empty if there is none."""
         bridge = self.bridges.get(place)
         return "" if bridge is None or bridge.phase is Phase.CLOSING else bridge.console
 
     # --- from consoles ----------------------------------------------------------------------------
 
     def asked(self, console: str, message: AskBridge) -> list[Action]:
-        """A console wants bridges, or has done with them."""
+        """Handle a request to open or close bridges."""
         does = self._open if message.opens else self._close
         actions: list[Action] = []
         for mesh, rank in message.targets:
@@ -104,9 +106,11 @@ class BridgeTable:
             bridge.next_one = asked
             return []
         other = bridge.console if bridge.next_one is None else bridge.next_one[0]
-        who = "it" if other == asked[0] else other
-        said = "has a bridge already" if who == "it" else "debugs it already; close that first"
-        return [_answer(place, asked, 0, f"{who} {said}")]
+        if other == asked[0]:
+            problem = "this console has a bridge to it already"
+        else:
+            problem = f"{other} debugs it already; close that bridge first"
+        return [_answer(place, asked, 0, problem)]
 
     def _begin(self, place: Place, asked: Asked) -> list[Action]:
         number = next(self._numbers)
@@ -116,7 +120,7 @@ class BridgeTable:
     def _close(self, place: Place, asked: Asked) -> list[Action]:
         bridge = self.bridges.get(place)
         if bridge is None or bridge.console != asked[0]:
-            return [_answer(place, asked, 0, "")]  # it has none, as it wants
+            return [_answer(place, asked, 0, "")]  # closed already
         bridge.closers.append(asked)
         return self._end(bridge)
 
@@ -131,33 +135,33 @@ class BridgeTable:
         return [*actions, Command(bridge.place, SetBridge(bridge.number, False))]
 
     def said(self, console: str, message: BridgeBytes) -> list[Action]:
-        """A console says something to its debugger."""
+        """Relay bytes from a console to the debugger of its rank."""
         bridge = self._of(message.mesh, message.rank, message.bridge)
         if bridge is None or bridge.console != console or bridge.phase is not Phase.OPEN:
             return []
         return [Command(bridge.place, message)]
 
     def console_gone(self, console: str) -> list[Action]:
-        """Nobody is there any more: what it debugs runs on."""
+        """Close the bridges of a console that has disconnected."""
         actions: list[Action] = []
         for bridge in list(self.bridges.values()):
             if bridge.next_one is not None and bridge.next_one[0] == console:
                 bridge.next_one = None
             if bridge.console == console:
                 actions += self._end(bridge)
-        return [one for one in actions if isinstance(one, Command)]  # it hears nothing any more
+        return [one for one in actions if isinstance(one, Command)]  # not to the console
 
     # --- from procs -------------------------------------------------------------------------------
 
     def begun(self, place: Place) -> list[Action]:
-        """That process can be spoken to only now."""
+        """A proc has connected: send it its pending bridge."""
         bridge = self.bridges.get(place)
         if bridge is None or bridge.phase is Phase.OPEN:
             return []
         return [Command(place, SetBridge(bridge.number, bridge.phase is Phase.OPENING))]
 
     def told(self, place: Place, message: BridgeSet) -> list[Action]:
-        """The debugger of a rank is there, or gone."""
+        """The debugger of a rank was loaded or unloaded."""
         bridge = self._of(*place, message.bridge)
         if bridge is None:
             return []
@@ -170,14 +174,14 @@ class BridgeTable:
         return self._gone(bridge, message.problem, again=True)
 
     def answered(self, place: Place, message: BridgeBytes) -> list[Action]:
-        """A debugger says something to its console."""
+        """Relay bytes from the debugger of a rank to its console."""
         bridge = self._of(*place, message.bridge)
         if bridge is None or bridge.phase is Phase.CLOSING:
             return []
         return [Notify(bridge.console, BridgeBytes(*place, bridge.number, message.data))]
 
     def proc_ended(self, place: Place) -> list[Action]:
-        """That process is gone, and its debugger with it."""
+        """A proc has ended, and its debugger with it."""
         bridge = self.bridges.get(place)
         return [] if bridge is None else self._gone(bridge, ENDED, again=False)
 
@@ -204,7 +208,7 @@ class BridgeTable:
         return actions
 
     def validate(self) -> None:
-        """What always holds."""
+        """Assert the invariants."""
         for place, bridge in self.bridges.items():
             assert bridge.place == place
             assert (bridge.opener is not None) == (bridge.phase is Phase.OPENING)

@@ -1,13 +1,13 @@
-"""One session of the Debug Adapter Protocol over the debuggers of many processes. No I/O.
+"""One Debug Adapter Protocol session over the debuggers of many processes. No I/O.
 
-A client (JupyterLab, VS Code) speaks with one adapter, whose debuggee has threads. Each rank has a
-debugger that believes to be alone. What stands between them gives every thread, frame, variable,
-source and breakpoint a number of its own, sends what concerns one thread to its rank and what
-concerns all to all, and makes one answer of several.
+An editor (JupyterLab, VS Code) talks to one adapter, whose debuggee has threads. Each rank has a
+debugger that serves one process. The multiplexer numbers all threads, frames, variables, sources
+and breakpoints anew. It sends a request about one thread to its rank and other requests to all
+ranks, and merges the answers.
 
-Invariants: each request of the client is answered once, also when ranks end; no number of a rank
-reaches the client, or the other way round; a thread that stops, stops alone; nothing that the
-client says ends a process.
+Invariants: each request of the editor is answered once, also when ranks end; numbers of a rank
+never reach the editor, nor the editor's a rank; threads stop one at a time; no request of the
+editor ends a process.
 
 Events are methods; each returns the actions that follow, in order.
 """
@@ -22,8 +22,8 @@ import msgspec
 
 from monarch._src.wire.dap_codec import Message
 
-GONE = "what it is about has gone on, or its process has ended"
-# By which number in its arguments a request finds its rank.
+GONE = "the thread has resumed, or its process has ended"
+# Requests by the argument that identifies their rank.
 BY_THREAD = frozenset(
     ("continue", "next", "stepIn", "stepOut", "pause", "stackTrace", "exceptionInfo", "goto")
 )
@@ -39,27 +39,27 @@ FOR_ALL = frozenset(
     )
 )  # fmt: skip
 _BREAKPOINTS = frozenset(("setBreakpoints", "setFunctionBreakpoints"))
-# What the client may set of a debugger; the rest is ours to say.
+# Arguments of `attach` that the editor may set; the multiplexer sets the others.
 _ARGUMENTS = ("justMyCode", "pathMappings", "showReturnValue", "variablePresentation")
 # Frames of the runtime are neither shown nor stepped into.
 _RULES = ({"path": "**/monarch/_src/**", "include": False},)
 
 
 class ToClient(msgspec.Struct, frozen=True):
-    """Say that to whoever debugs."""
+    """Send a message to the editor."""
 
     message: Message
 
 
 class ToRank(msgspec.Struct, frozen=True):
-    """Say that to the debugger of one rank."""
+    """Send a message to the debugger of one rank."""
 
     at: int
     message: Message
 
 
 class BreakIn(msgspec.Struct, frozen=True):
-    """Have what that rank runs stop, at a line of the user."""
+    """Stop a running rank at a line of user code."""
 
     at: int
 
@@ -68,7 +68,7 @@ Action: TypeAlias = ToClient | ToRank | BreakIn
 
 
 class _Numbers:
-    """Numbers of ranks, and those that stand for them."""
+    """Maps the numbers that ranks use to numbers unique in the session, and back."""
 
     def __init__(self) -> None:
         self._next = itertools.count(1)
@@ -76,7 +76,7 @@ class _Numbers:
         self._theirs: dict[int, tuple[int, int]] = {}
 
     def ours(self, at: int, theirs: int) -> int:
-        """What the client knows it by."""
+        """The session's number for number `theirs` of rank `at`."""
         known = self._ours.get((at, theirs))
         if known is None:
             known = self._ours[at, theirs] = next(self._next)
@@ -84,30 +84,30 @@ class _Numbers:
         return known
 
     def theirs(self, ours: object) -> tuple[int, int] | None:
-        """Rank and number there; None: it is not known, or no more."""
+        """The rank and its number; None if the session's number is unknown."""
         return self._theirs.get(ours) if isinstance(ours, int) else None
 
     def join(self, at: int, theirs: int, ours: int) -> None:
-        """Let a number of ours stand for one more."""
+        """Map one more number of a rank to the session's number `ours`."""
         self._ours[at, theirs] = ours
         self._theirs.setdefault(ours, (at, theirs))
 
     def fresh(self) -> int:
-        """One that stands for nothing yet."""
+        """A new session number."""
         return next(self._next)
 
     def of(self, at: int) -> list[int]:
-        """All that stand for that rank's."""
+        """The session's numbers for that rank."""
         return [ours for (rank, _), ours in self._ours.items() if rank == at]
 
     def forget(self, at: int) -> None:
-        """Nothing of that rank's is known any more."""
+        """Drop the numbers of that rank."""
         for key in [key for key in self._ours if key[0] == at]:
             self._theirs.pop(self._ours.pop(key), None)
 
 
 class _Open(msgspec.Struct):
-    """A request of the client on its way. `single`: its answer is passed on as it is."""
+    """A pending request of the editor. `single`: one rank answers, so nothing is merged."""
 
     request: Message
     owed: set[int]
@@ -116,37 +116,37 @@ class _Open(msgspec.Struct):
 
 
 class Multiplexer:
-    """One session. `names`: of the ranks, which are numbered by their place in it."""
+    """One session. `names`: of the ranks, which are numbered by their index."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
         self.living = set(range(len(self.names)))
         self._threads, self._frames = _Numbers(), _Numbers()
         self._variables, self._sources, self._breakpoints = _Numbers(), _Numbers(), _Numbers()
-        self._stopped: dict[int, set[int]] = {at: set() for at in self.living}  # their threads
+        self._stopped: dict[int, set[int]] = {at: set() for at in self.living}  # threads, by rank
         self._last = 0  # the rank that stopped last
-        self._said = itertools.count(1)  # to the client
-        self._asked = itertools.count(1)  # of ranks
-        self._open: dict[tuple[int, int], _Open] = {}  # by rank, and number there
+        self._said = itertools.count(1)  # messages to the editor
+        self._asked = itertools.count(1)  # requests to ranks
+        self._open: dict[tuple[int, int], _Open] = {}  # by rank and request number
         self._uninitialized = set(self.living)
         self.ended = False
 
     @property
     def stopped(self) -> list[int]:
-        """The threads that stand still, as the client knows them."""
+        """The stopped threads, by the session's numbers."""
         found = [
             self._threads.ours(at, one) for at in sorted(self._stopped) for one in self._stopped[at]
         ]
         return sorted(found)
 
-    # --- from the client --------------------------------------------------------------------------
+    # --- from the editor --------------------------------------------------------------------------
 
     def asked(self, request: Message) -> list[Action]:
-        """The client wants something."""
+        """Handle a request of the editor."""
         if request.get("type") != "request":
-            return []  # we ask it nothing, so it has nothing to answer
+            return []  # the adapter sends the editor no requests
         command = str(request.get("command"))
-        if command in ("launch", "terminate"):  # there is nothing to launch, nor to be ended
+        if command in ("launch", "terminate"):  # ranks run already, and keep running
             command = {"launch": "attach", "terminate": "disconnect"}[command]
         if command in FOR_ALL:
             return self._ask_all(request, command)
@@ -195,7 +195,7 @@ class Multiplexer:
         return [BreakIn(found[0]), self._answer(request, {})]
 
     def _routed(self, command: str, arguments: Message) -> tuple[Message, int | None]:
-        """What to ask with numbers of that rank, and which it is."""
+        """The arguments with the rank's own numbers, and the rank (None: unknown)."""
         if command in BY_THREAD:
             return _with(arguments, "threadId", self._threads)
         if command in BY_VARIABLE:
@@ -218,7 +218,7 @@ class Multiplexer:
     # --- from ranks -------------------------------------------------------------------------------
 
     def told(self, at: int, message: Message) -> list[Action]:
-        """The debugger of a rank says something."""
+        """Handle a message of the debugger of a rank."""
         if at not in self.living:
             return []
         if message.get("type") == "response":
@@ -229,11 +229,11 @@ class Multiplexer:
         return []
 
     def note(self, text: str) -> list[Action]:
-        """Something that whoever debugs should know."""
+        """Show a note to the user of the editor."""
         return [self._event("output", {"category": "important", "output": f"{text}\n"})]
 
     def rank_gone(self, at: int, why: str) -> list[Action]:
-        """There is no debugger of that rank any more."""
+        """The debugger of a rank has ended: answer for it and report its threads as ended."""
         if at not in self.living:
             return []
         self.living.discard(at)
@@ -296,7 +296,7 @@ class Multiplexer:
         return first
 
     def _breakpoint(self, same: Iterable[tuple[int, Message]]) -> Message:
-        """One that was set on several ranks: where it is well, if it is anywhere."""
+        """Merge the same breakpoint of several ranks; prefer one that is verified."""
         found = list(same)
         shown = dict(next((one for _, one in found if one.get("verified")), found[0][1]))
         if "id" in shown:
@@ -335,7 +335,7 @@ class Multiplexer:
             return [self._event("output", self._translated(at, body))]
         if event == "initialized":
             return self._initialized(at)
-        return []  # of processes and modules: what one has is not what all have
+        return []  # events about processes and modules differ from rank to rank
 
     def _initialized(self, at: int) -> list[Action]:
         if at not in self._uninitialized:
@@ -350,7 +350,7 @@ class Multiplexer:
         return [self._event("terminated", {})]
 
     def _runs(self, at: int, theirs: int) -> None:
-        """A thread goes on: what was known of its frames is history."""
+        """A thread resumes, so its frames and variables are no longer valid."""
         self._stopped[at].discard(theirs)
         if not self._stopped[at]:
             self._frames.forget(at)
@@ -363,7 +363,7 @@ class Multiplexer:
         return self.names[at] if name == "MainThread" else f"{self.names[at]}: {name}"
 
     def _translated(self, at: int, value: Any) -> Any:
-        """The same, with numbers that the client may know."""
+        """Replace the rank's numbers in `value` by the session's."""
         if isinstance(value, list):
             return [self._translated(at, one) for one in cast("list[Any]", value)]
         if not isinstance(value, dict):
@@ -393,7 +393,7 @@ class Multiplexer:
             "frameId": self._frames,
         }.get(name)
 
-    # --- what the client is told ------------------------------------------------------------------
+    # --- messages to the editor -------------------------------------------------------------------
 
     def _event(self, event: str, body: Message) -> ToClient:
         said = {"seq": next(self._said), "type": "event", "event": event, "body": body}
@@ -409,7 +409,7 @@ class Multiplexer:
         )
 
     def validate(self) -> None:
-        """What always holds."""
+        """Assert the invariants."""
         for (at, _), waits in self._open.items():
             assert at in self.living
             assert at in waits.owed
@@ -418,7 +418,7 @@ class Multiplexer:
 
 
 def answer(request: Message, seq: int, body: Message) -> Message:
-    """The response to a request that was done."""
+    """The response to a request that succeeded."""
     return {
         "seq": seq, "type": "response", "request_seq": request.get("seq", 0), "success": True,
         "command": request.get("command", ""), "body": body,
@@ -436,7 +436,7 @@ def _body(message: Message) -> Message:
 
 
 def _is_start(frame: Message) -> bool:
-    """Whether it is the line that a process of ours was started with."""
+    """Whether the frame is the `-c` code that starts a process of the runtime."""
     source: Any = frame.get("source")
     path = cast(Message, source).get("path") if isinstance(source, dict) else None
     return frame.get("name") == "<module>" and str(path).endswith("<string>")
