@@ -1,0 +1,163 @@
+"""Pages of docs/: their links lead somewhere, their code runs, the API reference is complete."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.notebook.kernel import running_kernel
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+HOW_TO = sorted((DOCS / "how-to").glob("*.md"))
+FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+NO_RUN = re.compile(r'no-run="([^"]+)"')
+MOST_NOT_RUN = 8
+# The largest part of a page is read in one go. Reference pages are looked things up in.
+MOST_WORDS = {"explanation": 900, "how-to": 600}
+LONGER = {"performance.md": 1500, "benchmarks.md": 1500}
+PATIENCE_S = 120
+
+
+class Block(NamedTuple):
+    """A fenced block of code: its language, its fence's other words, its text."""
+
+    language: str
+    info: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(*found) for found in FENCE.findall(page.read_text())]
+
+
+def prose(page: Path) -> str:
+    """The text of a page without its blocks of code."""
+    return FENCE.sub("", page.read_text())
+
+
+def anchor(heading: str) -> str:
+    """What a heading is linked by, as GitHub and Python-Markdown make it."""
+    text = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+    return re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", text))
+
+
+def anchors(page: Path) -> set[str]:
+    return {anchor(found) for found in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    broken: list[str] = []
+    for link in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, place = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (place and place not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(r"`((?:runtime|monarch_jupyter|tests|scripts)/[\w/.]+)`", prose(page))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    programs = re.findall(r"python -m (tests\.[\w.]+)", page.read_text())
+    assert [p for p in programs if not (ROOT / (p.replace(".", "/") + ".py")).exists()] == []
+
+
+def test_every_page_is_listed_on_its_shelf() -> None:
+    for shelf in ("how-to", "reference", "explanation"):
+        index = DOCS / shelf / "index.md"
+        listed = {(index.parent / link).resolve() for link in LINK.findall(index.read_text())}
+        there = {page for page in (DOCS / shelf).rglob("*.md") if page != index}
+        assert there - listed == set(), shelf
+    tutorials = (DOCS / "tutorials" / "index.md").read_text()
+    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    assert [one.name for one in notebooks if one.name not in tutorials] == []
+
+
+@pytest.mark.parametrize("shelf", MOST_WORDS)
+def test_pages_that_are_read_from_top_to_bottom_are_short(shelf: str) -> None:
+    lengths = {page.name: len(prose(page).split()) for page in (DOCS / shelf).glob("*.md")}
+    most = MOST_WORDS[shelf]
+    assert {n: words for n, words in lengths.items() if words > LONGER.get(n, most)} == {}
+
+
+def _public_names() -> Iterator[tuple[str, str, object]]:
+    for file in sorted((ROOT / "runtime" / "monarch").glob("[a-z]*.py")):
+        module = importlib.import_module(f"monarch.{file.stem}")
+        for name in module.__all__:
+            yield module.__name__, name, getattr(module, name)
+
+
+def test_every_public_name_is_in_the_api_reference() -> None:
+    documented: list[str] = []
+    for page in (DOCS / "reference" / "api").glob("*.md"):
+        documented += re.findall(r"^::: monarch\.(\S+)$", page.read_text(), re.MULTILINE)
+    assert len(documented) == len(set(documented)), "a name stands there twice"
+    seen: list[object] = []
+    for path in documented:
+        module, _, name = path.partition(".")
+        seen.append(getattr(importlib.import_module(f"monarch.{module}"), name))
+    missing = [
+        f"{module}.{name}"
+        for module, name, value in _public_names()
+        if not any(value is one for one in seen) and (module, name) != ("monarch.actor", "config")
+    ]
+    assert missing == []
+
+
+def test_every_block_that_does_not_run_says_why() -> None:
+    left_out: list[str] = []
+    for page in HOW_TO:
+        for block in blocks(page):
+            if block.language in ("python", "ipython") and block.info.strip():
+                assert NO_RUN.search(block.info), f"{name_of(page)}: {block.info}"
+                left_out.append(name_of(page))
+    assert len(left_out) <= MOST_NOT_RUN, left_out
+
+
+def running(page: Path) -> list[Block]:
+    """The blocks of a page that are run, in order."""
+    code = [b for b in blocks(page) if b.language in ("python", "ipython")]
+    return [b for b in code if not NO_RUN.search(b.info)]
+
+
+SCRIPTS = [p for p in HOW_TO if running(p) and {b.language for b in running(p)} == {"python"}]
+CELLS = [p for p in HOW_TO if any(b.language == "ipython" for b in running(p))]
+
+
+@pytest.mark.parametrize("page", SCRIPTS, ids=name_of)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    script = tmp_path / f"{page.stem}.py"
+    script.write_text("\n".join(block.text for block in running(page)))
+    done = subprocess.run(
+        [sys.executable, script],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env=dict(os.environ),
+        timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", CELLS, ids=name_of)
+def test_the_cells_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    with running_kernel(tmp_path, loaded=False) as kernel:
+        for block in running(page):
+            kernel.ok(block.text)
+        kernel.ok("%monarch stop --all")
