@@ -103,23 +103,29 @@ def _public_names() -> Iterator[tuple[str, str, object]]:
     for file in sorted((ROOT / "runtime" / "monarch").glob("[a-z]*.py")):
         module = importlib.import_module(f"monarch.{file.stem}")
         for name in module.__all__:
-            yield module.__name__, name, getattr(module, name)
+            yield file.stem, name, getattr(module, name)
 
 
 def test_every_public_name_is_in_the_api_reference() -> None:
     documented: list[str] = []
+    constants: set[str] = set()
     for page in (DOCS / "reference" / "api").glob("*.md"):
-        documented += re.findall(r"^::: monarch\.(\S+)$", page.read_text(), re.MULTILINE)
+        text = page.read_text()
+        documented += re.findall(r"^::: monarch\.(\S+)$", text, re.MULTILINE)
+        rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+        constants |= {f"{page.stem}.{name}" for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert len(documented) == len(set(documented)), "a name stands there twice"
     seen: list[object] = []
     for path in documented:
         module, _, name = path.partition(".")
         seen.append(getattr(importlib.import_module(f"monarch.{module}"), name))
-    missing = [
-        f"{module}.{name}"
-        for module, name, value in _public_names()
-        if not any(value is one for one in seen) and (module, name) != ("monarch.actor", "config")
-    ]
+    missing: list[str] = []
+    for module, name, value in _public_names():
+        # Some classes and functions are public in two modules, and documented in one.
+        known = f"{module}.{name}" in {*documented, *constants}
+        again = callable(value) and any(value is one for one in seen)
+        if not (known or again or (module, name) == ("actor", "config")):
+            missing.append(f"{module}.{name}")
     assert missing == []
 
 
