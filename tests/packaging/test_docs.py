@@ -23,7 +23,7 @@ FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 NO_RUN = re.compile(r'no-run="([^"]+)"')
 MOST_NOT_RUN = 8
-# The largest part of a page is read in one go. Reference pages are looked things up in.
+# Words. These pages are read from top to bottom; things are looked up in those of the reference.
 MOST_WORDS = {"explanation": 900, "how-to": 600}
 LONGER = {"performance.md": 1500, "benchmarks.md": 1500}
 PATIENCE_S = 120
@@ -75,17 +75,20 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
-    named = re.findall(r"`((?:runtime|monarch_jupyter|tests|scripts)/[\w/.]+)`", prose(page))
-    assert [path for path in named if not (ROOT / path).exists()] == []
+    named = re.findall(r"`([a-z]\w*/[\w/.]*\w)`", prose(page))  # `%monarch/x` is no path
+    roots = (ROOT, ROOT / "runtime" / "monarch" / "_src")
+    missing = [path for path in named if not any((root / path).exists() for root in roots)]
+    assert missing == []
     programs = re.findall(r"python -m (tests\.[\w.]+)", page.read_text())
     assert [p for p in programs if not (ROOT / (p.replace(".", "/") + ".py")).exists()] == []
 
 
 def test_every_page_is_listed_on_its_shelf() -> None:
     for shelf in ("how-to", "reference", "explanation"):
-        index = DOCS / shelf / "index.md"
-        listed = {(index.parent / link).resolve() for link in LINK.findall(index.read_text())}
-        there = {page for page in (DOCS / shelf).rglob("*.md") if page != index}
+        indexes = list((DOCS / shelf).rglob("index.md"))
+        links = [(index, link) for index in indexes for link in LINK.findall(index.read_text())]
+        listed = {(index.parent / link).resolve() for index, link in links}
+        there = set((DOCS / shelf).rglob("*.md")) - {DOCS / shelf / "index.md"}
         assert there - listed == set(), shelf
     tutorials = (DOCS / "tutorials" / "index.md").read_text()
     notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -127,6 +130,16 @@ def test_every_public_name_is_in_the_api_reference() -> None:
         if not (known or again or (module, name) == ("actor", "config")):
             missing.append(f"{module}.{name}")
     assert missing == []
+
+
+def test_every_public_class_and_function_has_a_docstring_of_its_own() -> None:
+    silent: list[str] = []
+    for module, name, value in _public_names():
+        inherited = isinstance(value, type) and "__doc__" not in vars(value)
+        if callable(value) and (inherited or not value.__doc__):
+            silent.append(f"{module}.{name}")
+    silent.remove("observe.State")  # names of states, which its page lists
+    assert silent == []
 
 
 def test_every_block_that_does_not_run_says_why() -> None:
