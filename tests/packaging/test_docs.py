@@ -180,3 +180,52 @@ def test_the_cells_of_a_page_run(page: Path, tmp_path: Path) -> None:
         for block in running(page):
             kernel.ok(block.text)
         kernel.ok("%monarch stop --all")
+
+
+TRACED_CALL = """
+import sys
+from monarch.actor import Actor, endpoint, this_host
+
+def profiled(files):
+    def note(frame, event, arg):
+        if event == "call":
+            files.add(frame.f_code.co_filename)
+    sys.setprofile(note)
+
+class Traced(Actor):
+    @endpoint
+    def begin(self):
+        self.files = set()
+        profiled(self.files)
+
+    @endpoint
+    def add(self, number):
+        return number + 1
+
+    @endpoint
+    def end(self):
+        sys.setprofile(None)
+        return self.files
+
+traced = this_host().spawn_procs().spawn("traced", Traced)
+traced.begin.call_one().get()
+here = set()
+profiled(here)
+traced.add.call_one(1).get()
+sys.setprofile(None)
+print(*sorted(here | traced.end.call_one().get()), sep="\\n")
+"""
+
+
+def test_the_walk_of_a_call_names_files_that_a_call_runs() -> None:
+    text = (DOCS / "explanation" / "a_call.md").read_text()
+    walk = text[text.index("## In the caller") : text.index("## What else")]
+    named = set(re.findall(r"`([\w/]+\.py)`", walk))
+    done = subprocess.run(
+        [sys.executable, "-c", TRACED_CALL],
+        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    ran = {path.rpartition("/monarch/_src/")[2] for path in done.stdout.splitlines()}
+    assert named - ran == set()
+    assert len(named) < 25
+    assert f"through {len(named)} files" in text
