@@ -229,3 +229,18 @@ def test_the_walk_of_a_call_names_files_that_a_call_runs() -> None:
     assert named - ran == set()
     assert len(named) < 25
     assert f"through {len(named)} files" in text
+
+
+def test_every_page_that_code_names_exists() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "runtime", "monarch_jupyter", "tests", "notebooks", "pyproject.toml"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    sources = [one for one in listed if one.endswith((".py", ".ipynb", ".toml", ".js"))]
+    missing = [
+        f"{source}: {page}"
+        for source in sources
+        for page in re.findall(r"\bdocs/[\w/-]+\.md", (ROOT / source).read_text())
+        if not (ROOT / page).exists()
+    ]
+    assert missing == []

@@ -197,7 +197,7 @@ class Zygote:
 
     def _start(self, starts: list[Asked]) -> None:
         # One after the other with as little in between as can be: after a fork no page is ours
-        # alone, and each that we write to is copied (docs/performance.md).
+        # alone, and each that we write to is copied (docs/explanation/performance.md).
         pids: list[tuple[StartRank, int]] = []
         for message, fds in starts:
             reason = self._hindered(message, fds)
