@@ -94,6 +94,10 @@ lab: $(VENV)/.test $(VENV)/.labextension ## JupyterLab on the tutorials
 	@$(COMPILE)
 	@$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) --notebook-dir=notebooks $(ARGS)
 
+.PHONY: docs
+docs: $(VENV)/.docs ## the documentation, in build/site; fails on a broken link
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet $(ARGS)
+
 .PHONY: wheel
 wheel: $(VENV)/.test ## the wheel, panel included, in dist/
 	@rm -rf $(LAB)/dist
@@ -121,6 +125,10 @@ $(VENV)/.demo: $(LOCKS) | $(PY)
 $(VENV)/.test: $(LOCKS) | $(PY)
 	@scripts/install.sh test,lab,debug
 	@touch $(VENV)/.demo $@
+
+$(VENV)/.docs: $(LOCKS) | $(PY)
+	@scripts/install.sh docs
+	@touch $@
 
 $(LAB)/node_modules/.yarn-state.yml: $(LAB)/package.json $(LAB)/yarn.lock | $(VENV)/.test
 	@echo "== labextension: node packages"

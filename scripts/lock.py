@@ -1,4 +1,4 @@
-"""Write constraints.txt: what `make demo` and `make test` install. Needs Python 3.11 or newer.
+"""Write constraints.txt: what `make demo`, `test` and `docs` install. Needs Python 3.11 or newer.
 
 pip resolves for Python 3.11.0 whatever Python runs this, because some packages ask for a later
 patch release than the one a distribution ships (Debian 12 has 3.11.2). The file has versions only,
@@ -17,11 +17,11 @@ from typing import Any
 import tomllib
 
 OLDEST = "3.11.0"
-EXTRAS = ("test", "lab", "debug")
+EXTRAS = ("test", "lab", "debug", "docs")
 # The one version of torch that everything is tested with; `editables` is for editable installs.
 ALSO = ("torch==2.13.0", "editables")
 HEADER = (
-    "# What `make demo` and `make test` install. Written by `make lock`; change pyproject.toml."
+    "# What `make demo`, `test` and `docs` install. Written by `make lock`; change pyproject.toml."
 )
 
 

@@ -1,7 +1,7 @@
 """Monarch: meshes of processes and actors, driven from one Python program.
 
 Layout rule: everything private lives in `monarch._src`, in layers named for what they know
-(`docs/design.md` draws them). The public modules beside this file (`monarch.actor`,
+(`docs/explanation/packages.md` lists them). The public modules beside this file (`monarch.actor`,
 `monarch.observe`, `monarch.config`, ...) only re-export. Importing any of them starts nothing:
 no process, no thread, no socket.
 """

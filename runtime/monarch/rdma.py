@@ -1,4 +1,4 @@
-"""Memory that other processes read and write, one-sided: see `RDMABuffer` and docs/bulk_data.md."""
+"""Memory that other processes read and write, one-sided: see `docs/reference/bulk_data.md`."""
 
 from monarch._src.errors import (
     RDMAError,

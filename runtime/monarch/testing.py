@@ -1,4 +1,4 @@
-"""Faults on purpose, for tests of programs on meshes: see `docs/testing.md`.
+"""Faults on purpose, for tests of programs on meshes: see `docs/reference/fault_injection.md`.
 
 from monarch.testing import faults
 

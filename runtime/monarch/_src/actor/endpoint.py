@@ -261,7 +261,7 @@ MOST_KNOWN = 256
 _without_endpoints = frozenset(Actor.__mro__)
 
 # Each proc goes through the classes of its actors, and pays most for the pages that it is the first
-# to write to (docs/performance.md): `inspect` is asked only about what is no plain function.
+# to write to (docs/explanation/performance.md). So plain functions are not given to `inspect`.
 _YIELDS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 

@@ -200,7 +200,7 @@ class Zygote:
 
     def _start(self, starts: list[StartOrder]) -> None:
         # Fork in a row with little work in between: after a fork every page is shared, and each
-        # page that the zygote writes to is copied (docs/performance.md).
+        # page that the zygote writes to is copied (docs/explanation/performance.md).
         pids: list[tuple[StartRank, int]] = []
         for message, fds in starts:
             reason = self._obstacle(message, fds)

@@ -74,7 +74,7 @@ def fix_in_place(memory: Memory) -> None:
     Its new memory would be somewhere else, and the old free for other uses, without a word to us.
     torch has no call for it, but does it for storages that it shows to numpy. Of storages on a GPU
     numpy is shown nothing: who resizes one that he has registered has handles to what lies there
-    next (`bulk_data.md`).
+    next (`docs/reference/bulk_data.md`).
     """
     storage = memory.root
     if memory.device is not None:

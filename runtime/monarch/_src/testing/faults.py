@@ -1,4 +1,4 @@
-"""Faults to inject, and what was injected. See `docs/testing.md`.
+"""Faults to inject, and what was injected. See `docs/reference/fault_injection.md`.
 
 Signals go through the host agent, which knows what a pid belongs to. Faults on links are carried
 out in the procs, which have to have consented: `configure(fault_injection=True)` before their mesh

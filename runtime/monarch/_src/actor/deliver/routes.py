@@ -9,9 +9,9 @@ by a tree of their agents (`host.state.cast_tree`).
 To other hosts a message goes through their agents anyway; several ranks of one get it as a cast, of
 whatever size, so that it crosses between hosts once. On one host a cast takes one more hop. At 16
 ranks that makes a call 40 % slower, at 64 10 %, at 256 nothing, while its sender pays 1/2, 1/5 and
-1/10 (docs/performance.md). Here the agent holds no payloads: a large one lies in a segment that is
-lent to all ranks; without a segment it goes directly. On another host the agent fetches it, lends
-it to the ranks there, and is who those that it passes the cast on to fetch it from.
+1/10 (docs/explanation/performance.md). Here the agent holds no payloads: a large one lies in a
+segment that is lent to all ranks; without a segment it goes directly. On another host the agent
+fetches it, lends it to the ranks there, and serves it to the hosts that it passes the cast on to.
 """
 
 from __future__ import annotations

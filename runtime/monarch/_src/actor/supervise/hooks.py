@@ -3,7 +3,7 @@
 Runs in: a proc, or a client that hosts controllers, on the actor's own thread. `__supervise__` is
 called at *safe points*: between two messages, and in the middle of one where the actor itself says
 that others may go on: an `await` of an async actor, a blocking `.get()` of a sync one. See
-docs/design.md.
+docs/explanation/supervision.md.
 """
 
 from __future__ import annotations

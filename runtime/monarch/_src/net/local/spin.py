@@ -2,7 +2,7 @@
 
 Who sleeps lets its processor fall asleep, and that takes longer to wake than a message takes on its
 way, most of all in a virtual machine, whose host gives the processor away meanwhile: a call to one
-rank takes three times as long if both sides sleep (docs/performance.md).
+rank takes three times as long if both sides sleep (docs/explanation/performance.md).
 
 So a wait *spins*: it looks, lets others run, and looks again. Only as long as that pays:
 

@@ -1,8 +1,8 @@
 """What the two sides of a connection of queue pairs say to each other. No I/O.
 
-These go as MessagePack in `body` of AskData and of its answer (`docs/protocol.md`): CONNECT says
-`Connect` and is answered `Connected`, GRANT says `Wants` and is answered `Grants`, HANG_UP says the
-channel and is answered nothing.
+These go as MessagePack in `body` of AskData and of its answer (`docs/reference/protocol.md`):
+CONNECT says `Connect` and is answered `Connected`, GRANT says `Wants` and is answered `Grants`,
+HANG_UP says the channel and is answered nothing.
 """
 
 from __future__ import annotations
