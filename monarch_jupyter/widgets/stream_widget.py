@@ -1,6 +1,6 @@
 """What widgets have in common whose views follow a stream: a snapshot first, then what changes.
 
-Runs in: the kernel. Sends on the publisher's thread; the page's side is `talk.js`.
+Runs in: the kernel. Sends on the publisher's thread; the page's side is `requests.js`.
 """
 
 from __future__ import annotations

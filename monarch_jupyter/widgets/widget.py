@@ -1,7 +1,7 @@
 """What the widgets have in common: views that come and go, and ask for things.
 
 Runs in: the kernel. Messages of a page are handled off the main thread while a cell runs, and only
-passed on. The page's side is `talk.js`.
+passed on. The page's side is `requests.js`.
 """
 
 from __future__ import annotations
