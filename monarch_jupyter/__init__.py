@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from monarch_jupyter.actions.attach import attach as attach
+    from monarch_jupyter.actions.run_cell import on as on
+    from monarch_jupyter.actions.spawn import spawn as spawn
+    from monarch_jupyter.actions.stacks import stacks as stacks
     from monarch_jupyter.extension import Extension
-    from monarch_jupyter.magics.attach import attach as attach
     from monarch_jupyter.magics.autoreload import autoreload as autoreload
     from monarch_jupyter.magics.debug import debug as debug
     from monarch_jupyter.magics.detach import detach as detach
@@ -27,12 +30,9 @@ if TYPE_CHECKING:
     from monarch_jupyter.magics.logs import logs as logs
     from monarch_jupyter.magics.ls import ls as ls
     from monarch_jupyter.magics.nested_asyncio import nested_asyncio as nested_asyncio
-    from monarch_jupyter.magics.on import on as on
     from monarch_jupyter.magics.ps import ps as ps
     from monarch_jupyter.magics.reap import reap as reap
     from monarch_jupyter.magics.show import show as show
-    from monarch_jupyter.magics.spawn import spawn as spawn
-    from monarch_jupyter.magics.stacks import stacks as stacks
     from monarch_jupyter.magics.static import static as static
     from monarch_jupyter.magics.stop import stop as stop
     from monarch_jupyter.magics.update import update as update
@@ -61,13 +61,18 @@ __all__ = [
     "value_grid",
 ]
 
+# Functions that the page calls too; every other one is beside its magic.
+_ACTIONS = {"attach": "attach", "on": "run_cell", "spawn": "spawn", "stacks": "stacks"}
+
 _extension: Extension | None = None
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"monarch_jupyter.magics.{name}"), name)
+    action = _ACTIONS.get(name)
+    module = f"magics.{name}" if action is None else f"actions.{action}"
+    return getattr(importlib.import_module(f"monarch_jupyter.{module}"), name)
 
 
 def __dir__() -> list[str]:

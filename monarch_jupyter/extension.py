@@ -29,8 +29,6 @@ from monarch_jupyter.cells.progress import Progress
 from monarch_jupyter.cells.registry import Cells
 from monarch_jupyter.cells.static_views import StaticViews, share_static_views, shared_static_views
 from monarch_jupyter.debugger.pause_notices import Groups, PauseNotices, Shown
-from monarch_jupyter.lines import by_rank
-from monarch_jupyter.lines.by_rank import unfolded_html, unfolded_text
 from monarch_jupyter.lines.log_store import LogStore, share
 from monarch_jupyter.magics import autoreload
 from monarch_jupyter.magics.magic import MonarchMagic
@@ -46,6 +44,7 @@ from monarch_jupyter.page.shared import (
 )
 from monarch_jupyter.rendering.cell_names import share_cell_names
 from monarch_jupyter.rendering.formatters import Formatters
+from monarch_jupyter.rendering.lines import MOST_UNFOLDED, unfolded_html, unfolded_text
 
 if TYPE_CHECKING:
     from monarch_jupyter.protocol.bars import Bar
@@ -249,7 +248,7 @@ class Extension:
 
 def show_unfolded(cells: Cells, store: LogStore, origin: int) -> None:
     """Below the lines of a cell: the same rank by rank, behind a click."""
-    page = store.page(None, cell=origin, page=1, length=by_rank.MOST)
+    page = store.page(None, cell=origin, page=1, length=MOST_UNFOLDED)
     if page.lines:
         bundle = {"text/plain": unfolded_text(page), "text/html": str(unfolded_html(page))}
         cells.put("unfolded", bundle, origin)

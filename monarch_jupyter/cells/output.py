@@ -20,10 +20,11 @@ from typing import Protocol
 
 from monarch import observe
 from monarch.observe import OutputLine
-from monarch_jupyter.lines.folding import Fold, OutputFolder, reset_colours
+from monarch_jupyter.lines.folding import Fold, OutputFolder
 from monarch_jupyter.lines.log_store import LogStore
 from monarch_jupyter.lines.rewritten import UnfinishedLines
 from monarch_jupyter.meshes.rank_names import name_ranks
+from monarch_jupyter.rendering.lines import reset_colours
 
 HOLD = 0.15
 """Seconds that a line waits for its like from other ranks; longer folds more, but shows later."""

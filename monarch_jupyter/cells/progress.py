@@ -13,14 +13,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from monarch import observe
 from monarch_jupyter.protocol.bars import Bar, bars_html, bars_of, bars_text, keys_of
-
-if TYPE_CHECKING:
-    from monarch_jupyter.widgets.progress import ProgressBars
 
 EVERY = 0.5
 """Seconds between two looks, and so between two updates."""
@@ -36,6 +33,25 @@ class Shows(Protocol):
     ) -> None: ...
 
 
+class ProgressView(Protocol):
+    """The widget that shows bars."""
+
+    is_shown: bool
+    """Whether a page has said that it shows the view."""
+
+    def bundle(self) -> dict[str, Any]:
+        """The mime bundle that displays the view."""
+        ...
+
+    def update(self, bars: Sequence[Bar]) -> None:
+        """Show these bars from now on."""
+        ...
+
+    def close(self) -> None:
+        """End the view."""
+        ...
+
+
 class Progress:
     """Shows the bars of the cell that runs; `view` makes the widget of some, or gives None."""
 
@@ -43,7 +59,7 @@ class Progress:
         self,
         show: Shows,
         origin_now: Callable[[], int],
-        view: Callable[[list[Bar]], ProgressBars | None],
+        view: Callable[[list[Bar]], ProgressView | None],
     ) -> None:
         self._show = show
         self._origin_now = origin_now
@@ -102,7 +118,7 @@ class _Cell:
     """One cell: what was under way before it, and what of it is shown. On the thread of bars."""
 
     def __init__(
-        self, show: Shows, view: Callable[[list[Bar]], ProgressBars | None], origin: int
+        self, show: Shows, view: Callable[[list[Bar]], ProgressView | None], origin: int
     ) -> None:
         self._show = show
         self._make_view = view
@@ -112,7 +128,7 @@ class _Cell:
         self._began: dict[str, float] = {}
         self._place = uuid.uuid4().hex
         self._shown: dict[str, Any] | None = None
-        self._view: ProgressBars | None = None
+        self._view: ProgressView | None = None
         self._looks = 0  # since the view was made
 
     def look(self) -> None:

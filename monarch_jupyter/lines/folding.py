@@ -7,7 +7,6 @@ text share a fold.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -87,17 +86,6 @@ class OutputFolder:
         self._numbers.clear()
         self._newest.clear()
         return taken
-
-
-_COLOURS = re.compile(r"\x1b\[([0-9;:]*)m")
-
-
-def reset_colours(text: str) -> str:
-    """The line with its colours ended at its end, so that they stay off other ranks' lines."""
-    if "\x1b" not in text:
-        return text
-    found = _COLOURS.findall(text)
-    return f"{text}\x1b[0m" if found and found[-1] not in ("", "0") else text
 
 
 def by_rank(folds: Iterable[Fold]) -> list[Fold]:

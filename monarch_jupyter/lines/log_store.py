@@ -14,13 +14,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from monarch_jupyter.lines.folding import reset_colours
-from monarch_jupyter.meshes.rank_names import name_point
-from monarch_jupyter.rendering import html
-from monarch_jupyter.rendering.units import count
+from monarch_jupyter.rendering.lines import LogLine, LogPage
 
 if TYPE_CHECKING:
     from monarch.observe import OutputLine
@@ -36,56 +32,6 @@ CREATE TABLE lines (id INTEGER PRIMARY KEY, uid TEXT, rank INTEGER, stream TEXT,
 CREATE INDEX by_rank ON lines (uid, rank);
 CREATE INDEX by_cell ON lines (cell);
 """
-
-
-@dataclass(frozen=True)
-class LogLine:
-    """A line as it was written. `at`: seconds since 1970 when it arrived."""
-
-    mesh: str
-    mesh_uid: str
-    rank: int
-    point: dict[str, int]
-    stream: str
-    at: float
-    text: str
-
-
-@dataclass(frozen=True, repr=False)
-class LogPage:
-    """Some lines in a row of those asked for: the first is number `first`, from 1, of `total`.
-
-    `given_up` older lines of this kernel are not there any more.
-    """
-
-    mesh: str
-    lines: tuple[LogLine, ...]
-    first: int
-    total: int
-    given_up: int = 0
-
-    def __repr__(self) -> str:
-        return page_text(self)
-
-    def _repr_html_(self) -> str:
-        return html.card(html.block(page_text(self)))
-
-
-def page_text(page: LogPage, *, several_pages: str = "") -> str:
-    """The page as text: which lines it has, and each with its rank and its time."""
-    if not page.total:
-        return f"no line of {page.mesh} is like that"
-    last = page.first + len(page.lines) - 1
-    head = f"{page.mesh}: lines {page.first:,} to {last:,} of {page.total:,}"
-    if page.given_up:
-        head += f"; {count(page.given_up, 'older line was', 'older lines were')} given up"
-    lines = [head + several_pages]
-    for line in page.lines:
-        at = time.strftime("%H:%M:%S", time.localtime(line.at))
-        where = name_point(line.point) or page.mesh
-        mark = " stderr" if line.stream == "stderr" else ""
-        lines.append(f"{at} [{where}]{mark} {reset_colours(line.text)}")
-    return "\n".join(lines)
 
 
 class LogStore:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from monarch import observe
 from monarch.actor import ValueMesh
 from monarch_jupyter.errors import CommandError, did_you_mean
-from monarch_jupyter.lines.log_store import LogPage, page_text, shared_store
+from monarch_jupyter.lines.log_store import shared_store
 from monarch_jupyter.magics.arguments import Option
 from monarch_jupyter.magics.command import Command, Invocation
 from monarch_jupyter.meshes.selection import MeshSelection, parse_selection
+from monarch_jupyter.rendering.lines import LogPage, page_text
 
 if TYPE_CHECKING:
     from monarch_jupyter.widgets.log_view import LogView

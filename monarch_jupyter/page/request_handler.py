@@ -17,18 +17,19 @@ from collections.abc import Callable, MutableMapping
 from monarch import observe, session
 from monarch.actor import ProcMesh
 from monarch.debug import DebugError
+from monarch_jupyter.actions.attach import attach, bind
+from monarch_jupyter.actions.spawn import check_free, spawn
+from monarch_jupyter.actions.stacks import stacks
 from monarch_jupyter.debugger.consoles import Consoles, resume
 from monarch_jupyter.errors import CommandError, one_line
-from monarch_jupyter.lines.log_store import LogPage, shared_store
-from monarch_jupyter.magics.attach import attach, bind
-from monarch_jupyter.magics.spawn import check_free, spawn
-from monarch_jupyter.magics.stacks import stacks
+from monarch_jupyter.lines.log_store import shared_store
 from monarch_jupyter.meshes.rank_names import name_point, name_ranks
 from monarch_jupyter.protocol import requests
 from monarch_jupyter.protocol.actors import ActorsMessage, actors_message
 from monarch_jupyter.protocol.lines import PAGE, LinesMessage, lines_message
 from monarch_jupyter.protocol.requests import Request, parse_request
 from monarch_jupyter.protocol.sessions import session_message
+from monarch_jupyter.rendering.lines import LogPage
 from monarch_jupyter.rendering.units import count
 
 logger = logging.getLogger("monarch.jupyter.desk")

@@ -140,10 +140,12 @@ def _not_the_users() -> tuple[str, ...]:
     global _installed
     if _installed is None:
         import monarch
+        import monarch_jupyter
 
         paths = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib")}
         paths |= {*site.getsitepackages(), site.getusersitepackages()}
-        paths |= {os.path.dirname(file) for file in (__file__, monarch.__file__ or "") if file}
+        ours = (monarch.__file__, monarch_jupyter.__file__)
+        paths |= {os.path.dirname(file) for file in ours if file}
         _installed = tuple(os.path.abspath(path) + os.sep for path in paths)
     return _installed
 

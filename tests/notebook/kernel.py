@@ -122,7 +122,9 @@ class Kernel:
 
     def hold_output(self, seconds: float) -> None:
         """How long a line waits for its like from other ranks, unless its cell ends before."""
-        self.ok(f"import monarch_jupyter.cells.output\nmonarch_jupyter.output.HOLD = {seconds}")
+        self.ok(
+            f"import monarch_jupyter.cells.output\nmonarch_jupyter.cells.output.HOLD = {seconds}"
+        )
 
     def value(self, expression: str) -> str:
         """The repr of an expression in the notebook's namespace."""
@@ -193,7 +195,7 @@ def running_kernel(folder: Path, *, loaded: bool = True) -> Iterator[Kernel]:
         # How much is folded must not depend on how busy this machine is.
         kernel.hold_output(PATIENCE)
         # Nor which cells have bars.
-        kernel.ok("import monarch_jupyter.protocol.bars\nmonarch_jupyter.bars.AFTER = 1e9")
+        kernel.ok("import monarch_jupyter.protocol.bars\nmonarch_jupyter.protocol.bars.AFTER = 1e9")
         yield kernel
     finally:
         client.stop_channels()

@@ -10,7 +10,7 @@ import pytest
 from monarch.observe import RankPaused
 from monarch_jupyter.debugger.pause_notices import groups_of, pause_line
 from tests.notebook.kernel import PATIENCE, Kernel, Shown
-from tests.notebook.test_desk import Page, uid_of
+from tests.notebook.test_page_requests import Page, uid_of
 
 TRAINER = """
 import time
@@ -310,7 +310,7 @@ def test_a_page_opens_a_console_by_asking_also_where_a_rank_only_runs(
     assert (gone["over"], gone["note"]) == (True, "workers[gpus=2] has gone on")
     assert page.refused(do="say", console=console, text="p 1").startswith("this console is closed")
     assert page.refused(do="console", mesh=uid, ranks=[2]) == "nothing runs there"
-    assert page.refused(do="resume", mesh=uid, ranks=[2]) == "nothing waits there any more"
+    assert page.refused(do="resume", mesh=uid, ranks=[2]) == "no rank is paused there any more"
     page.done(do="let_go", console=console)
     kernel.ok("answer.get(60)")
 

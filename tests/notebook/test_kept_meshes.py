@@ -126,13 +126,13 @@ def test_detach_lets_go_and_attach_takes_up_in_the_same_kernel(name: str) -> Non
         assert "nothing of this kernel is kept" in kernel.refused("%monarch detach")
         begin(kernel, name)
         said = kernel.ok("%monarch detach").stdout
-        assert said == f"let go of {name}; it lives on, `%monarch attach {name}` takes it up\n"
+        assert said == f"detached from {name}; `%monarch attach {name}` attaches to it again\n"
         shown = kernel.run("trainers.step.call().get()")
         assert f"this process has let go of the session '{name}'" in shown.traceback
         text = kernel.ok(name).result["text/plain"]
-        assert text == f"{name} {{gpus: 2}}, not of this kernel any more"
+        assert text == f"{name} {{gpus: 2}}, no longer of this kernel"
         said = kernel.refused(f"%%monarch on {name}\n1")
-        assert said.startswith(f"{name} is not of this kernel any more; `%monarch attach` takes")
+        assert said.startswith(f"{name} is no longer of this kernel; `%monarch attach` takes")
         shown = kernel.run(f"{name}.spawn('another', Trainer)").traceback
         assert "'another' is not spawned: they are of a session that is not this process's" in shown
         kernel.ok(f"%monarch attach {name}")

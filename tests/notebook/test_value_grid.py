@@ -111,7 +111,7 @@ def test_show_of_a_variable_follows_it_from_cell_to_cell(kernel: Kernel) -> None
     # What can't be shown is said once.
     many = "ValueMesh(Extent(['gpus'], [5000]), range(5000))"
     said = kernel.ok(f"losses = {many}").stderr
-    assert "losses is not followed any more: a value grid shows up to 4,096 values" in said
+    assert "losses no longer updates its grid: a value grid shows up to 4,096 values" in said
     assert kernel.ok("1").stderr == ""
     # Its static form is the picture of its values.
     kernel.ok("losses = values(1, 2, 3, 4)\n%monarch static on")

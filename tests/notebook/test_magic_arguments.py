@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from monarch_jupyter.actions.spawn_request import SpawnRequest
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option, parse_arguments, split_words
-from monarch_jupyter.magics.spawn_request import SpawnRequest, parse_spawn
+from monarch_jupyter.magics.spawn_request import parse_spawn
 from monarch_jupyter.meshes.selection import parse_selection
 
 OPTIONS = (Option("--preload", "", "MODULE", True), Option("--env", "", "KEY=VALUE", True))
@@ -56,8 +57,8 @@ def test_what_stands_behind_a_hash_is_a_comment(line: str, words: list[str]) -> 
         ("my-mesh gpus=8", "'my-mesh' can't name a mesh"),
         ("class gpus=8", "'class' can't name a mesh"),
         ("print gpus=8", "'print' is Python's own, which the notebook would lose; choose another"),
-        ("workers gpus", "'gpus' is no dim; write dim=N, as in `%monarch spawn workers gpus=8`"),
-        ("workers gpus=many", "gpus=many: 'many' is no size; give a whole number, as in gpus=8"),
+        ("workers gpus", "'gpus' is not a dim; write dim=N, as in `%monarch spawn workers gpus=8`"),
+        ("workers gpus=many", "gpus=many: 'many' is not a size; give a whole number, as in gpus=8"),
         ("workers gpus=1.5", "gpus=1.5: '1.5' is no size"),
         ("workers gpus=", "gpus=: '' is no size"),
         ("workers gpus=0", "gpus=0 leaves workers without ranks"),
