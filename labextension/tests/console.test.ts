@@ -226,7 +226,7 @@ describe('what waits at breakpoints', () => {
     view.update([group]);
     assert.equal(getByRole(view.node, 'combobox'), choice);
     view.update([]);
-    assert.equal(getAllByRole(view.node, 'status')[0]?.textContent, 'Nothing waits here now.');
+    assert.equal(getAllByRole(view.node, 'status')[0]?.textContent, 'No rank is paused here now.');
     assert.equal(queryByRole(view.node, 'listitem'), null);
   });
 });

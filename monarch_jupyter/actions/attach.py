@@ -45,7 +45,7 @@ def bind(mesh: ProcMesh | ActorMesh, namespace: MutableMapping[str, object]) -> 
     else:
         name, what = mesh.name, "processes"
     if not name.isidentifier():
-        return f"{name!r} ({what}) is no name for a variable; monarch_jupyter.attach returns it"
+        return f"{name!r} ({what}) is no variable name; monarch_jupyter.attach returns the mesh"
     there = namespace.get(name)
     if there is not None and not isinstance(there, ProcMesh | ActorMesh):
         kind = type(there).__name__

@@ -83,12 +83,12 @@ def check_free(name: str, namespace: Mapping[str, object]) -> None:
     """
     if any(mesh.name == name for mesh in observe.meshes()):
         raise CommandError(
-            f"{name} is a mesh already; `%monarch stop {name}` ends it, or choose another name"
+            f"{name} is already a mesh; `%monarch stop {name}` ends it, or choose another name"
         )
     value = namespace.get(name)
     if value is not None and not isinstance(value, ProcMesh):
         raise CommandError(
-            f"{name} is a variable already ({type(value).__name__}), which spawn would overwrite; "
+            f"{name} is already a variable ({type(value).__name__}), which spawn would overwrite; "
             f"`del {name}`, or choose another name"
         )
 

@@ -54,7 +54,7 @@ def check_name(name: str) -> None:
         )
     if hasattr(builtins, name):
         raise CommandError(
-            f"'{name}' is Python's own, which the notebook would lose; choose another name"
+            f"'{name}' is a Python builtin, which the mesh would hide; choose another name"
         )
 
 
@@ -68,7 +68,7 @@ def check_dims(name: str, dims: Mapping[str, int]) -> dict[str, int]:
         check_label(label)
         # A bool is an int to Python, and to nobody else.
         if isinstance(size, bool) or not isinstance(size, int):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise CommandError(f"{label}={size!r} is no size; give a whole number")
+            raise CommandError(f"{label}={size!r} is not a size; give a whole number")
         check_size(name, label, size)
     return dict(dims)
 

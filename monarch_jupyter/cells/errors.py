@@ -231,7 +231,7 @@ def _names_of_the_notebook(
     for name in dict.fromkeys(match[1] for match in told if match and match[1] in names):
         yield (
             f"{name!r} is a variable of the notebook, and ranks have their own: assign it in a "
-            "cell on them, or hand it to an endpoint\n"
+            "cell on them, or pass it to an endpoint\n"
         )
 
 

@@ -60,7 +60,7 @@ class FaultNotices:
         for groups in failures_by_place(found):
             told = "; ".join(line.strip() for line in headline(groups))
             self._say(
-                f"monarch: {told}. Calls that include it raise; the rest of the mesh works on."
+                f"monarch: {told}. Calls that include it raise; the rest of the mesh keeps working."
             )
 
 

@@ -188,7 +188,7 @@ def signalled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
     """One line: who was signalled, and who still does not react."""
     text = f"monarch: sent SIGINT to {running(asked)}"
     if not left:
-        return f"{text}; all have ended what they did"
+        return f"{text}; all of their calls have ended"
     return f"{text}. Still running: {running(left)}. Press stop again to see how to kill them"
 
 

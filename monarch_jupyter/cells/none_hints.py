@@ -15,7 +15,7 @@ _OF_NONE = re.compile(
     r"'NoneType' object (has no attribute|can't be awaited)|NoneType can't be (used|awaited)"
 )
 _BROADCAST = re.compile(r"\.broadcast\(")
-_HINT = ".broadcast(...) gives nothing back; .call(...) gives a future of the answers"
+_HINT = ".broadcast(...) returns None; .call(...) returns a future of the answers"
 
 
 @contextmanager

@@ -132,7 +132,7 @@ class OutputRouter:
         try:
             observe.flush_output(timeout=FLUSH_TIMEOUT)
         except TimeoutError as error:
-            self.say(f"monarch: what ranks wrote may come late: {error}")
+            self.say(f"monarch: output of ranks may arrive late: {error}")
         self.drain()
 
     def drain(self) -> None:

@@ -61,7 +61,7 @@ class Consoles:
                 found = [one for one in monarch.debug.break_in(place) if one.state == "paused"]
             if not found:
                 raise CommandError(
-                    "it does not come to a line of Python; `%monarch stacks` shows where it is"
+                    "the rank does not reach a line of Python; `%monarch stacks` shows where it is"
                 )
             console = monarch.debug.attach(found[0])
         except DebugError as error:
@@ -147,7 +147,7 @@ def resume(mesh: ProcMesh, ranks: tuple[int, ...]) -> str:
         one for one in monarch.debug.waiting(mesh) if one.rank in ranks and one.state == "paused"
     ]
     if not found:
-        raise CommandError("nothing waits there any more")
+        raise CommandError("no rank is paused there any more")
     replies = monarch.debug.resume(found)
     refused = [reply.problem for reply in replies if reply.problem]
     if refused:

@@ -121,7 +121,7 @@ class LabDebugger:
         if self._late is not None:
             self._late.cancel()
         for waits in self._open.values():
-            waits.set_result({"success": False, "message": "these ranks are debugged no more"})
+            waits.set_result({"success": False, "message": "these ranks are no longer debugged"})
         self._open.clear()
         shown = self._focus.shown
         self._focus = Focus()
@@ -219,7 +219,7 @@ class LabDebugger:
         bridge = self._bridge
         if bridge is None:
             return {"type": "response", "command": command, "success": False, "body": {},
-                    "message": "these ranks are debugged no more"}  # fmt: skip
+                    "message": "these ranks are no longer debugged"}  # fmt: skip
         self._number += 1
         number = self._number
         waits = self._open[number] = self._loop.create_future()

@@ -31,9 +31,9 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="attach",
     usage="attach [NAME] [--take]",
-    summary="take up meshes that were spawned with --keep, after a restart or from another kernel",
+    summary="attach to meshes spawned with --keep, after a restart or from another kernel",
     run=_run,
-    options=(Option("--take", "also from a client that holds them and lives"),),
+    options=(Option("--take", "take them over from a client that is still attached"),),
     examples=("%monarch attach workers",),
     complete=_complete,
 )

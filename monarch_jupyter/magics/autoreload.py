@@ -108,7 +108,7 @@ def _run(invocation: Invocation) -> None:
         return
     if words:
         autoreload(words[0] == "on")
-    state = "on: edited modules are loaded again before each cell" if _every_cell else "off"
+    state = "on: edited modules are reloaded before each cell" if _every_cell else "off"
     sys.stdout.write(f"autoreload is {state}\n")
 
 
@@ -119,7 +119,7 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="autoreload",
     usage="autoreload [on | off | now]",
-    summary="load edited modules again, here and on all ranks, before each cell; state is kept",
+    summary="reload edited modules, here and on all ranks, before each cell; state is kept",
     run=_run,
     examples=("%monarch autoreload on",),
     complete=_complete,

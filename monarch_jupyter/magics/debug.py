@@ -39,7 +39,7 @@ def _run(invocation: Invocation) -> object:
     arguments = invocation.arguments
     chosen = [name for name in _DOES if arguments.has(name)]
     if len(chosen) > 1:
-        raise CommandError(f"one thing at a time: {' or '.join(chosen)}")
+        raise CommandError(f"these options exclude each other: {' or '.join(chosen)}")
     try:
         if chosen:
             return _DOES[chosen[0]](invocation)
@@ -49,7 +49,7 @@ def _run(invocation: Invocation) -> object:
     except DebugError as error:
         raise CommandError(str(error)) from None
     except TimeoutError as error:
-        raise CommandError(f"{error}; `%monarch ls` shows whether its host is well") from None
+        raise CommandError(f"{error}; `%monarch ls` shows the state of its host") from None
 
 
 def _open(invocation: Invocation) -> Debugger | None:
@@ -153,18 +153,20 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 
 
 _OPTIONS = (
-    Option("--text", "a console through input() in place of the widget"),
-    Option("--take", "also from another console that holds it"),
-    Option("--cast", "give this command to all that wait there, and fold their answers", "COMMAND"),
-    Option("--continue", "let all that wait there go on; all at all, if none are named"),
-    Option("--break", "pause what these ranks run"),
-    Option("--post-mortem", "pause where an endpoint fails, with its frames", "on|off"),
-    Option("--lab", "JupyterLab's own debugger on these ranks; off: on the kernel", "NAME|off"),
+    Option("--text", "use input() instead of the widget"),
+    Option("--take", "take the rank over from another console"),
+    Option(
+        "--cast", "run this command on all of these paused ranks and fold their answers", "COMMAND"
+    ),
+    Option("--continue", "resume these ranks, or all paused ranks if none are named"),
+    Option("--break", "pause these ranks where they are"),
+    Option("--post-mortem", "pause each endpoint that fails, with its frames", "on|off"),
+    Option("--lab", "attach JupyterLab's debugger to these ranks; off: to the kernel", "NAME|off"),
 )
 COMMAND = Command(
     name="debug",
     usage="debug [NAME[dim=3]]",
-    summary="what waits at breakpoints; with a name, a console there",
+    summary="list ranks that are paused at breakpoints; with a name, open a console",
     run=_run,
     options=_OPTIONS,
     examples=(

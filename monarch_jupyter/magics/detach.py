@@ -22,7 +22,7 @@ def detach() -> str:
         session.detach()
     except SessionError:
         raise CommandError(
-            "nothing of this kernel is kept; `%monarch spawn NAME --keep` makes a mesh that is"
+            "this kernel has no kept mesh; `%monarch spawn NAME --keep` makes one"
         ) from None
     return next((name for name in mine if name), "")
 
@@ -31,12 +31,12 @@ def _run(invocation: Invocation) -> None:
     if invocation.arguments.positionals:
         raise CommandError("detach takes no names: a kernel holds one session")
     name = detach()
-    sys.stdout.write(f"let go of {name}; it lives on, `%monarch attach {name}` takes it up\n")
+    sys.stdout.write(f"detached from {name}; `%monarch attach {name}` attaches to it again\n")
 
 
 COMMAND = Command(
     name="detach",
     usage="detach",
-    summary="let go of meshes that were spawned with --keep: they live on, the others end",
+    summary="detach from meshes that were spawned with --keep: they live on, all others end",
     run=_run,
 )

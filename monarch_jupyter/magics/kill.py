@@ -41,7 +41,7 @@ def _run(invocation: Invocation) -> None:
 COMMAND = Command(
     name="kill",
     usage="kill NAME ...",
-    summary="end the processes of meshes at once, whatever they do; `stop` lets actors clean up",
+    summary="kill the processes of meshes at once; `stop` lets actors clean up first",
     run=_run,
     complete=complete_meshes,
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from monarch_jupyter.widgets.log_view import LogView
 
 PAGE = 100
-NOT_LOADED = "logs are kept from when the extension is loaded: %load_ext monarch_jupyter"
+NOT_LOADED = "logs are recorded once the extension is loaded: run %load_ext monarch_jupyter"
 
 
 def logs(
@@ -48,7 +48,7 @@ def logs(
         try:
             re.compile(grep)
         except re.error as error:
-            raise CommandError(f"--grep {grep} is no regular expression: {error}") from None
+            raise CommandError(f"--grep {grep} is not a regular expression: {error}") from None
     try:
         return store.page(
             mesh, ranks=ranks, grep=grep, page=page, length=PAGE if tail is None else tail
@@ -63,7 +63,7 @@ def _nothing_of(mesh: str, names: Sequence[str]) -> str:
     if any(live.name == mesh for live in observe.meshes()):
         return f"{mesh} has written nothing yet"
     listed = f"; there is {', '.join(names)}" if names else "; no rank has written anything yet"
-    return f"there are no lines of a mesh '{mesh}'{did_you_mean(mesh, names) or listed}"
+    return f"there are no lines of mesh '{mesh}'{did_you_mean(mesh, names) or listed}"
 
 
 def log_view(mesh: str) -> LogView:
@@ -141,14 +141,14 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="logs",
     usage="logs NAME[dim=A:B, ...] [--rank N] [--grep TEXT] [--tail N | --page N] | --live",
-    summary="what ranks have written, whole: the last hundred lines, or any page of them",
+    summary="show the last hundred lines that ranks have written, or any page of them",
     run=_run,
     options=(
         Option("--live", "a view that follows what ranks write, with pages and a filter"),
-        Option("--rank", "only this rank, counted from 0 through the mesh", "N", True),
+        Option("--rank", "only this rank, counted from 0 across the mesh", "N", True),
         Option("--grep", "only lines that match this regular expression", "TEXT"),
-        Option("--tail", "so many of the last lines", "N"),
-        Option("--page", "a hundred lines; page 1 has the oldest", "N"),
+        Option("--tail", "only the last N lines", "N"),
+        Option("--page", "page N of a hundred lines; page 1 has the oldest", "N"),
     ),
     examples=("%monarch logs workers --tail 20", "%monarch logs workers[gpus=3] --grep 'loss|nan'"),
     complete=_complete,

@@ -112,7 +112,7 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="asyncio",
     usage="asyncio [on | off]",
-    summary="let asyncio.run(...) of an unmodified script work in a cell; off at first",
+    summary="let asyncio.run(...) of an unmodified script work in a cell; off by default",
     run=_run,
     complete=_complete,
 )

@@ -30,7 +30,7 @@ def _run(invocation: Invocation) -> None:
 COMMAND = Command(
     name="reap",
     usage="reap [--dry-run]",
-    summary="end what is left of clients that are gone and kept nothing; living sessions are safe",
+    summary="end what clients that are gone left behind; kept and live sessions are not touched",
     run=_run,
     options=(Option("--dry-run", "only say what would be ended"),),
 )

@@ -32,11 +32,15 @@ COMMAND = Command(
     summary="start a mesh of processes here or on a job, bind it to NAME and show it",
     run=_run,
     options=(
-        Option("--preload", "import it once, before the processes are forked", "MODULE", True),
-        Option("--env", "set an environment variable in them", "KEY=VALUE", True),
-        Option("--keep", "let it outlive this kernel; `%monarch attach NAME` takes it up again"),
         Option(
-            "--job", "on the hosts of that job: its name, or the path of its record", "JOB[:MESH]"
+            "--preload", "import this module once, before the processes are forked", "MODULE", True
+        ),
+        Option("--env", "set this environment variable in every process", "KEY=VALUE", True),
+        Option("--keep", "let it outlive this kernel; `%monarch attach NAME` attaches to it again"),
+        Option(
+            "--job",
+            "spawn on the hosts of this job: its name, or the path of its record",
+            "JOB[:MESH]",
         ),
     ),
     examples=(

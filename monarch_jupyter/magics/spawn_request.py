@@ -45,7 +45,7 @@ def _parse_dims(name: str, words: Sequence[str]) -> dict[str, int]:
         label, equals, size = word.partition("=")
         if not equals:
             raise CommandError(
-                f"'{word}' is no dim; write dim=N, as in `%monarch spawn {name} gpus=8`"
+                f"'{word}' is not a dim; write dim=N, as in `%monarch spawn {name} gpus=8`"
             )
         check_label(label)
         if label in dims:
@@ -54,7 +54,7 @@ def _parse_dims(name: str, words: Sequence[str]) -> dict[str, int]:
             number = int(size)
         except ValueError:
             raise CommandError(
-                f"{word}: '{size}' is no size; give a whole number, as in {label}=8"
+                f"{word}: '{size}' is not a size; give a whole number, as in {label}=8"
             ) from None
         check_size(name, label, number)
         dims[label] = number

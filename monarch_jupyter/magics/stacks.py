@@ -28,11 +28,11 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="stacks",
     usage="stacks [NAME[dim=0:4]]",
-    summary="where ranks are in the program now, the odd ones named; finds the one that hangs",
+    summary="show where ranks are in the program, the odd ones by name; finds the one that hangs",
     run=_run,
     options=(
         Option("--full", "all threads, with the frames of the runtime"),
-        Option("--idle", "look also into ranks that say that they are idle"),
+        Option("--idle", "show ranks that report to be idle, too"),
     ),
     examples=("%monarch stacks", "%monarch stacks workers[gpus=0:4]"),
     complete=_complete,

@@ -62,7 +62,7 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="static",
     usage="static [on | off | NOTEBOOK.ipynb]",
-    summary="show views as plain HTML, which survives an export; or copy a saved notebook so",
+    summary="show views as plain HTML, which exports keep; or copy a saved notebook that way",
     run=_run,
     examples=("%monarch static on", "%monarch static report.ipynb"),
     complete=_complete,

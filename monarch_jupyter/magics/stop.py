@@ -52,7 +52,7 @@ def _run(invocation: Invocation) -> None:
 COMMAND = Command(
     name="stop",
     usage="stop NAME ... | --all",
-    summary="end meshes; returns when their processes are gone",
+    summary="stop meshes and wait until their processes have ended",
     run=_run,
     options=(Option("--all", "every mesh of this kernel"),),
     complete=complete_meshes,

@@ -27,7 +27,7 @@ def update(cls: type[Actor]) -> list[ActorMesh]:
         live = {observe.actor_class_of(mesh).__name__ for mesh in observe.actor_meshes()}
         listed = f"; there are {', '.join(sorted(live))}" if live else ""
         near = did_you_mean(cls.__name__, live) or listed
-        raise CommandError(f"no actor of a class {cls.__name__} lives{near}")
+        raise CommandError(f"no live actor has the class {cls.__name__}{near}")
     done: list[ActorMesh] = []
     for mesh in found:
         try:
@@ -142,7 +142,7 @@ def _run(invocation: Invocation) -> None:
     cls = invocation.namespace.get(names[0])
     if not isinstance(cls, type) or not issubclass(cls, Actor):
         known = _classes(invocation.namespace)
-        what = "is no actor class" if cls is not None else "is not defined"
+        what = "is not an actor class" if cls is not None else "is not defined"
         raise CommandError(f"{names[0]} {what}{did_you_mean(names[0], known)}")
     for mesh in update(cls):
         who, ranks = observe.call_target_of(mesh), count(len(mesh), "rank", "ranks")
@@ -171,7 +171,7 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="update",
     usage="update CLASS",
-    summary="put a class that was defined anew on its live actors; they keep their state",
+    summary="give live actors the new definition of their class; they keep their state",
     run=_run,
     complete=_complete,
 )

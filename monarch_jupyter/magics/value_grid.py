@@ -54,7 +54,7 @@ class FollowedVariables:
                 grid.update(cast("ValueMesh[object]", values))
             except CommandError as error:
                 self._grids.remove(followed_one)
-                say(f"monarch: {name} is not followed any more: {error}")
+                say(f"monarch: {name} no longer updates its grid: {error}")
 
 
 followed = FollowedVariables()

@@ -21,8 +21,8 @@ def session_name(mesh: str) -> str:
             return one.kept_as
         if one.kept_as == mesh:
             raise CommandError(
-                f"{mesh} is a kept session already; `%monarch attach {mesh}` takes it up, `monarch "
-                f"kill {mesh}` in a shell ends it, or choose another name"
+                f"{mesh} is already a kept session; `%monarch attach {mesh}` attaches to it, "
+                f"`monarch kill {mesh}` in a shell ends it, or choose another name"
             )
     return mesh
 

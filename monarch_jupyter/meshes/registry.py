@@ -49,7 +49,7 @@ def find_mesh(name: str, namespace: Mapping[str, object] | None = None) -> ProcM
             return value
         if not value.stopped:
             raise CommandError(
-                f"{name} is not of this kernel any more; `%monarch attach` takes up what was kept"
+                f"{name} no longer belongs to this kernel; `%monarch attach` takes kept ones back"
             )
         raise CommandError(f"{name} has stopped; `%monarch spawn {name} ...` makes a new one")
     for mesh in live:
@@ -61,7 +61,7 @@ def find_mesh(name: str, namespace: Mapping[str, object] | None = None) -> ProcM
             f"{name} is a mesh of actors; name the mesh of processes{_listed(names)}"
         )
     if value is not None:
-        raise CommandError(f"{name} is no mesh, it is a {type(value).__name__}{_listed(names)}")
+        raise CommandError(f"{name} is not a mesh but a {type(value).__name__}{_listed(names)}")
     near = did_you_mean(name, names)
     raise CommandError(f"there is no mesh '{name}'{near or _listed(names)}")
 

@@ -177,7 +177,7 @@ def look_inside(mesh: ProcMesh, rank: int) -> ActorsMessage:
     try:
         return actors_message(observe.live_actors(_one(mesh, rank)))
     except (LookupError, TimeoutError) as error:
-        raise CommandError(f"{where} can't be looked into: {error}") from None
+        raise CommandError(f"{where} can't be inspected: {error}") from None
 
 
 def in_lab(mesh: ProcMesh, ranks: tuple[int, ...] | None) -> str:
@@ -204,11 +204,11 @@ def lines(request: requests.Lines) -> LinesMessage:
     """A page of lines as the wire has it, equal ones of several ranks together."""
     store = shared_store()
     if store is None:
-        raise CommandError("lines are kept only while the extension is loaded")
+        raise CommandError("lines are recorded only while the extension is loaded")
     try:
         re.compile(request.grep)
     except re.error as error:
-        raise CommandError(f"{request.grep} is no regular expression: {error}") from None
+        raise CommandError(f"{request.grep} is not a regular expression: {error}") from None
 
     def page(number: int | None) -> LogPage:
         return store.page(

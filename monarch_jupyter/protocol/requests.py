@@ -154,7 +154,7 @@ def parse_request(content: object) -> Request:
 def _read(fields: Mapping[str, object], name: str, read: Callable[[object], T | None]) -> T:
     value = read(fields.get(name))
     if value is None:
-        raise CommandError(f"the page asks without a valid {name!r}: {fields.get(name)!r}")
+        raise CommandError(f"the page's request has no valid {name!r}: {fields.get(name)!r}")
     return value
 
 

@@ -74,7 +74,9 @@ class Autoreload:
             self._collect(mesh, problems, deadline)
         for (module, error), places in problems.items():
             where = " and on ".join(places) if places[0] == "here" else f"on {' and '.join(places)}"
-            self._say(f"monarch: {module} can't be reloaded {where}: {error}; the old code runs on")
+            self._say(
+                f"monarch: {module} can't be reloaded {where}: {error}; the old code stays in use"
+            )
         self._update_actors(deadline)
         return found
 
@@ -144,7 +146,7 @@ class Autoreload:
             named = name_ranks(points)
             problems.setdefault(what, []).append(f"{mesh.name}[{named}]" if named else mesh.name)
         if late:
-            text = f"{mesh.name} is busy; what was edited is loaded there when it comes to it"
+            text = f"{mesh.name} is busy; it reloads edited modules when it is free"
             self._tell_once((mesh.uid, "late", id(late[0][1])), text)
 
     def _update_actors(self, deadline: float) -> None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from monarch.debug import WaitingRank, WaitingRanks
 
-NOTHING = "nothing waits at a breakpoint; write breakpoint() in an endpoint and call it"
-HOW = "`%monarch debug {name}` opens a console; `%monarch debug --continue` lets all go on"
+NOTHING = "no rank is paused at a breakpoint; write breakpoint() in an endpoint and call it"
+HOW = "`%monarch debug {name}` opens a console; `%monarch debug --continue` resumes all"
 
 
 def ranks_name(ranks: Sequence[WaitingRank]) -> str:

@@ -198,7 +198,7 @@ def _snapshot_of(mesh: ProcMesh) -> MeshSnapshot | None:
 def _line(mesh: ProcMesh) -> str:
     lives = any(other.uid == mesh.uid for other in observe.meshes())
     shown = "a slice of its ranks" if mesh.is_slice else "all of its ranks under other dims"
-    ended = "stopped" if mesh.stopped else "not of this kernel any more"
+    ended = "stopped" if mesh.stopped else "no longer of this kernel"
     what = shown if lives else ended
     return f"{mesh.name} {extent_text(mesh.sizes)}, {what}"
 
@@ -242,13 +242,13 @@ def attached_html(found: AttachedSession) -> Html:
 def _metrics_text(metrics: Metrics) -> str:
     uids = _meshes_of(metrics)
     parts = [endpoints_text(metrics, uids, every=True), measured_text(metrics, uids)]
-    return "\n\n".join(part for part in parts if part) or "nothing was called yet"
+    return "\n\n".join(part for part in parts if part) or "no endpoint was called yet"
 
 
 def _metrics_html(metrics: Metrics) -> Html:
     uids = _meshes_of(metrics)
     shown = [endpoints_html(metrics, uids, every=True), measured_html(metrics, uids)]
-    return html.card(html.join(shown) or "nothing was called yet")
+    return html.card(html.join(shown) or "no endpoint was called yet")
 
 
 def _meshes_of(metrics: Metrics) -> set[str]:

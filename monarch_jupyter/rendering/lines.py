@@ -54,11 +54,11 @@ class LogPage:
 def page_text(page: LogPage, *, several_pages: str = "") -> str:
     """The page as text: which lines it has, and each with its rank and its time."""
     if not page.total:
-        return f"no line of {page.mesh} is like that"
+        return f"no line of {page.mesh} matches"
     last = page.first + len(page.lines) - 1
     head = f"{page.mesh}: lines {page.first:,} to {last:,} of {page.total:,}"
     if page.given_up:
-        head += f"; {count(page.given_up, 'older line was', 'older lines were')} given up"
+        head += f"; {count(page.given_up, 'older line was', 'older lines were')} dropped"
     lines = [head + several_pages]
     for line in page.lines:
         at = time.strftime("%H:%M:%S", time.localtime(line.at))

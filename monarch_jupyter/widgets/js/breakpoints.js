@@ -27,7 +27,7 @@ export class BreakpointsView {
   update(groups) {
     const waits = groups.reduce((sum, { ranks }) => sum + ranks.length, 0);
     const verb = waits === 1 ? "waits" : "wait";
-    setText(this._status, waits === 0 ? "Nothing waits here now." : `${count(waits, "rank")} ${verb} at a breakpoint`);
+    setText(this._status, waits === 0 ? "No rank is paused here now." : `${count(waits, "rank")} ${verb} at a breakpoint`);
     this.node.dataset.state = waits === 0 ? "over" : "paused";
     this._pane.look();
     const written = JSON.stringify(groups);

@@ -34,7 +34,7 @@ export class RankDetails {
     this._pane = new DebugPane(ask);
     this._console = button("Console", () => this.openConsole());
     this._lab = button("Debug in JupyterLab", () => this._debugInLab());
-    this._lab.title = "JupyterLab's own debugger on this rank; once more: on the kernel again";
+    this._lab.title = "JupyterLab's own debugger on this rank; press again to return it to the kernel";
     this._lab.setAttribute("aria-pressed", "false");
     const bar = element("div", "mx-bar", { role: "toolbar", "aria-label": "Actions on this rank" });
     bar.append(this._console, this._lab, this._stop, this._kill.node, this._stacks, this._log);
@@ -102,7 +102,7 @@ export class RankDetails {
     if (row === null) {
       return;
     }
-    const again = row.restarts > 0 ? `, started again ${count(row.restarts, "time")}` : "";
+    const again = row.restarts > 0 ? `, restarted ${count(row.restarts, "time")}` : "";
     const failed = row.errors > 0 ? `, ${row.errors} failed` : "";
     const values = [
       doing(row),
