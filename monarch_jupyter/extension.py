@@ -28,19 +28,19 @@ from monarch_jupyter.cells.output import MOST, OutputRouter
 from monarch_jupyter.cells.progress import Progress
 from monarch_jupyter.cells.registry import Cells
 from monarch_jupyter.cells.static_views import StaticViews, share_static_views, shared_static_views
-from monarch_jupyter.debugger.pause_notices import Groups, PauseNotices, Shown
+from monarch_jupyter.debugger.pause_notices import Groups, PauseNotices, PauseView
 from monarch_jupyter.lines.log_store import LogStore, share
 from monarch_jupyter.magics import autoreload
 from monarch_jupyter.magics.magic import MonarchMagic
 from monarch_jupyter.magics.nested_asyncio import nested_asyncio
 from monarch_jupyter.magics.update import StaleClasses
-from monarch_jupyter.magics.value_grid import followed
+from monarch_jupyter.magics.value_grid import followed_variables
 from monarch_jupyter.page.comms import PanelLink
 from monarch_jupyter.page.shared import (
-    close_desk,
     close_publisher,
-    shared_desk,
+    close_request_handler,
     shared_publisher,
+    shared_request_handler,
 )
 from monarch_jupyter.rendering.cell_names import share_cell_names
 from monarch_jupyter.rendering.formatters import Formatters
@@ -75,12 +75,12 @@ class Extension:
             interrupts = InterruptHandler(self._shell, router.say)
             interrupts.install()
             undo.callback(interrupts.restore)
-            self._on("pre_run_cell", interrupts.cell_begins, undo)
-            self._on("post_run_cell", interrupts.cell_ended, undo)
-            self._on("post_run_cell", notices.say_waiting, undo)
+            self._on("pre_run_cell", interrupts.on_cell_start, undo)
+            self._on("post_run_cell", interrupts.on_cell_end, undo)
+            self._on("post_run_cell", notices.report_waiting, undo)
             self._show_progress(cells, undo)
-            self._tell_of_stale_classes(router, undo)
-            self._on("post_run_cell", lambda: followed.look(router.say), undo)
+            self._report_stale_classes(router, undo)
+            self._on("post_run_cell", lambda: followed_variables.update_grids(router.say), undo)
             self._on("post_run_cell", router.flush, undo)
             self._on("post_run_cell", router.cell_ended, undo)
 
@@ -92,9 +92,9 @@ class Extension:
             undo.callback(nested_asyncio, False)
             autoreload.install(self._shell, router.say)
             undo.callback(autoreload.restore)
-            tell = partial(self._tell_of_pauses, cells, router)
-            undo.callback(PauseNotices(tell, lambda: cells.newest).close)
-            errors = CellErrors(self._shell, flush, notices.forget)
+            report = partial(self._report_pauses, cells, router)
+            undo.callback(PauseNotices(report, lambda: cells.newest).close)
+            errors = CellErrors(self._shell, flush, notices.mark_shown)
             errors.install()
             undo.callback(errors.restore)
             formatters = Formatters(
@@ -128,14 +128,14 @@ class Extension:
         self._on("pre_run_cell", progress.begin, undo)
         self._on("post_run_cell", progress.end, undo)
 
-    def _tell_of_stale_classes(self, router: OutputRouter, undo: ExitStack) -> None:
+    def _report_stale_classes(self, router: OutputRouter, undo: ExitStack) -> None:
         stale = StaleClasses()
 
-        def tell() -> None:
-            for line in stale.news(self._shell.user_ns):
+        def report() -> None:
+            for line in stale.notices(self._shell.user_ns):
                 router.say(line)
 
-        self._on("post_run_cell", tell, undo)
+        self._on("post_run_cell", report, undo)
 
     def _open_store(self, undo: ExitStack) -> LogStore:
         store = LogStore()
@@ -175,7 +175,7 @@ class Extension:
         """A view of all lines of a cell that has more than it may show."""
         from monarch_jupyter.widgets.log_view import LogView
 
-        bundle = LogView(shared_desk(self._shell.user_ns), store, cell=origin).bundle()
+        bundle = LogView(shared_request_handler(self._shell.user_ns), store, cell=origin).bundle()
         cells.publish(bundle, origin)
 
     def _progress_view(self, bars: list[Bar]) -> ProgressBars | None:
@@ -184,25 +184,25 @@ class Extension:
             return None
         from monarch_jupyter.widgets.progress import ProgressBars
 
-        return ProgressBars(shared_publisher(), shared_desk(self._shell.user_ns), bars)
+        return ProgressBars(shared_publisher(), shared_request_handler(self._shell.user_ns), bars)
 
     def _stacks_view(self, found: Stacks) -> dict[str, Any]:
         from monarch_jupyter.widgets.stacks_view import StacksView
 
         return StacksView(
-            shared_desk(self._shell.user_ns), found, cell_names_of(self._shell)
+            shared_request_handler(self._shell.user_ns), found, cell_names_of(self._shell)
         ).bundle()
 
-    def _tell_of_pauses(
+    def _report_pauses(
         self, cells: Cells, router: OutputRouter, waits: Groups, line: str, cell: int
-    ) -> Shown | None:
+    ) -> PauseView | None:
         """In the cell that runs, or ran last: a cell that waits for them can't be left to hang."""
         if not hasattr(self._shell, "kernel"):
             router.say(line)
             return None
         from monarch_jupyter.widgets.breakpoints import Breakpoints
 
-        shown = Breakpoints(shared_desk(self._shell.user_ns), waits, line)
+        shown = Breakpoints(shared_request_handler(self._shell.user_ns), waits, line)
         cells.publish(shown.bundle(), cell)
         return shown
 
@@ -238,12 +238,12 @@ class Extension:
             return  # A terminal has no page to talk to.
         undo.callback(close_publisher)
         publisher = shared_publisher()
-        undo.callback(close_desk)
-        desk = shared_desk(self._shell.user_ns)
+        undo.callback(close_request_handler)
+        request_handler = shared_request_handler(self._shell.user_ns)
         self._on("pre_run_cell", publisher.wake, undo)
         self._on("post_run_cell", publisher.wake, undo)
         undo.callback(observe.on_change(lambda _: publisher.wake()))
-        undo.callback(PanelLink(publisher, desk).close)
+        undo.callback(PanelLink(publisher, request_handler).close)
 
 
 def show_unfolded(cells: Cells, store: LogStore, origin: int) -> None:

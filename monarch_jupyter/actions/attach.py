@@ -38,8 +38,8 @@ def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
 def bind(mesh: ProcMesh | ActorMesh, namespace: MutableMapping[str, object]) -> str:
     """Bind a mesh to its name; a line that says so. What else has that name is left alone."""
     if isinstance(mesh, ActorMesh):
-        who = observe.call_target_of(mesh)
-        name, what = who.name, f"{who.class_name} on {who.procs.name}"
+        target = observe.call_target_of(mesh)
+        name, what = target.name, f"{target.class_name} on {target.procs.name}"
         if name in (ACTOR_NAME, RELOADER_NAME):
             return ""  # ours: they run the cells of `%%monarch on`, and reload modules
     else:

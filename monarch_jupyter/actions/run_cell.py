@@ -94,9 +94,9 @@ def _cells_on(mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
 
 def adopt_cells(mesh: ActorMesh) -> None:
     """Use actors that ran cells of another kernel: the names that those have bound are there."""
-    who = observe.call_target_of(mesh)
-    whole = next((one for one in observe.meshes() if int(one.uid, 16) == who.procs.uid), None)
-    if who.name == ACTOR_NAME and whole is not None and len(mesh) == len(whole):
+    target = observe.call_target_of(mesh)
+    whole = next((one for one in observe.meshes() if int(one.uid, 16) == target.procs.uid), None)
+    if target.name == ACTOR_NAME and whole is not None and len(mesh) == len(whole):
         _cells[(whole.uid, "")] = mesh
 
 

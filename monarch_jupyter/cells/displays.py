@@ -119,7 +119,7 @@ class Displays:
                     deadline = None
                     if item == _END:
                         return
-                    self._flushed()
+                    self._release_flushes()
                     continue
                 self.add(item)
                 if not len(self._folder):
@@ -131,7 +131,7 @@ class Displays:
         finally:
             with self._lock:
                 self._port = None
-            self._flushed()
+            self._release_flushes()
 
     def add(self, display: Display) -> None:
         """One came; it is shown as soon as every rank of its mesh has shown the same."""
@@ -142,7 +142,7 @@ class Displays:
         self._folder.add([OutputLine(mesh, uid, rank, point, "stdout", text, origin)])
         self._show_folds(self._folder.take_complete(ranks_of))
 
-    def _flushed(self) -> None:
+    def _release_flushes(self) -> None:
         with self._lock:
             flushes, self._flushes = self._flushes, []
         for flush in flushes:
@@ -188,13 +188,13 @@ class Pace:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._left = float(BURST)
-        self._at = clock()
+        self._read_at = clock()
 
     def delay(self, size: int) -> float:
         """Seconds to wait before so many bytes are sent, which are counted as sent then."""
         now = self._clock()
-        self._left = min(float(BURST), self._left + RATE * (now - self._at))
-        self._at = now
+        self._left = min(float(BURST), self._left + RATE * (now - self._read_at))
+        self._read_at = now
         # What is larger than a burst goes when nothing else has gone for as long as a burst takes.
         wait = max(0.0, (min(size, BURST) - self._left) / RATE)
         self._left -= size
@@ -255,17 +255,17 @@ def redirect(meshes: Sequence[ProcMesh]) -> None:
     first one, as those of a mesh with a dead rank do with their next. Returns when they have it, or
     do not answer for `PATIENCE` seconds.
     """
-    told: list[Future[None]] = []
+    stops: list[Future[None]] = []
     for mesh in meshes:
         if not mesh.actor_names:
             continue
         try:
-            told.append(cast("ActorMesh", mesh.spawn("displays", Redirected)).stop())
+            stops.append(cast("ActorMesh", mesh.spawn("displays", Redirected)).stop())
         except SupervisionError:
             log.debug("of %s no rank is told where displays go", mesh.name, exc_info=True)
     deadline = time.monotonic() + PATIENCE
     try:
-        for future in told:
+        for future in stops:
             future.get(max(0.0, deadline - time.monotonic()))
     except TimeoutError:
         log.debug("some ranks are slow to be told where displays go", exc_info=True)

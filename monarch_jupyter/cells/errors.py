@@ -67,7 +67,7 @@ class CellErrors:
     ) -> None:
         self._shell = shell
         self._flush = flush
-        self._shown = shown
+        self._on_shown = shown
         self._before: tuple[Any, Any] = ((), None)
 
     def install(self) -> None:
@@ -100,19 +100,19 @@ class CellErrors:
             shell._showtraceback(kind, error, lines)
             return lines
         if not isinstance(error, HANDLED) or isinstance(error, MeshStoppedError):
-            asked = without_refusal(error, trace)
-            if asked is None:
-                return self._as_ever(shell, kind, error, trace, tb_offset)
+            user_trace = without_refusal(error, trace)
+            if user_trace is None:
+                return self._show_as_before(shell, kind, error, trace, tb_offset)
             with without_cause(error):  # if it has one, that is told in its text
-                return self._show(shell, kind, error, asked, trace, tb_offset)
+                return self._show(shell, kind, error, user_trace, trace, tb_offset)
         settle(error)
-        self._shown(error.failures)
+        self._on_shown(error.failures)
         # What ranks wrote before they failed stands above the error.
         self._flush()
         _remember(kind, error, trace)
         cell_names = cell_names_of(shell)
         lines = error_lines(error, trace, cell_names)
-        lines += _names_of_the_notebook(error, shell.user_ns)
+        lines += _notebook_name_hints(error, shell.user_ns)
         shell._showtraceback(kind, error, lines)
         rest = whole_tracebacks_html(error.failures)
         if rest:
@@ -138,7 +138,7 @@ class CellErrors:
         shell._showtraceback(kind, error, lines)
         return lines
 
-    def _as_ever(
+    def _show_as_before(
         self,
         shell: Any,
         kind: type[BaseException],
@@ -212,23 +212,23 @@ def _remedy(error: ActorError | SupervisionError) -> str:
     ended = [one for one in error.failures if one.kind in _ENDED and not one.restarted]
     if error.remedy or not ended or any(one.earlier for one in ended):
         return error.remedy
-    who, it = (ended[0].where, "it") if len(ended) == 1 else ("those ranks", "them")
+    place, it = (ended[0].where, "it") if len(ended) == 1 else ("those ranks", "them")
     return (
-        f"calls that include {who} raise from now on: stop the mesh and spawn it again, or go on "
+        f"calls that include {place} raise from now on: stop the mesh and spawn it again, or go on "
         f"with a slice without {it}"
     )
 
 
-def _names_of_the_notebook(
+def _notebook_name_hints(
     error: ActorError | SupervisionError, names: Container[str]
 ) -> Iterator[str]:
     """Lines about names that a cell on ranks has taken for its own."""
-    told = (
+    matches = (
         _NO_NAME.match(failure.message)
         for failure in error.failures
         if failure.exception_type == "NameError" and is_rank_cell(failure)
     )
-    for name in dict.fromkeys(match[1] for match in told if match and match[1] in names):
+    for name in dict.fromkeys(match[1] for match in matches if match and match[1] in names):
         yield (
             f"{name!r} is a variable of the notebook, and ranks have their own: assign it in a "
             "cell on them, or pass it to an endpoint\n"

@@ -42,25 +42,25 @@ class InterruptPolicy:
     """Where the user stands on it. `pressed_at`: seconds of any steady clock."""
 
     def __init__(self) -> None:
-        self.rung = InterruptLevel.NONE
+        self.level = InterruptLevel.NONE
         self.pressed_at = 0.0
 
-    def press(self, now: float, *, something_left: bool) -> InterruptLevel:
+    def press(self, now: float, *, calls_open: bool) -> InterruptLevel:
         """The button was pressed; what that asks for.
 
         `something_left`: whether any of the calls that the last press was for still runs.
         """
-        early = self.rung is not InterruptLevel.NONE and now - self.pressed_at <= PATIENCE
-        self.rung = TRANSITIONS[self.rung] if early and something_left else InterruptLevel.CANCEL
+        early = self.level is not InterruptLevel.NONE and now - self.pressed_at <= PATIENCE
+        self.level = TRANSITIONS[self.level] if early and calls_open else InterruptLevel.CANCEL
         self.pressed_at = now
         self.validate()
-        return self.rung
+        return self.level
 
-    def is_climbing(self, now: float) -> bool:
+    def escalates(self, now: float) -> bool:
         """Whether a press now would be one rung above the last one, if something is left."""
-        return self.rung is not InterruptLevel.NONE and now - self.pressed_at <= PATIENCE
+        return self.level is not InterruptLevel.NONE and now - self.pressed_at <= PATIENCE
 
     def validate(self) -> None:
         """What always holds."""
         assert set(TRANSITIONS) == set(InterruptLevel)
-        assert self.rung is InterruptLevel.NONE or self.rung in TRANSITIONS.values()
+        assert self.level is InterruptLevel.NONE or self.level in TRANSITIONS.values()

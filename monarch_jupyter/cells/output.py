@@ -58,7 +58,7 @@ class StandardStreams:
 
 
 @dataclass(frozen=True)
-class Said:
+class Notice:
     """A line of the notebook's own."""
 
     text: str
@@ -109,7 +109,7 @@ class OutputRouter:
         # Lines of ranks, a line of the notebook's own, the end of a cell, or what is to be called
         # when all before it is written; None ends the thread.
         self._arrived: queue.SimpleQueue[
-            Sequence[OutputLine] | Said | CellEnded | Callable[[], None] | None
+            Sequence[OutputLine] | Notice | CellEnded | Callable[[], None] | None
         ] = queue.SimpleQueue()
         self._folder = OutputFolder()
         self._thread = threading.Thread(target=self._run, name="monarch-output", daemon=True)
@@ -122,7 +122,7 @@ class OutputRouter:
 
     def say(self, text: str) -> None:
         """Write a line of the notebook's own on stderr, after what ranks wrote; any thread."""
-        self._arrived.put(Said(text, self._origin_now()))
+        self._arrived.put(Notice(text, self._origin_now()))
 
     def flush(self) -> None:
         """Return when all that ranks wrote before the answers received so far stands in the cell.
@@ -165,7 +165,7 @@ class OutputRouter:
                 self._write_all()
                 deadline = None
                 continue
-            if not (item is None or callable(item) or isinstance(item, Said | CellEnded)):
+            if not (item is None or callable(item) or isinstance(item, Notice | CellEnded)):
                 self._take(item)
                 if not (len(self._folder) or self._unfinished.changed or self._hidden_news):
                     deadline = None
@@ -176,7 +176,7 @@ class OutputRouter:
             deadline = None
             if item is None:
                 return
-            if isinstance(item, Said):
+            if isinstance(item, Notice):
                 self._target.write("stderr", f"{item.text}\n", item.origin)
             elif isinstance(item, CellEnded):
                 self._ended.add(item.origin)

@@ -66,7 +66,7 @@ class Progress:
         self._view = view
         # Guarded by _changed: the cell that runs.
         self._changed = threading.Condition()
-        self._cell: _Cell | None = None
+        self._cell: _CellProgress | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="monarch-progress", daemon=True)
 
@@ -77,7 +77,7 @@ class Progress:
     def begin(self) -> None:
         """A cell begins."""
         if threading.current_thread() is threading.main_thread():
-            self._set(_Cell(self._show, self._view, self._origin_now()))
+            self._set(_CellProgress(self._show, self._view, self._origin_now()))
 
     def end(self) -> None:
         """It has ended."""
@@ -93,7 +93,7 @@ class Progress:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _set(self, cell: _Cell | None) -> None:
+    def _set(self, cell: _CellProgress | None) -> None:
         with self._changed:
             self._cell = cell
             self._changed.notify()
@@ -105,16 +105,16 @@ class Progress:
                 cell = self._cell
             if cell is None:
                 return
-            while self._goes_on(cell):
-                cell.look()
+            while self._is_running(cell):
+                cell.refresh()
             cell.end()
 
-    def _goes_on(self, cell: _Cell) -> bool:
+    def _is_running(self, cell: _CellProgress) -> bool:
         with self._changed:
             return not self._changed.wait_for(lambda: self._cell is not cell, timeout=EVERY)
 
 
-class _Cell:
+class _CellProgress:
     """One cell: what was under way before it, and what of it is shown. On the thread of bars."""
 
     def __init__(
@@ -129,9 +129,9 @@ class _Cell:
         self._place = uuid.uuid4().hex
         self._shown: dict[str, Any] | None = None
         self._view: ProgressView | None = None
-        self._looks = 0  # since the view was made
+        self._refreshes = 0  # since the view was made
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Show what is under way now."""
         now = time.monotonic()
         calls = observe.open_calls(self._since)
@@ -144,12 +144,12 @@ class _Cell:
             self.end()
             return
         if self._shown is None or self._shown == _NOTHING:
-            self._view, self._looks = self._make_view(bars), 0
+            self._view, self._refreshes = self._make_view(bars), 0
             widget = {} if self._view is None else self._view.bundle()
             self._put({**widget, **_static(bars, now)})
             return
-        self._looks += 1
-        if self._view is not None and (self._view.is_shown or self._looks <= UNHEARD):
+        self._refreshes += 1
+        if self._view is not None and (self._view.is_shown or self._refreshes <= UNHEARD):
             self._view.update(bars)
         else:
             self._close_view()
@@ -168,8 +168,8 @@ class _Cell:
 
     def _put(self, data: dict[str, Any]) -> None:
         if data != self._shown:
-            made, self._shown = self._shown is not None, data
-            self._show(data, self._origin, display_id=self._place, update=made)
+            update, self._shown = self._shown is not None, data
+            self._show(data, self._origin, display_id=self._place, update=update)
 
 
 _NOTHING: dict[str, Any] = {"text/plain": ""}

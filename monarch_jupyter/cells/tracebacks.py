@@ -39,7 +39,7 @@ def without_runtime(trace: TracebackType | None) -> TracebackType | None:
     outside = [_file(link).startswith(inner) for link in whole]
     begin = outside.index(False) if False in outside else 0
     end = next((at for at in range(begin, len(whole)) if outside[at]), len(whole))
-    return _made_of(whole[:end])
+    return _traceback_of(whole[:end])
 
 
 def without_refusal(error: BaseException, trace: TracebackType | None) -> TracebackType | None:
@@ -53,13 +53,13 @@ def without_refusal(error: BaseException, trace: TracebackType | None) -> Traceb
     inner = len(whole)
     while inner and _file(whole[inner - 1]).startswith(RUNTIME):
         inner -= 1
-    asked = any(not _file(link).startswith(MACHINERY) for link in whole[:inner])
-    if not asked or inner == len(whole) or not _raises(whole[-1]):
+    led_by_user = any(not _file(link).startswith(MACHINERY) for link in whole[:inner])
+    if not led_by_user or inner == len(whole) or not _raises(whole[-1]):
         return None
     more = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if isinstance(error, AssertionError) or (more is not None and not _is_told(more, error)):
+    if isinstance(error, AssertionError) or (more is not None and not _is_in_text(more, error)):
         return None
-    return _made_of(whole[:inner])
+    return _traceback_of(whole[:inner])
 
 
 def shortened(trace: TracebackType | None) -> TracebackType | None:
@@ -68,7 +68,7 @@ def shortened(trace: TracebackType | None) -> TracebackType | None:
     if len(whole) <= MOST_LINKS:
         return trace
     half = MOST_LINKS // 2
-    return _made_of([*whole[:half], *whole[-half:]])
+    return _traceback_of([*whole[:half], *whole[-half:]])
 
 
 def is_of_runtime(trace: TracebackType | None) -> bool:
@@ -95,30 +95,30 @@ def with_short_causes(
 
     That is so of errors `of_ranks`, which have what happened there in their text, and of refusals.
     """
-    kept: list[tuple[BaseException, TracebackType | None, BaseException | None, bool]] = []
+    saved: list[tuple[BaseException, TracebackType | None, BaseException | None, bool]] = []
     seen = {id(error)}
-    behind = _behind(error)
-    while behind:
-        one = behind.pop()
+    causes = _causes_of(error)
+    while causes:
+        one = causes.pop()
         if id(one) in seen:
             continue
         seen.add(id(one))
         trace = one.__traceback__
-        kept.append((one, trace, one.__cause__, one.__suppress_context__))
+        saved.append((one, trace, one.__cause__, one.__suppress_context__))
         if isinstance(one, of_ranks):
             one.__traceback__, one.__cause__ = shortened(without_runtime(trace)), None
         else:
             one.__traceback__ = shortened(without_refusal(one, trace) or trace)
-            behind += _behind(one)
+            causes += _causes_of(one)
     try:
         yield
     finally:
-        for one, trace, cause, suppressed in kept:
+        for one, trace, cause, suppressed in saved:
             one.__traceback__, one.__cause__ = trace, cause
             one.__suppress_context__ = suppressed
 
 
-def _behind(error: BaseException) -> list[BaseException]:
+def _causes_of(error: BaseException) -> list[BaseException]:
     """What an error came of, and what it holds if it is a group; Python 3.10 has no class of it."""
     found: list[BaseException] = []
     if any(kind.__name__ == "BaseExceptionGroup" for kind in type(error).__mro__):
@@ -127,7 +127,7 @@ def _behind(error: BaseException) -> list[BaseException]:
     return found if before is None else [*found, before]
 
 
-def _is_told(cause: BaseException, error: BaseException) -> bool:
+def _is_in_text(cause: BaseException, error: BaseException) -> bool:
     text = str(cause)
     if cause is not error.__cause__ or not text or text not in str(error):
         return False
@@ -162,7 +162,7 @@ def _links(trace: TracebackType | None) -> Iterator[TracebackType]:
         trace = trace.tb_next
 
 
-def _made_of(links: Sequence[TracebackType]) -> TracebackType | None:
+def _traceback_of(links: Sequence[TracebackType]) -> TracebackType | None:
     made: TracebackType | None = None
     for link in reversed(links):
         made = TracebackType(made, link.tb_frame, link.tb_lasti, link.tb_lineno)

@@ -71,7 +71,7 @@ class Consoles:
             self._open[number] = console
         return self._standing(number, console, "")
 
-    def say(self, number: int, text: str) -> StandingMessage:
+    def send(self, number: int, text: str) -> StandingMessage:
         """Do that there, and wait for what comes of it.
 
         Raises:
@@ -99,10 +99,10 @@ class Consoles:
         there = monarch.debug.waiting(rank.mesh)
         if any((o.mesh_uid, o.rank, o.session) == _place(console) for o in there):
             return self._standing(number, console, "")
-        self.let_go(number)
+        self.close_console(number)
         return _message(number, console, "", None, gone_text(rank, there))
 
-    def let_go(self, number: int) -> None:
+    def close_console(self, number: int) -> None:
         """Close it; its rank stays paused. Idempotent."""
         with self._lock:
             console = self._open.pop(number, None)
@@ -112,7 +112,7 @@ class Consoles:
     def close(self) -> None:
         """Let go of all ranks. Idempotent."""
         for number in list(self._open):
-            self.let_go(number)
+            self.close_console(number)
 
     def _find(self, number: int) -> Console:
         with self._lock:

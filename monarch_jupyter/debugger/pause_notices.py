@@ -34,7 +34,7 @@ Groups = Sequence[Sequence[RankPaused]]
 """What waits, those together that stand in one place."""
 
 
-class Shown(Protocol):
+class PauseView(Protocol):
     """A view of what waits, in a cell."""
 
     def update(self, waits: Groups) -> None:
@@ -42,14 +42,14 @@ class Shown(Protocol):
         ...
 
 
-Show = Callable[[Groups, str, int], "Shown | None"]
+Show = Callable[[Groups, str, int], "PauseView | None"]
 """Tells of pauses in the cell of that number, with the line that says all: for good, or in a view
 that is kept up to date."""
 
 
 @dataclass
 class _View:
-    shown: Shown
+    shown: PauseView
     cell: int
     keys: set[Key]
 
@@ -60,22 +60,22 @@ class PauseNotices:
     def __init__(self, show: Show, cell_now: Callable[[], int]) -> None:
         self._show = show
         self._cell_now = cell_now
-        self._heard: queue.SimpleQueue[RankPaused | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[RankPaused | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._told: set[Key] = set()
+        self._reported: set[Key] = set()
         self._paused: dict[Key, RankPaused] = {}
         self._views: list[_View] = []
-        self._end = observe.on_change(self._changed)
+        self._unsubscribe = observe.on_change(self._on_change)
 
     def close(self) -> None:
         """Say nothing more. Idempotent."""
-        self._end()
+        self._unsubscribe()
         if self._thread is not None:
-            self._heard.put(None)
+            self._queue.put(None)
             self._thread.join()
             self._thread = None
 
-    def _changed(self, change: object) -> None:
+    def _on_change(self, change: object) -> None:
         if not isinstance(change, RankPaused):
             return
         key = _key(change)
@@ -84,7 +84,7 @@ class PauseNotices:
             for one in given:
                 del self._paused[one]
             if given:
-                self._heard.put(change)
+                self._queue.put(change)
             return
         if change.paused:
             self._paused[key] = change
@@ -93,23 +93,23 @@ class PauseNotices:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="monarch-pauses", daemon=True)
             self._thread.start()
-        self._heard.put(change)
+        self._queue.put(change)
 
     def _run(self) -> None:
         while True:
-            heard = self._heard.get()
+            change = self._queue.get()
             until = monotonic() + LATEST
             with suppress(queue.Empty):
-                while heard is not None and (left := until - monotonic()) > 0:
-                    heard = self._heard.get(timeout=min(TOGETHER, left))
-            self._tell(dict(self._paused))
-            if heard is None:
+                while change is not None and (left := until - monotonic()) > 0:
+                    change = self._queue.get(timeout=min(TOGETHER, left))
+            self._report(dict(self._paused))
+            if change is None:
                 return
 
-    def _tell(self, paused: Mapping[Key, RankPaused]) -> None:
+    def _report(self, paused: Mapping[Key, RankPaused]) -> None:
         # Who was quick has let some of them go on by now; who is stepped is told of already.
-        news = {key: one for key, one in paused.items() if key not in self._told}
-        self._told.update(news)
+        news = {key: one for key, one in paused.items() if key not in self._reported}
+        self._reported.update(news)
         cell = self._cell_now()
         if news and self._views and self._views[-1].cell == cell:
             self._views[-1].keys.update(news)  # a cell has one view, however many ranks stop
@@ -175,7 +175,7 @@ def pause_line(group: Sequence[RankPaused]) -> str:
 END = ("detach", "EOF")
 
 
-def talk(
+def run_console(
     console: Console, ask: Callable[[str], str], say: Callable[[str], object], first: str = ""
 ) -> None:
     """Ask for commands and say what comes of them, until the rank goes on or is let go of.

@@ -13,7 +13,7 @@ from monarch_jupyter.ranks.module_reload import Reload
 
 _shell: Any = None
 _say: Callable[[str], object] | None = None
-_running: Autoreload | None = None
+_autoreload: Autoreload | None = None
 _every_cell = False
 
 
@@ -29,21 +29,21 @@ def autoreload(on: bool | None = None) -> list[Reload]:
     Raises:
         CommandError: `True` outside of a notebook.
     """
-    global _running
+    global _autoreload
     if on is False:
         close()
         return []
-    begins = _running is None
+    begins = _autoreload is None
     if on and _shell is None:
         raise CommandError(
             "autoreload on needs the extension, %load_ext monarch_jupyter; in a program call "
             "autoreload() where edits are to take effect"
         )
-    if _running is None:
-        _running = Autoreload(_say or _to_stderr)
+    if _autoreload is None:
+        _autoreload = Autoreload(_say or _to_stderr)
     if on:
-        _each_cell(True)
-    return [] if begins else _look()
+        _reload_each_cell(True)
+    return [] if begins else _reload()
 
 
 def install(shell: Any, say: Callable[[str], object]) -> None:
@@ -54,11 +54,11 @@ def install(shell: Any, say: Callable[[str], object]) -> None:
 
 def close() -> None:
     """Turn it off, and end what reloads on ranks. Idempotent."""
-    global _running
-    _each_cell(False)
-    running, _running = _running, None
-    if running is not None:
-        running.close()
+    global _autoreload
+    _reload_each_cell(False)
+    old, _autoreload = _autoreload, None
+    if old is not None:
+        old.close()
 
 
 def restore() -> None:
@@ -68,7 +68,7 @@ def restore() -> None:
     _shell = _say = None
 
 
-def _each_cell(on: bool) -> None:
+def _reload_each_cell(on: bool) -> None:
     global _every_cell
     if on != _every_cell and _shell is not None:
         change = _shell.events.register if on else _shell.events.unregister
@@ -77,14 +77,14 @@ def _each_cell(on: bool) -> None:
 
 
 def _before_cell(*_: object) -> None:
-    _look()
+    _reload()
 
 
-def _look() -> list[Reload]:
-    assert _running is not None
+def _reload() -> list[Reload]:
+    assert _autoreload is not None
     if _shell is None:
-        return _running.look(vars(sys.modules["__main__"]))
-    return _running.look(_shell.user_ns, here=not _ipython_reloads())
+        return _autoreload.reload_edited(vars(sys.modules["__main__"]))
+    return _autoreload.reload_edited(_shell.user_ns, here=not _ipython_reloads())
 
 
 def _ipython_reloads() -> bool:

@@ -10,7 +10,7 @@ import monarch.debug
 from monarch import observe
 from monarch.actor import ActorMesh, ProcMesh
 from monarch.debug import DebugError, Replies, Selection, WaitingRanks
-from monarch_jupyter.debugger.pause_notices import talk
+from monarch_jupyter.debugger.pause_notices import run_console
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
 from monarch_jupyter.magics.command import Command, Invocation
@@ -37,12 +37,12 @@ def debug(which: ProcMesh | ActorMesh | str | None = None) -> WaitingRanks:
 
 def _run(invocation: Invocation) -> object:
     arguments = invocation.arguments
-    chosen = [name for name in _DOES if arguments.has(name)]
+    chosen = [name for name in _ACTIONS if arguments.has(name)]
     if len(chosen) > 1:
         raise CommandError(f"these options exclude each other: {' or '.join(chosen)}")
     try:
         if chosen:
-            return _DOES[chosen[0]](invocation)
+            return _ACTIONS[chosen[0]](invocation)
         if not arguments.positionals:
             return debug()
         return _open(invocation)
@@ -56,7 +56,7 @@ def _open(invocation: Invocation) -> Debugger | None:
     which = _selected(invocation)
     console = monarch.debug.attach(which, take=invocation.arguments.has("--take"))
     if invocation.arguments.has("--text") or not _has_page():
-        talk(console, input, sys.stdout.write, console.send("where"))
+        run_console(console, input, sys.stdout.write, console.send("where"))
         return None
     # Widgets are heavy and only a kernel has them.
     from monarch_jupyter.widgets.debugger import Debugger
@@ -97,10 +97,10 @@ def _break(invocation: Invocation) -> WaitingRanks:
     words = invocation.arguments.positionals
     if not words:
         raise CommandError("--break needs a mesh: `%monarch debug --break workers[gpus=3]`")
-    return monarch.debug.break_in(_meant(" ".join(words), invocation))
+    return monarch.debug.break_in(_mesh_named(" ".join(words), invocation))
 
 
-def _meant(text: str, invocation: Invocation) -> ProcMesh | ActorMesh:
+def _mesh_named(text: str, invocation: Invocation) -> ProcMesh | ActorMesh:
     """The mesh, or slice of one, that is named like that."""
     selection = parse_selection(text)
     bound = invocation.namespace.get(selection.name)
@@ -131,10 +131,10 @@ def _lab(invocation: Invocation) -> None:
         stop_debugging_in_lab()
         say("JupyterLab's debugger is on the kernel")
         return
-    say(debug_in_lab(_meant(wanted, invocation), say))
+    say(debug_in_lab(_mesh_named(wanted, invocation), say))
 
 
-_DOES: dict[str, Callable[[Invocation], object]] = {
+_ACTIONS: dict[str, Callable[[Invocation], object]] = {
     "--cast": _cast,
     "--continue": _continue,
     "--break": _break,

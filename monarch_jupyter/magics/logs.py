@@ -73,13 +73,13 @@ def log_view(mesh: str) -> LogView:
         CommandError: the extension is not loaded.
     """
     # Widgets are heavy and only a kernel has them; procs import this package without.
-    from monarch_jupyter.page.shared import shared_desk
+    from monarch_jupyter.page.shared import shared_request_handler
     from monarch_jupyter.widgets.log_view import LogView
 
     store = shared_store()
     if store is None:
         raise CommandError(NOT_LOADED)
-    return LogView(shared_desk(), store, mesh=mesh)
+    return LogView(shared_request_handler(), store, mesh=mesh)
 
 
 def _run(invocation: Invocation) -> LogView | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from monarch.actor import ValueMesh
 from monarch_jupyter.errors import CommandError
-from monarch_jupyter.page.shared import shared_desk, shared_publisher
+from monarch_jupyter.page.shared import shared_publisher, shared_request_handler
 
 if TYPE_CHECKING:
     from monarch_jupyter.widgets.value_grid import ValueGrid
@@ -28,7 +28,7 @@ def value_grid(values: ValueMesh[Any], name: str = "") -> ValueGrid:
     # Widgets are heavy and only a kernel has them; procs import this package without.
     from monarch_jupyter.widgets.value_grid import ValueGrid
 
-    return ValueGrid(shared_publisher(), shared_desk(), values, name)
+    return ValueGrid(shared_publisher(), shared_request_handler(), values, name)
 
 
 class FollowedVariables:
@@ -43,18 +43,18 @@ class FollowedVariables:
         """Have `grid` show what the variable `name` holds."""
         self._grids.append((grid, name, namespace))
 
-    def look(self, say: Callable[[str], None]) -> None:
+    def update_grids(self, say: Callable[[str], None]) -> None:
         """A cell has ended; what can't be shown is said in a line, once."""
-        for followed_one in list(self._grids):
-            grid, name, namespace = followed_one
+        for entry in list(self._grids):
+            grid, name, namespace = entry
             values = namespace.get(name)
             if values is grid.values or not isinstance(values, ValueMesh):
                 continue
             try:
                 grid.update(cast("ValueMesh[object]", values))
             except CommandError as error:
-                self._grids.remove(followed_one)
+                self._grids.remove(entry)
                 say(f"monarch: {name} no longer updates its grid: {error}")
 
 
-followed = FollowedVariables()
+followed_variables = FollowedVariables()

@@ -65,48 +65,48 @@ class PanelLink:
     a snapshot.
     """
 
-    def __init__(self, publisher: Publisher, desk: RequestHandler) -> None:
+    def __init__(self, publisher: Publisher, request_handler: RequestHandler) -> None:
         self._publisher = publisher
-        self._desk = desk
+        self._request_handler = request_handler
         self._sinks: dict[int, tuple[PageComm, Sink]] = {}
         self._comms: Any = get_comm_manager()
-        self._comms.register_target(COMM_TARGET, self._opened_by_page)
+        self._comms.register_target(COMM_TARGET, self._on_open)
         self._adopt(cast("Any", create_comm(target_name=COMM_TARGET, data={})))
 
     def close(self) -> None:
         """Close the comms and forget the target. Idempotent."""
         if COMM_TARGET in self._comms.targets:
-            self._comms.unregister_target(COMM_TARGET, self._opened_by_page)
+            self._comms.unregister_target(COMM_TARGET, self._on_open)
         for page_comm, sink in list(self._sinks.values()):
             self._publisher.disconnect(sink)
             page_comm.close()
         self._sinks.clear()
 
-    def _opened_by_page(self, page_comm: PageComm, message: object) -> None:
+    def _on_open(self, page_comm: PageComm, message: object) -> None:
         self._publisher.connect(self._adopt(page_comm))
 
     def _adopt(self, page_comm: PageComm) -> Sink:
         def sink(message: KernelMessage) -> None:
             page_comm.send({**message})
 
-        def received(message: dict[str, Any]) -> None:
-            said = parse_page_message(message["content"]["data"])
-            if said is None:
+        def on_message(message: dict[str, Any]) -> None:
+            request = parse_page_message(message["content"]["data"])
+            if request is None:
                 return
-            if said["type"] == "sync":
+            if request["type"] == "sync":
                 self._publisher.sync(sink)
-            elif said["type"] == "ask":
-                ask = said
-                self._desk.ask(
+            elif request["type"] == "ask":
+                ask = request
+                self._request_handler.handle(
                     ask["what"], lambda error, result: sink(answer_message(ask, error, result))
                 )
 
-        def closed(message: dict[str, Any]) -> None:
+        def on_close(message: dict[str, Any]) -> None:
             self._publisher.disconnect(sink)
             self._sinks.pop(id(page_comm), None)
 
         answer_while_busy(page_comm)
-        page_comm.on_msg(received)
-        page_comm.on_close(closed)
+        page_comm.on_msg(on_message)
+        page_comm.on_close(on_close)
         self._sinks[id(page_comm)] = (page_comm, sink)
         return sink

@@ -50,7 +50,7 @@ class RequestHandler:
         self._threads: set[threading.Thread] = set()  # guarded by _lock
         self._consoles = Consoles()
 
-    def ask(self, content: object, reply: Reply) -> None:
+    def handle(self, content: object, reply: Reply) -> None:
         """Do what `content` asks, and `reply`, on a thread of its own."""
         thread = threading.Thread(
             target=self._serve, args=(content, reply), name="monarch-desk", daemon=True
@@ -90,12 +90,12 @@ class RequestHandler:
         match request:
             case requests.End():
                 return end(request)
-            case requests.Look(mesh, ranks):
-                return look(_mesh(mesh), ranks)
-            case requests.LookInside(mesh, rank):
-                return look_inside(_mesh(mesh), rank)
+            case requests.ShowStacks(mesh, ranks):
+                return stack_text(_mesh(mesh), ranks)
+            case requests.InspectActors(mesh, rank):
+                return inspect_actors(_mesh(mesh), rank)
             case requests.DebugInLab(mesh, ranks):
-                return in_lab(_mesh(mesh), ranks)
+                return debug_rank_in_lab(_mesh(mesh), ranks)
             case requests.Lines():
                 return lines(request)
             case requests.Spawn(name, sizes, keep):
@@ -108,14 +108,14 @@ class RequestHandler:
                 return self._consoles.open(_mesh(mesh), rank)
             case requests.Resume(mesh, ranks):
                 return resume(_mesh(mesh), ranks)
-            case requests.Say(console, text):
-                return self._consoles.say(console, text)
+            case requests.SendCommand(console, text):
+                return self._consoles.send(console, text)
             case requests.Complete(console, text):
                 return self._consoles.complete(console, text)
             case requests.Standing(console):
                 return self._consoles.standing(console)
-            case requests.LetGo(console):
-                return self._consoles.let_go(console)
+            case requests.CloseConsole(console):
+                return self._consoles.close_console(console)
 
     def _spawn(self, name: str, sizes: dict[str, int], keep: bool) -> str:
         check_free(name, self._namespace)
@@ -165,13 +165,13 @@ def end(request: requests.End) -> str:
     return f"asked {where} to end {first.actor_class}.{first.endpoint}{behind}"
 
 
-def look(mesh: ProcMesh, ranks: tuple[int, ...]) -> str:
+def stack_text(mesh: ProcMesh, ranks: tuple[int, ...]) -> str:
     """The stacks of these ranks as text."""
     (rank,) = ranks[:1]
     return str(stacks(_one(mesh, rank), idle=True))
 
 
-def look_inside(mesh: ProcMesh, rank: int) -> ActorsMessage:
+def inspect_actors(mesh: ProcMesh, rank: int) -> ActorsMessage:
     """What the actors of one rank are and have."""
     where = name_point(mesh.extent.point_of_rank(rank)) or mesh.name
     try:
@@ -180,7 +180,7 @@ def look_inside(mesh: ProcMesh, rank: int) -> ActorsMessage:
         raise CommandError(f"{where} can't be inspected: {error}") from None
 
 
-def in_lab(mesh: ProcMesh, ranks: tuple[int, ...] | None) -> str:
+def debug_rank_in_lab(mesh: ProcMesh, ranks: tuple[int, ...] | None) -> str:
     """Have JupyterLab's debugger debug the first of these ranks, or, without any, the kernel."""
     # It stands in front of ipykernel's debugger, which loads only with its first use.
     from monarch_jupyter.debugger.lab import debug_in_lab, debugged_in_lab, stop_debugging_in_lab

@@ -13,7 +13,7 @@ from monarch_jupyter.protocol.messages import Debugged
 
 _lock = threading.Lock()
 _publisher: Publisher | None = None
-_desk: RequestHandler | None = None
+_request_handler: RequestHandler | None = None
 
 
 def shared_publisher() -> Publisher:
@@ -39,19 +39,19 @@ def close_publisher() -> None:
         publisher.close()
 
 
-def shared_desk(namespace: MutableMapping[str, object] | None = None) -> RequestHandler:
+def shared_request_handler(namespace: MutableMapping[str, object] | None = None) -> RequestHandler:
     """The desk that does what pages ask; the first to ask says where it binds meshes."""
-    global _desk
+    global _request_handler
     with _lock:
-        if _desk is None:
-            _desk = RequestHandler({} if namespace is None else namespace)
-        return _desk
+        if _request_handler is None:
+            _request_handler = RequestHandler({} if namespace is None else namespace)
+        return _request_handler
 
 
-def close_desk() -> None:
+def close_request_handler() -> None:
     """End it; the next `shared_desk` makes a new one. Idempotent."""
-    global _desk
+    global _request_handler
     with _lock:
-        desk, _desk = _desk, None
-    if desk is not None:
-        desk.close()
+        request_handler, _request_handler = _request_handler, None
+    if request_handler is not None:
+        request_handler.close()

@@ -43,12 +43,12 @@ class Autoreload:
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
-        self._here = ModuleReloader()
-        self._here.note()
+        self._local = ModuleReloader()
+        self._local.mark_loaded()
         self._ranks: dict[str, _Ranks] = {}
-        self._told: set[object] = set()
+        self._reported: set[object] = set()
 
-    def look(
+    def reload_edited(
         self, names: MutableMapping[str, object] | None = None, *, here: bool = True
     ) -> list[Reload]:
         """Reload what was edited since the last time; what that was in this process.
@@ -56,20 +56,22 @@ class Autoreload:
         `names`: variables that may mean functions or classes of it. Without `here` this process is
         left to somebody else who reloads, IPython for one.
         """
-        known = (self._here.stamps, self._here.since)
+        known = (self._local.stamps, self._local.since)
         found: list[Reload] = []
         if here:
-            found = self._here.look([cast("dict[str, Any]", names)] if names is not None else [])
+            found = self._local.reload_edited(
+                [cast("dict[str, Any]", names)] if names is not None else []
+            )
         else:
-            self._here.note()
+            self._local.mark_loaded()
         problems: dict[tuple[str, str], list[str]] = {}
         for one in found:
             if one.error is not None:
                 problems[one.module, one.error] = ["here"]
         deadline = time.monotonic() + PATIENCE
         meshes = observe.meshes()
-        self._forget_others(meshes)
-        asked = [mesh for mesh in meshes if self._ask(mesh, known)]
+        self._drop_ended(meshes)
+        asked = [mesh for mesh in meshes if self._request_reload(mesh, known)]
         for mesh in asked:
             self._collect(mesh, problems, deadline)
         for (module, error), places in problems.items():
@@ -90,12 +92,12 @@ class Autoreload:
                     continue  # its mesh has stopped, or this is a part of an actor mesh that has
         self._ranks.clear()
 
-    def _forget_others(self, meshes: Sequence[ProcMesh]) -> None:
+    def _drop_ended(self, meshes: Sequence[ProcMesh]) -> None:
         live = {mesh.uid for mesh in meshes}
         for uid in [uid for uid in self._ranks if uid not in live]:
             del self._ranks[uid]
 
-    def _ask(self, mesh: ProcMesh, known: Known) -> bool:
+    def _request_reload(self, mesh: ProcMesh, known: Known) -> bool:
         """Whether an answer of the ranks of that mesh is to come."""
         ranks = self._ranks.get(mesh.uid)
         if ranks is None:
@@ -104,7 +106,7 @@ class Autoreload:
             parts = adopted.pop(mesh.uid, None) or self._spawn(mesh, known)
             ranks = self._ranks[mesh.uid] = _Ranks(parts)
         if not ranks.pending:
-            ranks.pending = [(part, part.look.call()) for part in ranks.parts]
+            ranks.pending = [(part, part.reload_edited.call()) for part in ranks.parts]
         return True
 
     def _spawn(self, mesh: ProcMesh, known: Known) -> list[ActorMesh]:
@@ -135,7 +137,7 @@ class Autoreload:
                 if len(part) > 1:
                     split = [part.slice(**point) for point in _living_points(mesh)]
                     ranks.parts += split
-                    ranks.pending += [(one, one.look.call()) for one in split]
+                    ranks.pending += [(one, one.reload_edited.call()) for one in split]
                 continue
             for point, found in answers.items():
                 for one in cast("list[Reload]", found):
@@ -147,29 +149,29 @@ class Autoreload:
             problems.setdefault(what, []).append(f"{mesh.name}[{named}]" if named else mesh.name)
         if late:
             text = f"{mesh.name} is busy; it reloads edited modules when it is free"
-            self._tell_once((mesh.uid, "late", id(late[0][1])), text)
+            self._report_once((mesh.uid, "late", id(late[0][1])), text)
 
     def _update_actors(self, deadline: float) -> None:
         """Live actors of a class that was loaded anew become actors of the new one."""
         for mesh in observe.actor_meshes():
             old = observe.actor_class_of(mesh)
-            new = _now(old)
-            if new is old or (mesh.uid, id(new)) in self._told:
+            new = _current_class(old)
+            if new is old or (mesh.uid, id(new)) in self._reported:
                 continue
             try:
                 observe.update_actors(mesh, new, timeout=max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 text = f"{mesh.name} is busy; its actors run the new {new.__name__} when it is not"
-                self._tell_once((mesh.uid, "busy", id(new)), text)
+                self._report_once((mesh.uid, "busy", id(new)), text)
             except (ActorError, SupervisionError, ValueError, TypeError) as error:
-                self._told.add((mesh.uid, id(new)))
-                self._tell_once(
+                self._reported.add((mesh.uid, id(new)))
+                self._report_once(
                     (mesh.uid, str(error)), f"{mesh.name} keeps the old {new.__name__}: {error}"
                 )
 
-    def _tell_once(self, what: object, text: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _report_once(self, what: object, text: str) -> None:
+        if what not in self._reported:
+            self._reported.add(what)
             self._say(f"monarch: {one_line(text)}")
 
 
@@ -179,10 +181,10 @@ adopted: dict[str, list[ActorMesh]] = {}
 
 def adopt(mesh: ActorMesh) -> bool:
     """Use what reloaded for another kernel, which knows what is loaded; whether it is that."""
-    who = observe.call_target_of(mesh)
-    if who.name != ACTOR_NAME or who.class_name != RankReloader.__name__:
+    target = observe.call_target_of(mesh)
+    if target.name != ACTOR_NAME or target.class_name != RankReloader.__name__:
         return False
-    adopted.setdefault(f"{who.procs.uid:x}", []).append(mesh)
+    adopted.setdefault(f"{target.procs.uid:x}", []).append(mesh)
     return True
 
 
@@ -194,7 +196,7 @@ def _living_points(mesh: ProcMesh) -> list[dict[str, int]]:
     return [row.point for row in _rows(mesh) if row.state != "failed"]
 
 
-def _now(cls: type[Actor]) -> type[Actor]:
+def _current_class(cls: type[Actor]) -> type[Actor]:
     """The class that its module has under its name now; that itself, if it was not reloaded."""
     module: Any = sys.modules.get(cls.__module__)
     if source_file(module) is None or cls.__module__ == "__main__":

@@ -52,7 +52,7 @@ def bundle_of(value: object) -> Bundle:
         return {**found, "image/png": base64.b64encode(file.getvalue()).decode()}
     if is_widget(value):
         return {**found, "text/html": widget_html(value)}
-    whole = _asked(value, "_repr_mimebundle_")
+    whole = _call_method(value, "_repr_mimebundle_")
     if isinstance(whole, tuple):
         whole = cast("tuple[Any, ...]", whole)[0]
     if isinstance(whole, Mapping):
@@ -61,7 +61,7 @@ def bundle_of(value: object) -> Bundle:
                 found[mime] = _as_text(data)
     for method, mime in _METHODS.items():
         if mime not in found:
-            data = _asked(value, method)
+            data = _call_method(value, method)
             if isinstance(data, tuple):  # with metadata, as IPython allows
                 data = cast("tuple[Any, ...]", data)[0]
             if data is not None:
@@ -69,7 +69,7 @@ def bundle_of(value: object) -> Bundle:
     return found
 
 
-def _asked(value: object, method: str) -> Any:
+def _call_method(value: object, method: str) -> Any:
     function = getattr(value, method, None)
     if not callable(function):
         return None
@@ -103,32 +103,32 @@ class Route:
         self._port = port
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrive, (self._port,)
+        return _install_route, (self._port,)
 
 
 class Redirected(Actor):
     """Nothing but what comes along with it."""
 
 
-def _arrive(port: Port[Any]) -> None:
-    global _way
+def _install_route(port: Port[Any]) -> None:
+    global _route
     instance = context().actor_instance
     proc: ProcMesh = instance.proc
     point: Point = instance.proc_ref.point_of(instance.proc_id)
-    _way = port, (proc.name, proc.uid, point.rank, dict(point))
+    _route = port, (proc.name, proc.uid, point.rank, dict(point))
     install()
 
 
-_way: tuple[Port[Any], tuple[str, str, int, dict[str, int]]] | None = None
+_route: tuple[Port[Any], tuple[str, str, int, dict[str, int]]] | None = None
 
 
 def show(bundle: Bundle) -> None:
     """Show it in the cell that is the cause of what runs here; as text where no notebook does."""
-    if _way is None:
+    if _route is None:
         sys.stdout.write(bundle["text/plain"] + "\n")
     else:
-        port, who = _way
-        port.send((context().origin, who, bundle))
+        port, rank = _route
+        port.send((context().origin, rank, bundle))
 
 
 def display(*values: object, **_: object) -> None:
@@ -144,12 +144,12 @@ def install() -> None:
         module: Any = sys.modules.get(name)
         if module is not None:
             module.display = display
-    known = any(isinstance(finder, _AsIPythonIs) for finder in sys.meta_path)
+    known = any(isinstance(finder, _DisplayFinder) for finder in sys.meta_path)
     if _IPYTHONS not in sys.modules and not known:
-        sys.meta_path.insert(0, _AsIPythonIs())
+        sys.meta_path.insert(0, _DisplayFinder())
 
 
-class _AsIPythonIs(MetaPathFinder):
+class _DisplayFinder(MetaPathFinder):
     """Puts our `display` in the place of IPython's where a program imports that.
 
     IPython's own only prints where no shell of IPython runs. Nothing else of IPython is changed.

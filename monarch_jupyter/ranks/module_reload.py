@@ -73,7 +73,7 @@ class ModuleReloader:
         """The versions that are loaded, by file."""
         return dict(self._stamps)
 
-    def note(self) -> None:
+    def mark_loaded(self) -> None:
         """Take what is there now for what is loaded: somebody else reloads in this process."""
         for name, module in list(sys.modules.items()):
             file = self._file(name, module)
@@ -81,7 +81,7 @@ class ModuleReloader:
                 self._is_edited(file)
         self._since = time.time()
 
-    def look(self, names: Iterable[dict[str, Any]] = ()) -> list[Reload]:
+    def reload_edited(self, names: Iterable[dict[str, Any]] = ()) -> list[Reload]:
         """Reload what has changed; what that was. `names`: where else names may be bound to it."""
         found: list[Reload] = []
         replaced: Replaced = {}
@@ -100,8 +100,8 @@ class ModuleReloader:
                     error = _one_line(failed)
                 found.append(Reload(name, file, error))
         if replaced:
-            _bind_anew(replaced, [*(vars(module) for module in users), *names])
-            _move_instances(replaced)
+            _rebind(replaced, [*(vars(module) for module in users), *names])
+            _reclass_instances(replaced)
         self._since = began
         return found
 
@@ -208,7 +208,7 @@ def _patch(old: Any, new: Any, replaced: Replaced) -> None:
         replaced[id(old)] = (old, new)
         _patch_class(old, new, replaced)
     elif isinstance(old, staticmethod | classmethod):
-        _patch(_inside(old), _inside(new), replaced)
+        _patch(_function_of(old), _function_of(new), replaced)
     elif isinstance(old, property):
         for part in ("fget", "fset", "fdel"):
             _patch(getattr(old, part), getattr(new, part), replaced)
@@ -218,7 +218,7 @@ def _patch(old: Any, new: Any, replaced: Replaced) -> None:
         old.__dict__.update(new.__dict__)
 
 
-def _inside(method: Any) -> Any:
+def _function_of(method: Any) -> Any:
     return method.__func__
 
 
@@ -249,19 +249,19 @@ def _patch_class(old: type, new: type, replaced: Replaced) -> None:
     mine, theirs = dict(vars(old)), vars(new)
     for name in mine:
         if name not in _OWN_TO_A_CLASS and name not in theirs:
-            _try(delattr, old, name)
+            _try_change(delattr, old, name)
     for name, value in theirs.items():
         own = name in _OWN_TO_A_CLASS or isinstance(value, types.MemberDescriptorType)
         if not own and mine.get(name) is not value:
             if name in mine:
                 _patch(mine[name], value, replaced)
-            _try(setattr, old, name, _as_of(old, value))
+            _try_change(setattr, old, name, _bound_to(old, value))
 
 
-def _as_of(cls: type, method: Any) -> Any:
+def _bound_to(cls: type, method: Any) -> Any:
     """A method for that class, which its super() has to mean: who holds the class makes more."""
     if isinstance(method, classmethod):
-        return classmethod(_as_of(cls, _inside(method)))
+        return classmethod(_bound_to(cls, _function_of(method)))
     if not isinstance(method, types.FunctionType) or "__class__" not in method.__code__.co_freevars:
         return method
     cells = tuple(
@@ -278,14 +278,14 @@ def _as_of(cls: type, method: Any) -> Any:
     return copy
 
 
-def _try(change: Any, *arguments: Any) -> None:
+def _try_change(change: Any, *arguments: Any) -> None:
     try:
         change(*arguments)
     except (AttributeError, TypeError):
         pass  # an enum, a slot: it can't be changed in place, and the new class has it
 
 
-def _bind_anew(replaced: Replaced, namespaces: Iterable[dict[str, Any]]) -> None:
+def _rebind(replaced: Replaced, namespaces: Iterable[dict[str, Any]]) -> None:
     for namespace in namespaces:
         for name, value in list(namespace.items()):
             found = replaced.get(id(value))
@@ -293,20 +293,20 @@ def _bind_anew(replaced: Replaced, namespaces: Iterable[dict[str, Any]]) -> None
                 namespace[name] = found[1]
 
 
-def _move_instances(replaced: Replaced) -> None:
+def _reclass_instances(replaced: Replaced) -> None:
     """Make instances of old classes, and classes derived from them, those of the new ones."""
     classes = {old: new for old, new in replaced.values() if isinstance(old, type)}
     for old, new in classes.items():
         for derived in old.__subclasses__():
             if derived not in classes:
                 bases = tuple(new if base is old else base for base in derived.__bases__)
-                _try(setattr, derived, "__bases__", bases)
+                _try_change(setattr, derived, "__bases__", bases)
     if not classes:
         return
     for holder in gc.get_referrers(*classes):
         new = classes.get(cast("Any", type(holder)))
         if new is not None:
-            _try(object.__setattr__, holder, "__class__", new)
+            _try_change(object.__setattr__, holder, "__class__", new)
 
 
 def _one_line(error: Exception) -> str:

@@ -20,6 +20,6 @@ class RankReloader(Actor):
         self._reloader = ModuleReloader(known, since)
 
     @endpoint(instrument=False)
-    def look(self) -> list[Reload]:
+    def reload_edited(self) -> list[Reload]:
         """What was edited since the last time; names that cells have bound here go over too."""
-        return self._reloader.look([vars(sys.modules["__main__"])])
+        return self._reloader.reload_edited([vars(sys.modules["__main__"])])

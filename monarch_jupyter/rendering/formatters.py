@@ -205,15 +205,15 @@ def _line(mesh: ProcMesh) -> str:
 
 def actor_mesh_text(mesh: ActorMesh) -> str:
     """What the mesh is called and what it is made of."""
-    who = observe.call_target_of(mesh)
-    return f"{who.name} {extent_text(mesh.sizes)}: {who.class_name} on {who.procs.name}"
+    target = observe.call_target_of(mesh)
+    return f"{target.name} {extent_text(mesh.sizes)}: {target.class_name} on {target.procs.name}"
 
 
 def actor_mesh_html(mesh: ActorMesh) -> Html:
     """The same as HTML."""
-    who = observe.call_target_of(mesh)
-    head = html.join([html.element("strong", who.name), html.code(extent_text(mesh.sizes))], " ")
-    return html.card(head, ": ", html.code(who.class_name), f" on {who.procs.name}")
+    target = observe.call_target_of(mesh)
+    head = html.join([html.element("strong", target.name), html.code(extent_text(mesh.sizes))], " ")
+    return html.card(head, ": ", html.code(target.class_name), f" on {target.procs.name}")
 
 
 def host_mesh_text(mesh: HostMesh) -> str:

@@ -37,8 +37,8 @@ class Breakpoints(RequestingWidget):
     _css = styles("explorer", "console")
     groups: Any = traitlets.List(traitlets.Dict(), help="what waits").tag(sync=True)
 
-    def __init__(self, desk: RequestHandler, waits: Groups, said: str) -> None:
-        super().__init__(desk, groups=[_group_message(group) for group in waits])
+    def __init__(self, request_handler: RequestHandler, waits: Groups, said: str) -> None:
+        super().__init__(request_handler, groups=[_group_message(group) for group in waits])
         self._said = said
 
     def update(self, waits: Groups) -> None:

@@ -50,11 +50,11 @@ class Debugger(anywidget.AnyWidget):
         self._console = console
         self._rank = console.rank
         self._lock = threading.Lock()
-        self._questions: deque[tuple[int, str, Callable[[Any], None]]] = deque()
-        self._asking = False
-        cast("Any", self).on_msg(self._received)
+        self._pending: deque[tuple[int, str, Callable[[Any], None]]] = deque()
+        self._is_waiting = False
+        cast("Any", self).on_msg(self._on_message)
         answer_while_busy(self.comm)
-        self._unwatch = on_change(self._changed)
+        self._unwatch = on_change(self._on_change)
 
     def close(self) -> None:
         """Let go of the rank, which stays paused, and end the widget. Idempotent."""
@@ -71,30 +71,30 @@ class Debugger(anywidget.AnyWidget):
             self._add("said", f"{self.prompt}{text}")
         if text.strip() in END and self.prompt.startswith("("):
             # It asks the host agent and waits; what the page says is handled where nobody may wait.
-            threading.Thread(target=self._let_go, name="monarch-console", daemon=True).start()
+            threading.Thread(target=self._detach, name="monarch-console", daemon=True).start()
             return
-        self._post(COMMAND, text, self._answered)
+        self._post(COMMAND, text, self._on_reply)
 
     # --- from the page ----------------------------------------------------------------------------
 
-    def _received(self, widget: object, content: object, buffers: object) -> None:
+    def _on_message(self, widget: object, content: object, buffers: object) -> None:
         match content:
             case {"type": "command", "text": str(text)}:
                 self.command(text.split("\n")[0])
             case {"type": "complete", "text": str(text), "id": int(number)}:
                 if not self.busy:
-                    self._post(COMPLETE, text, partial(self._completed, number))
+                    self._post(COMPLETE, text, partial(self._on_completions, number))
             case _:
                 pass
 
     # --- on threads of ours -----------------------------------------------------------------------
 
-    def _let_go(self) -> None:
+    def _detach(self) -> None:
         self._console.close()
         name = self._rank.name
-        self._ended(f"{name} stays paused; `%monarch debug {name}` opens another console")
+        self._end(f"{name} stays paused; `%monarch debug {name}` opens another console")
 
-    def _look(self) -> None:
+    def _check_gone(self) -> None:
         """Somebody else has let this rank run: for good?"""
         try:
             there = waiting(self._rank.mesh)
@@ -103,11 +103,11 @@ class Debugger(anywidget.AnyWidget):
         rank = self._rank
         known = (rank.mesh_uid, rank.rank, rank.session)
         if not self.busy and all((o.mesh_uid, o.rank, o.session) != known for o in there):
-            self._ended(gone_text(rank, there))
+            self._end(gone_text(rank, there))
 
     # --- on the thread that receives --------------------------------------------------------------
 
-    def _changed(self, change: object) -> None:
+    def _on_change(self, change: object) -> None:
         rank = self._rank
         if not isinstance(change, RankPaused) or self.busy or self.over:
             return
@@ -115,57 +115,57 @@ class Debugger(anywidget.AnyWidget):
         if place and (
             change.session != rank.session if change.paused else change.session == rank.session
         ):
-            threading.Thread(target=self._look, name="monarch-console", daemon=True).start()
+            threading.Thread(target=self._check_gone, name="monarch-console", daemon=True).start()
 
     def _post(self, what: int, text: str, on_answer: Callable[[Any], None]) -> None:
         """Ask that behind what is asked already: a rank takes one thing at a time. Any thread."""
         with self._lock:
-            self._questions.append((what, text, on_answer))
-            if self._asking:
+            self._pending.append((what, text, on_answer))
+            if self._is_waiting:
                 return
-            self._asking = True
+            self._is_waiting = True
         self._ask_next()
 
     def _ask_next(self) -> None:
         with self._lock:
-            if self.over or not self._questions:
-                self._asking = False
+            if self.over or not self._pending:
+                self._is_waiting = False
                 return
-            what, text, on_answer = self._questions.popleft()
+            what, text, on_answer = self._pending.popleft()
 
-        def came(answer: Any) -> None:
+        def on_reply(answer: Any) -> None:
             on_answer(answer)
             self._ask_next()
 
         try:
-            post(what, self._rank, text, came)
+            post(what, self._rank, text, on_reply)
         except RuntimeError as error:  # the session has ended
-            self._ended(str(error))
+            self._end(str(error))
 
-    def _answered(self, answer: Any) -> None:
+    def _on_reply(self, answer: Any) -> None:
         if answer.problem:
-            self._ended(answer.problem)
+            self._end(answer.problem)
             return
         if answer.text:
             self._add("answer", with_cell_names(answer.text))
         if answer.at is not None:
             self._rank = moved(self._rank, answer.at)
         if answer.state in ENDED_STATES:
-            self._ended(f"{self._rank.name} has gone on")
+            self._end(f"{self._rank.name} has gone on")
             return
         self.title, self.prompt = title(self._rank), answer.prompt
         self.busy = False
-        self._post(SOURCE, "", self._located)
+        self._post(SOURCE, "", self._on_source)
 
-    def _located(self, answer: Any) -> None:
+    def _on_source(self, answer: Any) -> None:
         if not answer.problem and answer.text:
             self.source = source_message(msgspec.json.decode(answer.text, type=Source))
 
-    def _completed(self, number: int, answer: Any) -> None:
+    def _on_completions(self, number: int, answer: Any) -> None:
         matches = [] if answer.problem else [word for word in answer.text.split("\n") if word]
         cast("Any", self).send({"type": "completions", "id": number, "matches": matches})
 
-    def _ended(self, why: str) -> None:
+    def _end(self, why: str) -> None:
         with self._lock:
             if self.over:
                 return

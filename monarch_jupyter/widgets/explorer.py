@@ -35,11 +35,13 @@ class Explorer(StreamingWidget):
     _css = styles("explorer")
     only = traitlets.Unicode("", help="uid of the mesh to show; empty for all").tag(sync=True)
 
-    def __init__(self, publisher: Publisher, desk: RequestHandler, only: str = "") -> None:
+    def __init__(
+        self, publisher: Publisher, request_handler: RequestHandler, only: str = ""
+    ) -> None:
         self._last_seen = LastSeen()  # before the traits, of which one is made of it
-        super().__init__(publisher, desk, None, only=only)
+        super().__init__(publisher, request_handler, None, only=only)
 
-    def now(self) -> SnapshotMessage:
+    def current(self) -> SnapshotMessage:
         return SnapshotMessage(type="snapshot", seq=NO_SEQ, meshes=self.meshes_now())
 
     def meshes_now(self) -> list[MeshMessage]:

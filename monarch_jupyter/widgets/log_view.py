@@ -23,28 +23,28 @@ class LogView(RequestingWidget):
     cell = traitlets.Int(0, help="the number of a cell; 0 for any").tag(sync=True)
 
     def __init__(
-        self, desk: RequestHandler, store: LogStore, *, mesh: str = "", cell: int = 0
+        self, request_handler: RequestHandler, store: LogStore, *, mesh: str = "", cell: int = 0
     ) -> None:
-        super().__init__(desk, mesh=mesh, cell=cell)
-        self._told = False
-        self._unwatch = store.watch(self._more)
+        super().__init__(request_handler, mesh=mesh, cell=cell)
+        self._notified = False
+        self._unwatch = store.watch(self._on_new_lines)
 
     def close(self) -> None:
         """End the updates and the widget. Idempotent."""
         self._unwatch()
         super().close()
 
-    def last_view_left(self) -> None:
+    def on_last_view_closed(self) -> None:
         """Nobody looks any more; a page that is loaded again asks, and hears of more again."""
-        self._told = True
+        self._notified = True
 
-    def _more(self) -> None:
-        if not self._told:
-            self._told = True
-            self.tell(MoreMessage(type="more"))
+    def _on_new_lines(self) -> None:
+        if not self._notified:
+            self._notified = True
+            self.send_to_views(MoreMessage(type="more"))
 
     def _ask(self, ask: AskMessage) -> None:
-        self._told = False  # before the lines are read: what comes meanwhile is said
+        self._notified = False  # before the lines are read: what comes meanwhile is said
         super()._ask(ask)
 
     def __repr__(self) -> str:

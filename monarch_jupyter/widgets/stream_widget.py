@@ -19,7 +19,7 @@ from monarch_jupyter.widgets.widget import RequestingWidget
 def _fresh(_: object, widget: Any) -> StreamMessage:
     # Serialised when a page asks for the model, so a page loaded later starts from how things are
     # then.
-    return widget.now()
+    return widget.current()
 
 
 class StreamingWidget(RequestingWidget):
@@ -30,16 +30,20 @@ class StreamingWidget(RequestingWidget):
     )
 
     def __init__(
-        self, publisher: Publisher, desk: RequestHandler, stream: Stream | None, **traits: object
+        self,
+        publisher: Publisher,
+        request_handler: RequestHandler,
+        stream: Stream | None,
+        **traits: object,
     ) -> None:
         """`stream`: None for that of all meshes."""
-        super().__init__(desk, **traits)
+        super().__init__(request_handler, **traits)
         self._publisher = publisher
         self._stream = stream
         publisher.connect(self._sink, stream, repeat=True)
 
     @abstractmethod
-    def now(self) -> StreamMessage:
+    def current(self) -> StreamMessage:
         """What is there now, under a number below 0: it is no part of the stream."""
 
     def close(self) -> None:
@@ -47,13 +51,13 @@ class StreamingWidget(RequestingWidget):
         self._publisher.disconnect(self._sink)
         super().close()
 
-    def view_asks_all(self) -> None:
+    def on_sync(self) -> None:
         """A page starts, or has missed something."""
         self._publisher.sync(self._sink, self._stream)
 
-    def last_view_left(self) -> None:
+    def on_last_view_closed(self) -> None:
         """Nobody looks any more."""
         self._publisher.disconnect(self._sink)
 
     def _sink(self, message: StreamMessage) -> None:
-        self.tell(message)
+        self.send_to_views(message)

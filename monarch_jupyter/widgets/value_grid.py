@@ -32,11 +32,15 @@ class ValueGrid(StreamingWidget):
     name = traitlets.Unicode("", help="what the values are called").tag(sync=True)
 
     def __init__(
-        self, publisher: Publisher, desk: RequestHandler, values: ValueMesh[Any], name: str = ""
+        self,
+        publisher: Publisher,
+        request_handler: RequestHandler,
+        values: ValueMesh[Any],
+        name: str = "",
     ) -> None:
         self._values = values
         self._table = ValueTable(_picture(values))  # before the traits, of which one is made of it
-        super().__init__(publisher, desk, self._table, name=name)
+        super().__init__(publisher, request_handler, self._table, name=name)
 
     @property
     def values(self) -> ValueMesh[Any]:
@@ -54,8 +58,8 @@ class ValueGrid(StreamingWidget):
         self._table.put(picture)
         self._publisher.wake()
 
-    def now(self) -> ValuesMessage:
-        return self._table.now()
+    def current(self) -> ValuesMessage:
+        return self._table.current()
 
     def __repr__(self) -> str:
         return values_text(self._values.sizes, self._values.values())
