@@ -4,8 +4,8 @@ Each subcommand is a function here too, for programs: `spawn`, `on`, `ls`, `ps`,
 `stacks`, `debug`, `stop`, `kill`, `logs`, `update`, `autoreload`, `nested_asyncio`, `attach`,
 `detach`, `reap`, `error`, `doctor`; and `value_grid`, which `show` uses for values.
 
-Procs import this package for the actor that runs cells. So nothing of IPython or Jupyter is
-imported here, and only what a name that is asked for needs.
+Procs import this package for the actor that runs cells. So this module imports neither IPython nor
+Jupyter, and it imports the module of a function when the function is first used.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """What `%load_ext monarch_jupyter` calls."""
+    """Load the extension: `%load_ext monarch_jupyter` calls this."""
     global _extension
     from monarch_jupyter.extension import Extension
 
@@ -91,7 +91,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """What `%unload_ext monarch_jupyter` calls. Meshes live on."""
+    """Unload the extension: `%unload_ext monarch_jupyter` calls this. Meshes live on."""
     global _extension
     if _extension is not None:
         _extension.unload()

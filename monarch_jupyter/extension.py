@@ -1,9 +1,9 @@
-"""The extension in one shell: what `%load_ext monarch_jupyter` starts and `%unload_ext` ends.
+"""The extension in one shell: `%load_ext monarch_jupyter` starts it and `%unload_ext` ends it.
 
 Runs in: the kernel's main thread.
-Owns: the output router, the fault hook, the interrupt ladder, the error handler, the formatters,
-the magic, the comm target, the publisher. Each is undone in the reverse order of its making, so
-that the shell is afterwards as it was before.
+Owns: the output router, the fault hook, the interrupt handler, the error handler, the formatters,
+the magic, the comm target, the publisher. `unload` undoes them in reverse order, so that the shell
+is then as it was before.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Extension:
         self._undo = ExitStack()
 
     def load(self) -> None:
-        """Start; if something can't be, what was started is undone before the error goes on."""
+        """Start every part. If one fails, undo the others before the error propagates."""
         with ExitStack() as undo:
             share_cell_names(cell_names_of(self._shell))
             undo.callback(share_cell_names, None)
@@ -172,7 +172,7 @@ class Extension:
         return router
 
     def _show_lines(self, cells: Cells, store: LogStore, origin: int) -> None:
-        """A view of all lines of a cell that has more than it may show."""
+        """Show a view of all lines of a cell that has reached its limit."""
         from monarch_jupyter.widgets.log_view import LogView
 
         bundle = LogView(shared_request_handler(self._shell.user_ns), store, cell=origin).bundle()
@@ -196,7 +196,7 @@ class Extension:
     def _report_pauses(
         self, cells: Cells, router: OutputRouter, waits: Groups, line: str, cell: int
     ) -> PauseView | None:
-        """In the cell that runs, or ran last: a cell that waits for them can't be left to hang."""
+        """Show paused ranks in the cell that runs or ran last, since it may wait for them."""
         if not hasattr(self._shell, "kernel"):
             router.say(line)
             return None
@@ -216,7 +216,7 @@ class Extension:
     def _flush_before_values(
         self, router: OutputRouter, flush: Callable[[], None], undo: ExitStack
     ) -> None:
-        """What ranks printed and displayed for a cell stands above the cell's value."""
+        """Put the output and displays of ranks above the value of the cell."""
         trap = self._shell.display_trap
         show = trap.hook
 
@@ -247,7 +247,7 @@ class Extension:
 
 
 def show_unfolded(cells: Cells, store: LogStore, origin: int) -> None:
-    """Below the lines of a cell: the same rank by rank, behind a click."""
+    """Put the lines of a cell below them, rank by rank, behind a click."""
     page = store.page(None, cell=origin, page=1, length=MOST_UNFOLDED)
     if page.lines:
         bundle = {"text/plain": unfolded_text(page), "text/html": str(unfolded_html(page))}
@@ -255,11 +255,11 @@ def show_unfolded(cells: Cells, store: LogStore, origin: int) -> None:
 
 
 def _nothing(origin: int) -> None:
-    """A terminal shows lines as they come, and has nothing to click."""
+    """Do nothing: a terminal shows each line as it arrives and has no clickable output."""
 
 
 def _debug_the_kernel() -> None:
-    """Take JupyterLab's debugger back from ranks, if it was ever given to them."""
+    """Return JupyterLab's debugger to the kernel, if ranks have it."""
     module = sys.modules.get("monarch_jupyter.debugger.lab")
     if module is not None:
         module.stop_debugging_in_lab()

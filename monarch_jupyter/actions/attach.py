@@ -15,17 +15,17 @@ from monarch_jupyter.ranks.autoreload import adopt
 
 
 def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
-    """Take up the kept session of that name, or of which that is a mesh; None: the only free one.
+    """Attach to the kept session with this name or mesh; None: the only session without a client.
 
-    `take`: also from a client that holds it and lives.
+    `take`: take the session over from a client that is still attached.
 
     Raises:
-        CommandError: there is none, somebody holds it, this kernel has meshes of its own, it was
-            made with other versions, or none of its worker hosts can be reached.
+        CommandError: no such session exists, another client is attached, this kernel has meshes of
+            its own, the session has other versions, or none of its worker hosts can be reached.
     """
     try:
         found = session.attach(name, take=take)
-    except (SessionError, OSError) as error:  # of its hosts and keys is the second
+    except (SessionError, OSError) as error:  # OSError: its hosts or keys
         raise CommandError(str(error)) from None
     for mesh in found.actor_meshes:
         adopt_cells(mesh)
@@ -36,12 +36,12 @@ def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
 
 
 def bind(mesh: ProcMesh | ActorMesh, namespace: MutableMapping[str, object]) -> str:
-    """Bind a mesh to its name; a line that says so. What else has that name is left alone."""
+    """Bind a mesh to its name and return a line about it. Never replaces another variable."""
     if isinstance(mesh, ActorMesh):
         target = observe.call_target_of(mesh)
         name, what = target.name, f"{target.class_name} on {target.procs.name}"
         if name in (ACTOR_NAME, RELOADER_NAME):
-            return ""  # ours: they run the cells of `%%monarch on`, and reload modules
+            return ""  # actors of the extension: they run cells and reload modules
     else:
         name, what = mesh.name, "processes"
     if not name.isidentifier():

@@ -29,14 +29,14 @@ _counted = 0
 def on(mesh: ProcMesh | str, source: str, *, number: int | None = None) -> ValueMesh[object] | None:
     """Run `source` on every rank of a mesh, or of `"workers[gpus=0:4]"`, and wait for all of them.
 
-    It runs in a namespace that the ranks keep for later cells; `rank` and `point` are there.
-    Returns the values of its last line, by rank, or None where that is no expression, ends in `;`,
-    or is None everywhere. `number` is what tracebacks call the cell.
+    The source runs in a namespace that the ranks keep for later cells; it has `rank` and `point`.
+    Returns the values of the last line by rank, or None if that line is not an expression, ends in
+    `;`, or is None everywhere. Tracebacks call the cell by `number`.
 
     Raises:
         CommandError: there is no such mesh, dim or rank.
-        SyntaxError: the source is no Python; nothing has run then.
-        ActorError: it raised on some rank; the ranks live on.
+        SyntaxError: the source is not valid Python; nothing has run.
+        ActorError: the source raised on some rank; the ranks live on.
     """
     global _counted
     _counted += 1
@@ -51,7 +51,7 @@ def run_on(
 ) -> ValueMesh[object] | None:
     mesh = find_mesh(selection.name, namespace)
     selection.check(mesh.sizes)
-    # Ranks have the coordinates of the mesh that was spawned; so has what names them in errors.
+    # Ranks have the coordinates of the spawned mesh, so errors must name them by these too.
     unchanged = mesh.extent == as_spawned(mesh).extent and not mesh.is_slice
     filename = rank_cell_filename(number, str(selection) if unchanged else mesh.name)
     # The magic's own line stays in, so that line numbers are those the cell shows.
@@ -81,7 +81,7 @@ def _cells_on(mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
         try:
             whole = _cells[mesh.uid, ""] = _spawn_cells(spawned, spawned, MeshSelection("", {}))
         except SupervisionError:
-            # Some rank has died. The others can still be asked, if the selection leaves it out.
+            # Some rank has died. The others can still run cells, if the selection leaves it out.
             if not (selection.dims or mesh.is_slice):
                 raise
             key = (mesh.uid, f"{sorted(places_of(spawned, mesh).values())} {selection}")
@@ -93,7 +93,7 @@ def _cells_on(mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
 
 
 def adopt_cells(mesh: ActorMesh) -> None:
-    """Use actors that ran cells of another kernel: the names that those have bound are there."""
+    """Use the cell-running actors of another kernel; they keep the names that its cells bound."""
     target = observe.call_target_of(mesh)
     whole = next((one for one in observe.meshes() if int(one.uid, 16) == target.procs.uid), None)
     if target.name == ACTOR_NAME and whole is not None and len(mesh) == len(whole):

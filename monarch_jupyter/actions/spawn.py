@@ -31,13 +31,13 @@ def spawn(
 
     `dims` are the sizes by dim, `{"gpus": 8}` for eight ranks (none: one rank without dims),
     `preload` names modules to import before the processes are forked, `env` holds what to set in
-    their environment. With `keep` it outlives the kernel, and `attach(name)` takes it up again.
-    With `job` it is on the hosts of that: the name of one, or the path of its record, and `:mesh`
-    if it has several; of `dims`, `hosts` is how many of them, and all if it is left out.
+    their environment. With `keep` the mesh outlives the kernel, and `attach(name)` attaches to
+    it again. `job` places it on the hosts of a job: the job's name, or the path of its record, and
+    `:mesh` if the job has several; `hosts` in `dims` is the number of hosts, by default all.
 
     Raises:
-        CommandError: the name is taken, a dim is none, a module to preload doesn't exist, these are
-            more processes than a host may have.
+        CommandError: the name is taken, a dim is invalid, a module to preload does not exist, or a
+            host would get too many processes.
         SupervisionError: a process didn't start; the mesh is stopped again.
     """
     check_name(name)
@@ -71,7 +71,7 @@ def spawn_request(request: SpawnRequest) -> ProcMesh:
         if request.keep:
             keep_mesh(session, mesh)
     except BaseException:
-        # An interrupt too: a mesh that nobody has a name for would only take up memory.
+        # Also after an interrupt: no variable refers to this mesh, so nothing could stop it later.
         mesh.stop("it didn't come up").get()
         raise
     return mesh

@@ -15,10 +15,10 @@ EXAMPLE = "%monarch spawn workers gpus=8"
 
 @dataclass(frozen=True)
 class SpawnRequest:
-    """A mesh to make: its name, its dims with their sizes, what to import early, what to set.
+    """A mesh to make: name, dims with sizes, modules to import early, environment.
 
-    `keep`: it outlives the kernel. `job`: that has the hosts, by name or path; empty: this one has.
-    `hosts`: which mesh of the job, if it has several.
+    `keep`: the mesh outlives the kernel. `job`: the name or path of the job that has the hosts;
+    empty for this machine. `hosts`: the mesh of the job, if it has several.
     """
 
     name: str
@@ -66,7 +66,7 @@ def check_dims(name: str, dims: Mapping[str, int]) -> dict[str, int]:
     """
     for label, size in dims.items():
         check_label(label)
-        # A bool is an int to Python, and to nobody else.
+        # bool is a subclass of int, but no user means a size by it.
         if isinstance(size, bool) or not isinstance(size, int):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise CommandError(f"{label}={size!r} is not a size; give a whole number")
         check_size(name, label, size)

@@ -15,13 +15,13 @@ from monarch_jupyter.meshes.selection import parse_selection
 def stacks(
     mesh: ProcMesh | ActorMesh | str | None = None, *, full: bool = False, idle: bool = False
 ) -> Stacks:
-    """Where the ranks of a mesh, or of all, are in the program; `"workers[gpus=0:4]"` for some.
+    """The stacks of the ranks of a mesh, of `"workers[gpus=0:4]"`, or of all meshes.
 
-    `full`: with all threads and the frames of the runtime; `idle`: also of ranks that say that
-    they are idle.
+    `full` includes all threads and the frames of the runtime; `idle` includes ranks that report to
+    be idle.
 
     Raises:
-        CommandError: there is no such mesh, or this machine lets nobody look.
+        CommandError: there is no such mesh, or this machine does not allow reading stacks.
     """
     found = select_procs(mesh, {}) if isinstance(mesh, str) else mesh
     try:

@@ -1,4 +1,4 @@
-"""What the notebook does about a failure that nobody handles.
+"""Notices about failures that no supervisor handles.
 
 Runs in: the kernel; the runtime calls the hook on a thread made for that call, which may wait.
 """
@@ -19,16 +19,17 @@ _Identity = tuple[object, ...]
 
 
 class FaultNotices:
-    """Takes the place of `monarch.actor.unhandled_fault_hook`, and lets the kernel live.
+    """Replaces `monarch.actor.unhandled_fault_hook`, so that the kernel lives on.
 
-    Each failure is said once, by a cell's error or else by a notice. Every later call that touches
-    the failed ranks raises; that is the runtime's doing.
+    Each failure is reported once, by a cell's error or else by a notice. The runtime lets every
+    later call that includes the failed ranks raise.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._lock = threading.Lock()
-        # Guarded by _lock: failures that were said, and those that still wait for a cell's error.
+        # Guarded by _lock: failures that were reported, and failures that may yet be a cell's
+        # error.
         self._reported: set[_Identity] = set()
         self._waiting: dict[_Identity, RankFailure] = {}
 
@@ -41,14 +42,14 @@ class FaultNotices:
         self._report(new)
 
     def mark_shown(self, failures: Iterable[RankFailure]) -> None:
-        """A cell shows these in full; no notice is needed."""
+        """Record that a cell shows these failures, so that they need no notice."""
         with self._lock:
             for failure in failures:
                 self._reported.add(_identity(failure))
                 self._waiting.pop(_identity(failure), None)
 
     def report_waiting(self) -> None:
-        """The cell has ended without having raised what waits: say it in this cell."""
+        """Report the waiting failures in the cell that has just ended without raising them."""
         with self._lock:
             waiting = list(self._waiting)
         self._report(waiting)

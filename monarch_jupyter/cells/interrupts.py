@@ -1,9 +1,9 @@
-"""The stop button: what a cell has begun on ranks ends with the cell.
+"""The stop button: interrupting a cell also ends its calls on ranks.
 
-Runs in: the kernel. The handler of SIGINT runs in the main thread, notes which calls are the
-cell's, and then does what the kernel would have done; a thread of ours takes them back and says in
-one line what came of it. When the kernel is idle it ignores SIGINT, and so do we, but for presses
-that climb the ladder of the cell that was stopped last.
+Runs in: the kernel. The handler of SIGINT runs in the main thread, records the cell's open calls,
+and then calls the kernel's own handler; a thread of this module cancels the calls and reports the
+result in one line. An idle kernel ignores SIGINT, and so does this handler, except for presses that
+escalate the interrupt of the last cell.
 Owns: that thread, the handler while a cell runs and while none does, and the descriptor that wakes
 the kernel's loop (a cell that awaits is not interrupted before the loop wakes); from `install`
 until `restore`.
@@ -27,7 +27,7 @@ from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.rendering.units import count
 
 SETTLE = 0.3
-"""Seconds that the ranks have to end what they do, before the cell ends and says which have not."""
+"""Seconds that ranks have to end their calls before the cell ends and names the others."""
 LOOK = 0.01
 
 
@@ -40,7 +40,7 @@ class Press:
 
 
 class InterruptHandler:
-    """Takes calls back when the user presses stop; `say` writes a line into the cell."""
+    """Cancels calls when the user presses stop; `say` writes a line into the cell."""
 
     def __init__(self, shell: Any, say: Callable[[str], None]) -> None:
         self._shell = shell
@@ -49,7 +49,7 @@ class InterruptHandler:
         self._presses: queue.SimpleQueue[Press | threading.Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-interrupt", daemon=True)
         self._since = 0  # calls above this number are those of the cell
-        self._chained_handler: Any = None  # what handled SIGINT as the cell began
+        self._chained_handler: Any = None  # the handler of SIGINT when the cell began
         self._pressed = False
         self._open_numbers: tuple[int, ...] = ()  # numbers of the calls that the last press was for
         self._idle_before: Any = None
@@ -70,7 +70,7 @@ class InterruptHandler:
             self._wake_before = signal.set_wakeup_fd(socket.fileno(), warn_on_full_buffer=False)
 
     def restore(self) -> None:
-        """Put everything back. Idempotent."""
+        """Restore all handlers. Idempotent."""
         kernel: Any = getattr(self._shell, "kernel", None)
         if self._idle_before is not None:
             kernel.saved_sigint_handler = self._idle_before
@@ -84,9 +84,9 @@ class InterruptHandler:
             self._thread.join()
 
     def on_cell_start(self) -> None:
-        """What is called from now on is this cell's."""
+        """Count calls from now on as those of this cell."""
         if threading.current_thread() is not threading.main_thread():
-            return  # a subshell's: no signal ever comes to it
+            return  # a subshell's cell: signals never reach its thread
         self._since = observe.newest_call()
         before = signal.getsignal(signal.SIGINT)
         if before != self._on_sigint and callable(before):
@@ -94,7 +94,7 @@ class InterruptHandler:
             signal.signal(signal.SIGINT, self._on_sigint)
 
     def on_cell_end(self) -> None:
-        """Let what was interrupted in this cell be said in it."""
+        """Wait until the notice about an interrupt in this cell is written."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._restore_handler()
@@ -111,7 +111,7 @@ class InterruptHandler:
         self._chained_handler = None
 
     def _on_sigint(self, number: int, frame: FrameType | None) -> None:
-        # What the cell waits for now was maybe called by an earlier one, and is meant too.
+        # The cell may wait for a call of an earlier cell, which is meant too.
         calls = [c for c in observe.open_calls() if c.awaited or c.number > self._since]
         self._pressed = True
         self._presses.put(Press(time.monotonic(), tuple(calls)))
@@ -125,7 +125,7 @@ class InterruptHandler:
         elif callable(self._idle_before):
             self._idle_before(number, frame)
 
-    # --- on our thread ----------------------------------------------------------------------------
+    # --- on the interrupt thread ------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
@@ -154,7 +154,7 @@ class InterruptHandler:
             self._say(offer_text(left))
 
     def _wait_for(self, numbers: Sequence[int]) -> None:
-        # This thread has nothing else to do, and a call's end is told to nobody but its waiter.
+        # No event tells this thread that a call has ended, so it polls.
         deadline = time.monotonic() + SETTLE
         while self._still_open(numbers) and time.monotonic() < deadline:
             time.sleep(LOOK)
@@ -164,7 +164,7 @@ class InterruptHandler:
 
 
 def signal_ranks(calls: Iterable[OpenCall]) -> None:
-    """SIGINT to the ranks that owe an answer to any of these calls."""
+    """Send SIGINT to the ranks that have not answered these calls."""
     by_mesh: dict[str, list[dict[str, int]]] = {}
     for call in calls:
         by_mesh.setdefault(call.mesh_uid, []).extend(call.owing)
@@ -176,7 +176,7 @@ def signal_ranks(calls: Iterable[OpenCall]) -> None:
 
 
 def cancelled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
-    """One line: what was taken back, and what does not react."""
+    """One line: the cancelled calls, and those that do not react."""
     done = [
         f"{call_name(call)} on {count(unanswered(call), 'rank', 'ranks')}"
         for call in one_per_endpoint(asked)
@@ -190,7 +190,7 @@ def cancelled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
 
 
 def signalled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
-    """One line: who was signalled, and who still does not react."""
+    """One line: the signalled ranks, and those that still do not react."""
     text = f"monarch: sent SIGINT to {running_text(asked)}"
     if not left:
         return f"{text}; all of their calls have ended"
@@ -198,7 +198,7 @@ def signalled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
 
 
 def offer_text(left: Sequence[OpenCall]) -> str:
-    """One line: what ends them for good, and what that costs."""
+    """One line: how to kill the processes, and what is lost then."""
     meshes = dict.fromkeys(call.mesh for call in left)
     kill = "` or `".join(f"%monarch kill {mesh}" for mesh in meshes)
     return (
@@ -218,12 +218,12 @@ def one_per_endpoint(calls: Iterable[OpenCall]) -> list[OpenCall]:
 
 
 def unanswered(call: OpenCall) -> int:
-    """How many ranks had not answered."""
+    """The number of ranks that have not answered."""
     return len(call.owing)
 
 
 def call_name(call: OpenCall) -> str:
-    """`Trainer.step`; a cell on ranks by what the user has written."""
+    """`Trainer.step`, or `the cell` for a cell on ranks."""
     return "the cell" if is_cell(call) else f"{call.actor_class}.{call.endpoint}"
 
 
@@ -243,7 +243,7 @@ def _where(call: OpenCall) -> str:
 
 
 def _wake_socket(kernel: Any) -> Any:
-    """The writing end of what wakes the kernel's loop, or None where that is not to be had."""
+    """The socket that wakes the kernel's event loop, or None if it is not accessible."""
     if threading.current_thread() is not threading.main_thread():
         return None
     loop = getattr(getattr(kernel, "io_loop", None), "asyncio_loop", None)

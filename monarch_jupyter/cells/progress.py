@@ -1,11 +1,9 @@
-"""Shows how far the slow work of a cell is: calls, spawning, pulls.
+"""Progress bars for the slow work of a cell: calls, spawning, pulls.
 
-Runs in: the kernel. `begin` and `end` on the main thread, as a cell does; one thread of ours looks
-and shows.
+Runs in: the kernel. `begin` and `end` on the main thread; a thread of this module polls and shows.
 Owns: that thread, from `start` until `close`, and the view of the cell that runs.
-Invariants: nothing is shown for work that is under way for less than `bars.AFTER` seconds; what was
-shown is taken away when that is done or its cell has ended. Where no page says that it shows the
-view, HTML takes its place, and is put there anew as the work goes on.
+Invariants: work gets a bar only after `bars.AFTER` seconds; a bar is removed when its work or its
+cell ends. If no page confirms that it shows the widget, HTML replaces it and is updated instead.
 """
 
 from __future__ import annotations
@@ -20,13 +18,13 @@ from monarch import observe
 from monarch_jupyter.protocol.bars import Bar, bars_html, bars_of, bars_text, keys_of
 
 EVERY = 0.5
-"""Seconds between two looks, and so between two updates."""
+"""Seconds between two polls, and so between two updates."""
 UNHEARD = 2
-"""Looks that a page has to say that it shows the view."""
+"""Polls within which a page must confirm that it shows the view."""
 
 
 class Shows(Protocol):
-    """Puts a mime bundle into a cell, or in the place of one that has this `display_id`."""
+    """Puts a mime bundle into a cell, or replaces the one with this `display_id`."""
 
     def __call__(
         self, data: dict[str, Any], origin: int, *, display_id: str, update: bool
@@ -53,7 +51,7 @@ class ProgressView(Protocol):
 
 
 class Progress:
-    """Shows the bars of the cell that runs; `view` makes the widget of some, or gives None."""
+    """Shows the bars of the running cell; `view` makes their widget, or returns None."""
 
     def __init__(
         self,
@@ -71,16 +69,16 @@ class Progress:
         self._thread = threading.Thread(target=self._run, name="monarch-progress", daemon=True)
 
     def start(self) -> None:
-        """Look at cells from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def begin(self) -> None:
-        """A cell begins."""
+        """Follow the cell that begins."""
         if threading.current_thread() is threading.main_thread():
             self._set(_CellProgress(self._show, self._view, self._origin_now()))
 
     def end(self) -> None:
-        """It has ended."""
+        """Stop following the cell, which has ended."""
         if threading.current_thread() is threading.main_thread():
             self._set(None)
 
@@ -115,7 +113,7 @@ class Progress:
 
 
 class _CellProgress:
-    """One cell: what was under way before it, and what of it is shown. On the thread of bars."""
+    """The bars of one cell. Used on the progress thread."""
 
     def __init__(
         self, show: Shows, view: Callable[[list[Bar]], ProgressView | None], origin: int
@@ -132,7 +130,7 @@ class _CellProgress:
         self._refreshes = 0  # since the view was made
 
     def refresh(self) -> None:
-        """Show what is under way now."""
+        """Show the work that is under way now."""
         now = time.monotonic()
         calls = observe.open_calls(self._since)
         starting = [one for one in observe.starting() if one.uid not in self._others]
@@ -156,7 +154,7 @@ class _CellProgress:
             self._put(_static(bars, now))
 
     def end(self) -> None:
-        """Take away what is shown."""
+        """Remove the bars."""
         if self._shown is not None:
             self._put(_NOTHING)
         self._close_view()

@@ -1,6 +1,6 @@
-"""Tracebacks as users want to see them: their own frames, and none of the runtime's.
+"""Tracebacks reduced to the user's own frames.
 
-Runs in: any thread. Owns nothing; no traceback is changed, shorter ones are made.
+Runs in: any thread. Tracebacks are never changed; these functions make shorter copies.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def without_runtime(trace: TracebackType | None) -> TracebackType | None:
 
 
 def without_refusal(error: BaseException, trace: TracebackType | None) -> TracebackType | None:
-    """The traceback up to the line of the user that the runtime has refused; None if it has not.
+    """The traceback up to the user's line that the runtime refused; None if this is no refusal.
 
-    It has where it raises an error itself, by a `raise`, about what it was asked for. An error that
-    happens to it, an assertion included, is a fault of its own and none of the user's line; and one
-    with a cause has more to show, unless the error tells it and no line of the user led to it.
+    A refusal is an error that the runtime raises itself, by `raise`, about its arguments. Any other
+    error inside the runtime, an assertion included, is the runtime's fault, not the user's. An
+    error with a cause has more to show, unless its text names the cause and no user code led to it.
     """
     whole = list(_links(trace))
     inner = len(whole)
@@ -78,7 +78,7 @@ def is_of_runtime(trace: TracebackType | None) -> bool:
 
 @contextmanager
 def without_cause(error: BaseException) -> Generator[None]:
-    """While it is shown alone."""
+    """Hide the cause of an error while it is shown."""
     cause, suppressed = error.__cause__, error.__suppress_context__
     error.__cause__ = None
     try:
@@ -91,9 +91,9 @@ def without_cause(error: BaseException) -> Generator[None]:
 def with_short_causes(
     error: BaseException, of_ranks: tuple[type[BaseException], ...]
 ) -> Generator[None]:
-    """While it is shown: of what it came of, or holds, the user's frames alone where they tell all.
+    """Shorten the tracebacks of an error's causes to the user's frames while it is shown.
 
-    That is so of errors `of_ranks`, which have what happened there in their text, and of refusals.
+    This applies to errors `of_ranks`, whose text has the remote frames, and to refusals.
     """
     saved: list[tuple[BaseException, TracebackType | None, BaseException | None, bool]] = []
     seen = {id(error)}
@@ -119,7 +119,7 @@ def with_short_causes(
 
 
 def _causes_of(error: BaseException) -> list[BaseException]:
-    """What an error came of, and what it holds if it is a group; Python 3.10 has no class of it."""
+    """The cause of an error, and its members if it is a group (a class that Python 3.10 lacks)."""
     found: list[BaseException] = []
     if any(kind.__name__ == "BaseExceptionGroup" for kind in type(error).__mro__):
         found += cast(Any, error).exceptions
@@ -141,13 +141,13 @@ def _is_in_text(cause: BaseException, error: BaseException) -> bool:
 
 
 def _pickles(file: str) -> bool:
-    """Whether that is a file of what pickles; compiled modules call theirs by a relative path."""
+    """Whether the file belongs to a pickler; compiled modules name theirs by a relative path."""
     compiled = not os.path.isabs(file) and not file.startswith("<")
     return compiled or file.startswith(PICKLED)
 
 
 def _raises(link: TracebackType) -> bool:
-    """Whether that frame is at a `raise`, rather than at something that went wrong."""
+    """Whether the frame stands at a `raise` statement."""
     code = link.tb_frame.f_code.co_code
     return 0 <= link.tb_lasti < len(code) and code[link.tb_lasti] == _RAISE
 

@@ -1,11 +1,11 @@
-"""JupyterLab's own debugger, on ranks: it asks the kernel, and what is about ranks goes to them.
+"""JupyterLab's debugger on ranks: the kernel forwards the debugger's requests to them.
 
-Runs in: the kernel. `start` and `stop` on any thread but that of the control channel, and block;
-all else on that thread's loop, where ipykernel answers what the page asks its debugger.
-Owns: the bridge to the ranks; the place of ipykernel's debugger in front of the page.
-Invariants: ipykernel's own debugger begins and ends with the page's, as without us, and has no
-breakpoints while ranks are debugged; afterwards it has those of the page again; each question of
-the page is answered once, and a question to ranks that have gone is refused.
+Runs in: the kernel. `start` and `stop` block, on any thread but that of the control channel; all
+else runs on that thread's loop, where ipykernel answers debug requests of the page. Owns: the
+bridge to the ranks; the place of ipykernel's debugger in front of the page. Invariants: ipykernel's
+own debugger starts and stops with the page's, as usual, and has no breakpoints while ranks are
+debugged; afterwards it has the page's breakpoints again; each request of the page gets one answer,
+and a request to ranks that are gone is refused.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ logger = logging.getLogger("monarch.jupyter.debugger")
 Message: TypeAlias = "dict[str, Any]"
 T = TypeVar("T")
 BEGIN_S = 60.0
-STEP_S = 2.0  # after which a step that goes on leaves the page to another rank that stands still
-# What ranks are asked instead of the kernel.
+STEP_S = 2.0  # after which a step that still runs leaves the page to another paused rank
+# Requests that go to the ranks instead of the kernel.
 FOR_RANKS = frozenset(
     (
         "setBreakpoints", "setExceptionBreakpoints", "setFunctionBreakpoints", "stackTrace",
@@ -43,19 +43,17 @@ NO_DEBUGGER = (
 
 
 class LabDebugger:
-    """Stands in front of one kernel's debugger while ranks are debugged."""
+    """Replaces one kernel's debugger while ranks are debugged."""
 
     def __init__(self, kernel: Any, on_end: Callable[[str], None]) -> None:
-        """`over` is told on any thread why a session has ended that nobody has ended here."""
+        """`over` gets the reason, on any thread, if the session ends by itself."""
         if getattr(kernel, "debugger", None) is None:
             raise CommandError(NO_DEBUGGER)
         self._kernel = kernel
         self._debugger = kernel.debugger
         self._loop: asyncio.AbstractEventLoop = kernel.control_thread.io_loop.asyncio_loop
         self._ask_kernel: Callable[[Message], Awaitable[Message]] = self._debugger.process_request
-        self._kernel_lock = (
-            asyncio.Lock()
-        )  # ipykernel takes the next answer for that to its question
+        self._kernel_lock = asyncio.Lock()  # ipykernel matches answers by order
         self._on_end = on_end
         self._bridge: Bridge | None = None
         self._number = 0
@@ -75,7 +73,7 @@ class LabDebugger:
         """Debug these ranks.
 
         Raises:
-            DebugError: some of them have no debugger; it says why.
+            DebugError: some of them have no debugger; the text says why.
         """
         bridge = open_bridge(mesh, self._on_message)
         self._bridge = bridge
@@ -87,7 +85,7 @@ class LabDebugger:
             raise
 
     def stop(self) -> None:
-        """Debug the kernel again; what stood still goes on. Idempotent."""
+        """Debug the kernel again, and resume paused ranks. Idempotent."""
         bridge, self._bridge = self._bridge, None
         if bridge is not None:
             bridge.close()
@@ -135,7 +133,7 @@ class LabDebugger:
                 await self._set_in_kernel(path, found)
 
     async def process_request(self, message: Message) -> Message:
-        """What the page asks the kernel's debugger."""
+        """Answer a debug request of the page."""
         command = str(message.get("command"))
         if self._bridge is None:
             return await self._forward_to_kernel(message)
@@ -180,7 +178,7 @@ class LabDebugger:
         return {**answer, "request_seq": message.get("seq", 0), "seq": message.get("seq", 0)}
 
     async def _source(self, message: Message) -> Message:
-        """Text of the kernel's host, or, of a file that is only on that of a rank, from there."""
+        """The text of a file on the kernel's host, or else on the rank's host."""
         path = str(_part(_part(message, "arguments"), "source").get("path"))
         reference = self._sources.get(path)
         if reference is None or _is_file(path):
@@ -189,7 +187,7 @@ class LabDebugger:
         return await self._forward_to_ranks({**message, "arguments": arguments}, "source")
 
     async def _inspect_variable(self, message: Message) -> Message:
-        """What a variable of a rank looks like: its text, since displays are the kernel's."""
+        """The text of a rank's variable; rich displays exist in the kernel only."""
         asked = _part(message, "arguments")
         name = str(asked.get("variableName"))
         arguments = {"expression": name, "frameId": asked.get("frameId"), "context": "clipboard"}
@@ -228,10 +226,10 @@ class LabDebugger:
         bridge.said({"type": "request", "seq": number, "command": command, "arguments": arguments})
         return await reply
 
-    # --- what ranks say ---------------------------------------------------------------------------
+    # --- messages of ranks ------------------------------------------------------------------------
 
     def _on_message(self, message: Message) -> None:
-        """Any thread."""
+        """Handle a message of the ranks' debugger. Any thread."""
         self._loop.call_soon_threadsafe(self._handle_message, message)
 
     def _handle_message(self, message: Message) -> None:
@@ -273,7 +271,7 @@ def _is_file(path: str) -> bool:
 
 
 def _part(message: Message, name: str) -> Message:
-    """An object in a message; empty where there is none."""
+    """An object in a message, or an empty one."""
     found: Any = message.get(name)
     return cast(Message, found) if isinstance(found, dict) else {}
 
@@ -287,10 +285,10 @@ _lock = threading.Lock()
 
 
 def debug_in_lab(mesh: ProcMesh | ActorMesh, on_end: Callable[[str], None]) -> str:
-    """Have JupyterLab's debugger debug these ranks; one line that says so.
+    """Attach JupyterLab's debugger to these ranks; return one line about it.
 
     Raises:
-        CommandError: it cannot, and why.
+        CommandError: this is impossible; the text says why.
     """
     from IPython.core.getipython import get_ipython
 
@@ -314,7 +312,7 @@ def debug_in_lab(mesh: ProcMesh | ActorMesh, on_end: Callable[[str], None]) -> s
 
 
 def stop_debugging_in_lab() -> None:
-    """Have it debug the kernel again. Idempotent."""
+    """Return JupyterLab's debugger to the kernel. Idempotent."""
     global _active
     with _lock:
         debugger, _active = _active, None
@@ -323,12 +321,12 @@ def stop_debugging_in_lab() -> None:
 
 
 def debugged_in_lab() -> Bridge | None:
-    """The session with ranks that JupyterLab's debugger has; None: it debugs the kernel."""
+    """The session of JupyterLab's debugger with ranks; None if it debugs the kernel."""
     return None if _active is None else _active.bridge
 
 
 def ranks_debugged_in_lab() -> dict[str, tuple[int, ...]]:
-    """The ranks that JupyterLab's debugger is on, by uid of their mesh."""
+    """The ranks that JupyterLab's debugger debugs, by uid of their mesh."""
     bridge = debugged_in_lab()
     found: dict[str, tuple[int, ...]] = {}
     for one in () if bridge is None else bridge.ranks:

@@ -1,4 +1,4 @@
-"""Lines of many ranks, with equal ones said once. No I/O.
+"""Folds equal lines of several ranks into one. No I/O.
 
 Invariants: every line that goes in comes out exactly once, in one fold; each rank's lines come out
 in the order it wrote them; only lines of one mesh, one stream and one origin with exactly the same
@@ -91,14 +91,14 @@ class OutputFolder:
 def by_rank(folds: Iterable[Fold]) -> list[Fold]:
     """The folds with each stretch of lines that only one rank wrote sorted by mesh and rank.
 
-    Ranks that speak at the same time do so in no particular order; this one is easier to read.
+    Ranks that write at the same time have no order; sorted lines are easier to read.
     """
-    meshes: dict[str, int] = {}  # in the order in which they spoke
+    meshes: dict[str, int] = {}  # in the order of their first lines
     taken: list[Fold] = []
     stretch: list[tuple[tuple[int, tuple[int, ...]], Fold]] = []
 
     def end_stretch() -> None:
-        # A stable sort: what one rank wrote keeps its order.
+        # A stable sort: the lines of a rank keep their order.
         taken.extend(fold for _, fold in sorted(stretch, key=lambda pair: pair[0]))
         stretch.clear()
 

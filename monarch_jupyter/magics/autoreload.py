@@ -20,11 +20,12 @@ _every_cell = False
 def autoreload(on: bool | None = None) -> list[Reload]:
     """Reload modules of your own that were edited, here and on the ranks of all meshes.
 
-    `True`: before each cell from now on; `False`: no more. Without: once, now; the first time only
-    begins to watch. Returns what was edited, with what prevented it from being loaded here.
+    `True` reloads before each cell from now on, `False` stops that. `None` reloads once, now; the
+    first such call only records the versions of files. Returns the edited modules, each with the
+    error that prevented its reload here, if any.
 
-    Functions and classes are patched wherever they are held, and actors that live become actors of
-    the new class; their state is kept.
+    Functions and classes are patched wherever they are referenced, and live actors take the new
+    class; their state is kept.
 
     Raises:
         CommandError: `True` outside of a notebook.
@@ -47,13 +48,13 @@ def autoreload(on: bool | None = None) -> list[Reload]:
 
 
 def install(shell: Any, say: Callable[[str], object]) -> None:
-    """Be ready to be turned on in that shell; `say` writes a line into the cell."""
+    """Prepare for this shell; `say` writes a line into the cell."""
     global _shell, _say
     _shell, _say = shell, say
 
 
 def close() -> None:
-    """Turn it off, and end what reloads on ranks. Idempotent."""
+    """Turn it off, and stop the reloading actors on ranks. Idempotent."""
     global _autoreload
     _reload_each_cell(False)
     old, _autoreload = _autoreload, None

@@ -1,4 +1,4 @@
-"""`%monarch debug`: what waits at breakpoints, and consoles for it."""
+"""`%monarch debug`: ranks that are paused at breakpoints, and consoles for them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def debug(which: ProcMesh | ActorMesh | str | None = None) -> WaitingRanks:
-    """What waits at breakpoints: on a mesh or slice, `"workers[gpus=0:4]"`, or anywhere.
+    """Ranks that are paused at breakpoints: on a mesh or slice, `"workers[gpus=0:4]"`, or anywhere.
 
-    `monarch.debug` has what can be done about it, for programs.
+    Programs resume or inspect them through `monarch.debug`.
 
     Raises:
         CommandError: there is no such dim.
@@ -70,7 +70,7 @@ def _has_page() -> bool:
 
 
 def _selected(invocation: Invocation) -> Selection | None:
-    """The ranks that the line names; None: it names none."""
+    """The ranks that the line names, or None if it names none."""
     words = invocation.arguments.positionals
     if not words:
         return None
@@ -101,7 +101,7 @@ def _break(invocation: Invocation) -> WaitingRanks:
 
 
 def _mesh_named(text: str, invocation: Invocation) -> ProcMesh | ActorMesh:
-    """The mesh, or slice of one, that is named like that."""
+    """The mesh or slice that `text` names."""
     selection = parse_selection(text)
     bound = invocation.namespace.get(selection.name)
     mesh = bound if isinstance(bound, ActorMesh) else find_mesh(

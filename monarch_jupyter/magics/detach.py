@@ -1,4 +1,4 @@
-"""`%monarch detach`: let go of what is kept, without ending it."""
+"""`%monarch detach`: detach from kept meshes without ending them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monarch_jupyter.magics.command import Command, Invocation
 
 
 def detach() -> str:
-    """Let go of the session of this kernel: what was kept lives on, the rest ends; its name.
+    """Detach from the session of this kernel, and return its name. Kept meshes live on; others end.
 
     Raises:
         CommandError: nothing is kept.

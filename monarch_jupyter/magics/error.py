@@ -1,4 +1,4 @@
-"""`%monarch error`: the last error of ranks, with everything that its short form leaves out."""
+"""`%monarch error`: the last error of ranks, in full."""
 
 from __future__ import annotations
 

@@ -33,8 +33,9 @@ def logs(
 ) -> LogPage:
     """Lines that ranks of a mesh have written since the extension was loaded, in order of arrival.
 
-    The last hundred, the last `tail`, or a `page` of a hundred, 1 being the oldest. `ranks`: of
-    these alone; `grep`: that match this regular expression. A mesh that has ended still has them.
+    Returns the last hundred, the last `tail`, or a `page` of a hundred, page 1 being the oldest.
+    `ranks` limits them to these ranks, `grep` to lines that match this regular expression. The
+    lines of a mesh stay after the mesh has ended.
 
     Raises:
         CommandError: no such mesh has written anything, no such page, no regular expression.
@@ -67,7 +68,7 @@ def _nothing_of(mesh: str, names: Sequence[str]) -> str:
 
 
 def log_view(mesh: str) -> LogView:
-    """A view of the lines of a mesh that follows what its ranks write, with pages and a filter.
+    """A live view of the lines of a mesh, with pages and a filter.
 
     Raises:
         CommandError: the extension is not loaded.
@@ -144,7 +145,7 @@ COMMAND = Command(
     summary="show the last hundred lines that ranks have written, or any page of them",
     run=_run,
     options=(
-        Option("--live", "a view that follows what ranks write, with pages and a filter"),
+        Option("--live", "a live view, with pages and a filter"),
         Option("--rank", "only this rank, counted from 0 across the mesh", "N", True),
         Option("--grep", "only lines that match this regular expression", "TEXT"),
         Option("--tail", "only the last N lines", "N"),

@@ -46,7 +46,7 @@ class ProcessListing:
 def ps() -> ProcessListing:
     """Every session of yours on this machine, those of other kernels and programs too.
 
-    Of each process: its pid, what it does and for how long, what it has in memory.
+    Shows the pid of each process, its state and for how long, and its memory.
     """
     return ProcessListing(tuple(session.inspect()))
 

@@ -23,7 +23,7 @@ def show(mesh: ProcMesh | str | None = None) -> Explorer:
     Raises:
         CommandError: there is no such mesh.
     """
-    # Widgets are heavy and only a kernel has them; procs import this package without.
+    # Widgets are slow to import, and procs import this package without them.
     from monarch_jupyter.widgets.explorer import Explorer
 
     found = find_mesh(mesh) if isinstance(mesh, str) else mesh

@@ -1,4 +1,4 @@
-"""`%monarch update`: a class that was defined anew, for its actors that live."""
+"""`%monarch update`: give live actors the new definition of their class."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from monarch_jupyter.rendering.units import count
 
 
 def update(cls: type[Actor]) -> list[ActorMesh]:
-    """Put a class on every live actor of its name: state is kept, no constructor runs.
+    """Give every live actor of this class name the new class. State is kept; no constructor runs.
 
-    Returns the actor meshes that have it now; later calls use it.
+    Returns the actor meshes that have the new class; later calls use it.
 
     Raises:
-        CommandError: no actor of that name lives, or they can't take it; it says why, and which
-            have it already.
+        CommandError: no live actor has a class of that name, or some cannot take the new one; the
+            text says why, and which have it already.
     """
     found = meshes_of(cls.__name__)
     if not found:
@@ -56,10 +56,10 @@ def _refused(mesh: ActorMesh, why: str, done: Sequence[ActorMesh]) -> str:
 
 
 class StaleClasses:
-    """Tells once of each class that was defined anew while actors of the old one live.
+    """Reports, once each, classes that were redefined while actors of the old class live.
 
-    So it does of the functions and classes that these use: what they were is noted when a mesh is
-    first seen, after the cell that has spawned it, and when it is updated.
+    It also reports redefined functions and classes that an actor class uses. It records these when
+    it first sees a mesh, after the cell that spawned it, and when the mesh is updated.
     """
 
     def __init__(self) -> None:
@@ -67,13 +67,12 @@ class StaleClasses:
         self._reported_used: set[tuple[int, str, int]] = set()
 
     def notices(self, namespace: MutableMapping[str, object]) -> Iterable[str]:
-        """A line for each that was not told of yet; one for several of a name, as a cell that was
-        run again leaves them."""
+        """One line for each unreported change; meshes with the same line share it."""
         seen: set[str] = set()
         meshes = observe.actor_meshes()
         for uid in _used.keys() - {observe.call_target_of(mesh).uid for mesh in meshes}:
             del _used[uid]
-        # Spawned again under the same name, it runs the new code, whoever still has the old one.
+        # If actors were spawned again under this name, the old ones need no notice.
         classes: list[type] = [observe.actor_class_of(mesh) for mesh in meshes]
         current = {
             (observe.call_target_of(mesh).name, cls.__name__)
@@ -131,7 +130,7 @@ class StaleClasses:
         )
 
 
-# By uid of an actor mesh: what its class used of the functions and classes of cells.
+# By uid of an actor mesh: the functions and classes of cells that its class uses.
 _used: dict[int, Mapping[str, object]] = {}
 
 

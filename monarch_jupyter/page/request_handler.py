@@ -1,10 +1,10 @@
-"""Does what pages ask: ends, looks, spawns, attaches, reads lines, talks to paused ranks.
+"""Carries out requests of pages: end, inspect, spawn, attach, read lines, debug paused ranks.
 
-Runs in: the kernel. `ask` may be called from any thread, comm handlers included: it returns at
-once. Each request is done on a thread of its own, so that one that takes long holds no other up,
-and a cell that runs holds up none.
+Runs in: the kernel. `handle` may be called from any thread, comm handlers included: it returns at
+once. Each request runs on a thread of its own, so that neither a slow request nor a running cell
+delays the others.
 Owns: those threads, and the consoles that pages have opened.
-Invariants: every request is answered once, with a result or with one line that says why not.
+Invariants: every request gets one answer: a result, or an error in one line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ END_TIMEOUT = 5.0
 BACK = "JupyterLab's debugger is on the kernel"
 
 Reply = Callable[[str | None, object], None]
-"""What takes the answer: one line that says why not, or None and the result."""
+"""Receives the answer: an error in one line, or None and the result."""
 
 
 class RequestHandler:
@@ -51,7 +51,7 @@ class RequestHandler:
         self._consoles = Consoles()
 
     def handle(self, content: object, reply: Reply) -> None:
-        """Do what `content` asks, and `reply`, on a thread of its own."""
+        """Carry out the request in `content`, and `reply`, on a thread of its own."""
         thread = threading.Thread(
             target=self._serve, args=(content, reply), name="monarch-desk", daemon=True
         )
@@ -60,7 +60,7 @@ class RequestHandler:
         thread.start()
 
     def close(self) -> None:
-        """Let go of paused ranks, and wait for what is under way, but not for long. Idempotent."""
+        """Close all consoles; wait up to `END_TIMEOUT` seconds for each request. Idempotent."""
         self._consoles.close()
         with self._lock:
             threads = list(self._threads)
@@ -75,13 +75,13 @@ class RequestHandler:
         except CommandError as error:
             problem = str(error)
         except Exception as error:
-            # The page gets what went wrong; the kernel and the other pages go on.
+            # The page gets the error; the kernel and the other pages go on.
             logger.debug("a page's request failed", exc_info=True)
             problem = one_line(f"{type(error).__name__}: {error}")
         try:
             reply(problem, result)
-        except Exception:  # it was closed meanwhile, or the kernel ends
-            logger.warning("an answer found no page", exc_info=True)
+        except Exception:  # the page was closed, or the kernel ends
+            logger.warning("an answer could not be sent to its page", exc_info=True)
         finally:
             with self._lock:
                 self._threads.discard(threading.current_thread())
@@ -142,7 +142,7 @@ def _one(mesh: ProcMesh, rank: int) -> ProcMesh:
 
 
 def end(request: requests.End) -> str:
-    """Stop or kill a mesh or ranks of it; one line that says what was done."""
+    """Stop or kill a mesh or ranks of it; return one line about the result."""
     mesh = _mesh(request.mesh)
     if request.ranks is None:
         ending = (mesh.kill if request.kill else mesh.stop)("ended from the page")
@@ -158,7 +158,7 @@ def end(request: requests.End) -> str:
     calls = observe.cancel_on(mesh, request.ranks)
     if not calls:
         raise CommandError(
-            f"this kernel has called nothing that {where} still runs; killing its process ends it"
+            f"{where} runs no call of this kernel; kill its process to end what it runs"
         )
     first, *rest = calls
     behind = f" and {count(len(rest), 'call')} behind it" if rest else ""
@@ -172,7 +172,7 @@ def stack_text(mesh: ProcMesh, ranks: tuple[int, ...]) -> str:
 
 
 def inspect_actors(mesh: ProcMesh, rank: int) -> ActorsMessage:
-    """What the actors of one rank are and have."""
+    """The actors of one rank, with their attributes."""
     where = name_point(mesh.extent.point_of_rank(rank)) or mesh.name
     try:
         return actors_message(observe.live_actors(_one(mesh, rank)))
@@ -182,7 +182,7 @@ def inspect_actors(mesh: ProcMesh, rank: int) -> ActorsMessage:
 
 def debug_rank_in_lab(mesh: ProcMesh, ranks: tuple[int, ...] | None) -> str:
     """Have JupyterLab's debugger debug the first of these ranks, or, without any, the kernel."""
-    # It stands in front of ipykernel's debugger, which loads only with its first use.
+    # This imports ipykernel's debugger, which is slow to load.
     from monarch_jupyter.debugger.lab import debug_in_lab, debugged_in_lab, stop_debugging_in_lab
 
     if not ranks:
@@ -223,7 +223,7 @@ def lines(request: requests.Lines) -> LinesMessage:
 
     try:
         return lines_message(page(request.page))
-    except KeyError:  # it has written nothing yet
+    except KeyError:  # the mesh has written nothing yet
         return lines_message(LogPage(request.mesh or "", (), 0, 0))
-    except IndexError:  # old lines were given up meanwhile
+    except IndexError:  # old lines were dropped meanwhile
         return lines_message(page(None))

@@ -1,4 +1,4 @@
-"""What all views of this kernel share, made when first asked for: the publisher and the desk."""
+"""The publisher and the request handler that all views of this kernel share, made on first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _request_handler: RequestHandler | None = None
 
 
 def shared_publisher() -> Publisher:
-    """The publisher that every explorer and the panel listen to."""
+    """The publisher of every explorer and of the panel."""
     global _publisher
     with _lock:
         if _publisher is None:
@@ -31,7 +31,7 @@ def _debugged() -> Debugged:
 
 
 def close_publisher() -> None:
-    """End it; the next `shared_publisher` makes a new one. Idempotent."""
+    """Close the publisher; the next `shared_publisher` makes a new one. Idempotent."""
     global _publisher
     with _lock:
         publisher, _publisher = _publisher, None
@@ -40,7 +40,7 @@ def close_publisher() -> None:
 
 
 def shared_request_handler(namespace: MutableMapping[str, object] | None = None) -> RequestHandler:
-    """The desk that does what pages ask; the first to ask says where it binds meshes."""
+    """The request handler; the first caller's namespace is where it binds meshes."""
     global _request_handler
     with _lock:
         if _request_handler is None:
@@ -49,7 +49,7 @@ def shared_request_handler(namespace: MutableMapping[str, object] | None = None)
 
 
 def close_request_handler() -> None:
-    """End it; the next `shared_desk` makes a new one. Idempotent."""
+    """Close the request handler; the next `shared_request_handler` makes a new one. Idempotent."""
     global _request_handler
     with _lock:
         request_handler, _request_handler = _request_handler, None

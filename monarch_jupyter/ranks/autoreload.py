@@ -1,9 +1,9 @@
-"""Edited modules, loaded again in the kernel and on every rank before each cell.
+"""Reloads edited modules in the kernel and on every rank before each cell.
 
-Runs in: the kernel's main thread. On ranks an actor of ours reloads; it is spawned beside the
-actors that a mesh has, never as the first, whose thread is the one that signals reach.
-Invariants: a version of a file that does not load is told of once. A rank that does not answer
-holds a cell up for `PATIENCE` seconds once; it is not asked again before it has answered.
+Runs in: the kernel's main thread. On ranks an actor reloads; it is spawned beside the
+actors of a mesh, never as the first one, whose thread receives signals.
+Invariants: a version of a file that fails to load is reported once. A rank that does not answer
+delays a cell by at most `PATIENCE` seconds, once; it gets no request before it has answered.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ PATIENCE = 2.0
 
 Point = Mapping[str, int]
 Known = tuple[dict[str, Stamp], float]
-"""Versions of files that were loaded at that time."""
+"""Versions of the loaded files, and the time of the check in seconds since 1970."""
 
 
 @dataclass
 class _Ranks:
-    """Those of one mesh: actors that cover them, and of which an answer is still to come."""
+    """The ranks of one mesh: the actors that reload on them, and open requests."""
 
     parts: list[ActorMesh]
     pending: list[tuple[ActorMesh, Future[Any]]] = field(default_factory=list[Any])
 
 
 class Autoreload:
-    """Has everything reloaded that was edited, at each `look`; `say` tells what went wrong."""
+    """Reloads edited modules everywhere at each `reload_edited`; `say` reports errors."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
@@ -51,10 +51,10 @@ class Autoreload:
     def reload_edited(
         self, names: MutableMapping[str, object] | None = None, *, here: bool = True
     ) -> list[Reload]:
-        """Reload what was edited since the last time; what that was in this process.
+        """Reload modules edited since the last call; return those of this process.
 
-        `names`: variables that may mean functions or classes of it. Without `here` this process is
-        left to somebody else who reloads, IPython for one.
+        `names`: variables that may refer to functions or classes of a module. Without `here`,
+        another reloader, such as IPython's, reloads in this process.
         """
         known = (self._local.stamps, self._local.since)
         found: list[Reload] = []
@@ -83,13 +83,13 @@ class Autoreload:
         return found
 
     def close(self) -> None:
-        """End the actors on ranks. What fails has ended them already."""
+        """Stop the actors on ranks. An error means that they have ended already."""
         for ranks in self._ranks.values():
             for part in ranks.parts:
                 try:
                     part.stop("autoreload is off")
                 except (RuntimeError, ValueError, SupervisionError):
-                    continue  # its mesh has stopped, or this is a part of an actor mesh that has
+                    continue  # its mesh, or the actor mesh it is part of, has stopped
         self._ranks.clear()
 
     def _drop_ended(self, meshes: Sequence[ProcMesh]) -> None:
@@ -98,7 +98,7 @@ class Autoreload:
             del self._ranks[uid]
 
     def _request_reload(self, mesh: ProcMesh, known: Known) -> bool:
-        """Whether an answer of the ranks of that mesh is to come."""
+        """Request a reload on a mesh; return whether an answer will come."""
         ranks = self._ranks.get(mesh.uid)
         if ranks is None:
             if not mesh.actor_names:
@@ -132,7 +132,7 @@ class Autoreload:
                 late.append((part, future))
                 continue
             except SupervisionError:
-                # A rank has died; the others are asked one by one from now on.
+                # A rank has died; the others get requests one by one from now on.
                 ranks.parts.remove(part)
                 if len(part) > 1:
                     split = [part.slice(**point) for point in _living_points(mesh)]
@@ -152,7 +152,7 @@ class Autoreload:
             self._report_once((mesh.uid, "late", id(late[0][1])), text)
 
     def _update_actors(self, deadline: float) -> None:
-        """Live actors of a class that was loaded anew become actors of the new one."""
+        """Give live actors of a reloaded class the new class."""
         for mesh in observe.actor_meshes():
             old = observe.actor_class_of(mesh)
             new = _current_class(old)
@@ -175,12 +175,12 @@ class Autoreload:
             self._say(f"monarch: {one_line(text)}")
 
 
-# By uid of a mesh: what reloads on its ranks since another kernel had it.
+# By uid of a mesh: the reloading actors that another kernel spawned.
 adopted: dict[str, list[ActorMesh]] = {}
 
 
 def adopt(mesh: ActorMesh) -> bool:
-    """Use what reloaded for another kernel, which knows what is loaded; whether it is that."""
+    """Use the reloading actors of another kernel; return whether `mesh` is such."""
     target = observe.call_target_of(mesh)
     if target.name != ACTOR_NAME or target.class_name != RankReloader.__name__:
         return False
@@ -197,7 +197,7 @@ def _living_points(mesh: ProcMesh) -> list[dict[str, int]]:
 
 
 def _current_class(cls: type[Actor]) -> type[Actor]:
-    """The class that its module has under its name now; that itself, if it was not reloaded."""
+    """The class that its module has under its name now, or `cls` if that was not reloaded."""
     module: Any = sys.modules.get(cls.__module__)
     if source_file(module) is None or cls.__module__ == "__main__":
         return cls

@@ -13,14 +13,14 @@ from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.units import count
 
 MOST_UNFOLDED = 1000
-"""Lines that are taken apart in a cell; all of them are in the log, whose pages take any number."""
+"""Lines that a cell shows rank by rank; the log has all of them."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
 _COLOURS = re.compile(r"\x1b\[([0-9;:]*)m")
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line as it was written. `at`: seconds since 1970 when it arrived."""
+    """A line that a rank wrote. `at`: when it arrived, in seconds since 1970."""
 
     mesh: str
     mesh_uid: str
@@ -33,9 +33,9 @@ class LogLine:
 
 @dataclass(frozen=True, repr=False)
 class LogPage:
-    """Some lines in a row of those asked for: the first is number `first`, from 1, of `total`.
+    """Consecutive lines of a query: the first is number `first`, from 1, of `total`.
 
-    `given_up` older lines of this kernel are not there any more.
+    `given_up`: the number of older lines of this kernel that were dropped.
     """
 
     mesh: str
@@ -52,7 +52,7 @@ class LogPage:
 
 
 def page_text(page: LogPage, *, several_pages: str = "") -> str:
-    """The page as text: which lines it has, and each with its rank and its time."""
+    """The page as text: a headline, then each line with its rank and time."""
     if not page.total:
         return f"no line of {page.mesh} matches"
     last = page.first + len(page.lines) - 1
@@ -77,12 +77,12 @@ def reset_colours(text: str) -> str:
 
 
 def unfolded_text(page: LogPage) -> str:
-    """For readers of text: where the lines are."""
+    """One line that says where to read the lines by rank."""
     return f"monarch: {count(page.total, 'line')} by rank: `%monarch logs {_meshes(page)[0]}`"
 
 
 def unfolded_html(page: LogPage) -> Html:
-    """The oldest lines of a cell behind a click, those of each rank together, with their times."""
+    """The oldest lines of a cell behind a click, grouped by rank, with their times."""
     ranks: dict[tuple[str, int], list[LogLine]] = {}
     for line in page.lines:
         ranks.setdefault((line.mesh_uid, line.rank), []).append(line)

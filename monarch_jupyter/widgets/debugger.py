@@ -1,8 +1,8 @@
 """A console for one paused thread, in a cell.
 
-Runs in: the kernel. What the page says is handled off the main thread while a cell runs, so it is
-passed on and not waited for; answers come in on the thread that receives and go to the page from
-there. The page's side is `debugger.js`.
+Runs in: the kernel. Messages of the page may arrive off the main thread while a cell runs, so their
+handlers never block; the receiving thread sends answers to the page. The page's side is
+`debugger.js`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Debugger(anywidget.AnyWidget):
     prompt = traitlets.Unicode("(Pdb) ").tag(sync=True)
     busy = traitlets.Bool(False, help="a command runs").tag(sync=True)
     over = traitlets.Bool(False, help="the rank has gone on").tag(sync=True)
-    entries = traitlets.List(traitlets.Dict(), help="what was said, by whom").tag(sync=True)
-    source = traitlets.Dict(allow_none=True, help="the lines around where it stands").tag(sync=True)
+    entries = traitlets.List(traitlets.Dict(), help="commands and answers").tag(sync=True)
+    source = traitlets.Dict(allow_none=True, help="the lines around the current one").tag(sync=True)
 
     def __init__(self, console: Console) -> None:
         super().__init__(
@@ -57,20 +57,20 @@ class Debugger(anywidget.AnyWidget):
         self._unwatch = on_change(self._on_change)
 
     def close(self) -> None:
-        """Let go of the rank, which stays paused, and end the widget. Idempotent."""
+        """Detach from the rank, which stays paused, and end the widget. Idempotent."""
         self._unwatch()
         self._console.close()
         super().close()
 
     def command(self, text: str) -> None:
-        """Say that to the debugger; its answer shows when it comes. Any thread."""
+        """Send a command to the debugger; the answer is shown when it arrives. Any thread."""
         with self._lock:
             if self.busy or self.over:
                 return
             self.busy = True
             self._add("said", f"{self.prompt}{text}")
         if text.strip() in END and self.prompt.startswith("("):
-            # It asks the host agent and waits; what the page says is handled where nobody may wait.
+            # Detaching waits for the host agent, and handlers of page messages must not block.
             threading.Thread(target=self._detach, name="monarch-console", daemon=True).start()
             return
         self._post(COMMAND, text, self._on_reply)
@@ -87,7 +87,7 @@ class Debugger(anywidget.AnyWidget):
             case _:
                 pass
 
-    # --- on threads of ours -----------------------------------------------------------------------
+    # --- on threads of the widget -----------------------------------------------------------------
 
     def _detach(self) -> None:
         self._console.close()
@@ -95,17 +95,17 @@ class Debugger(anywidget.AnyWidget):
         self._end(f"{name} stays paused; `%monarch debug {name}` opens another console")
 
     def _check_gone(self) -> None:
-        """Somebody else has let this rank run: for good?"""
+        """Another client has resumed this rank; end the console if the rank is no longer paused."""
         try:
             there = waiting(self._rank.mesh)
         except TimeoutError:
-            return  # the host agent is slow; the next command will tell
+            return  # the host agent is slow; the next command finds out
         rank = self._rank
         known = (rank.mesh_uid, rank.rank, rank.session)
         if not self.busy and all((o.mesh_uid, o.rank, o.session) != known for o in there):
             self._end(gone_text(rank, there))
 
-    # --- on the thread that receives --------------------------------------------------------------
+    # --- on the receiving thread --------------------------------------------------------------
 
     def _on_change(self, change: object) -> None:
         rank = self._rank
@@ -118,7 +118,7 @@ class Debugger(anywidget.AnyWidget):
             threading.Thread(target=self._check_gone, name="monarch-console", daemon=True).start()
 
     def _post(self, what: int, text: str, on_answer: Callable[[Any], None]) -> None:
-        """Ask that behind what is asked already: a rank takes one thing at a time. Any thread."""
+        """Queue a request: a rank takes one at a time. Any thread."""
         with self._lock:
             self._pending.append((what, text, on_answer))
             if self._is_waiting:

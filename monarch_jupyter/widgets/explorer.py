@@ -1,6 +1,6 @@
-"""The mesh explorer: a live grid of ranks in a cell, and what can be done about them.
+"""The mesh explorer: a live grid of ranks in a cell, with actions on them.
 
-Runs in: the kernel. The page's side is `explorer.js`, which speaks the wire of
+Runs in: the kernel. The page's side is `explorer.js`, which uses the messages of
 `monarch_jupyter.protocol.messages`.
 """
 
@@ -45,7 +45,7 @@ class Explorer(StreamingWidget):
         return SnapshotMessage(type="snapshot", seq=NO_SEQ, meshes=self.meshes_now())
 
     def meshes_now(self) -> list[MeshMessage]:
-        """The meshes to show; one that has ended as it was last seen."""
+        """The meshes to show; an ended one in its last known state."""
         meshes = [mesh_message(mesh) for mesh in observe.snapshot()]
         if self.only and all(mesh["uid"] != self.only for mesh in meshes):
             ended = self._last_seen.of(self.only)

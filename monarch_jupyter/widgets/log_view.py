@@ -1,6 +1,6 @@
-"""A view of lines: of one mesh, or of what one cell has caused.
+"""A view of the lines of one mesh or of one cell.
 
-Runs in: the kernel; told of new lines on the output thread. The page's side is `log_view.js`.
+Runs in: the kernel; notified of new lines on the output thread. The page's side is `log_view.js`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from monarch_jupyter.widgets.widget import RequestingWidget
 
 
 class LogView(RequestingWidget):
-    """Pages of lines; those of the newest page follow what ranks write."""
+    """Pages of lines; the newest page follows the output of ranks."""
 
     _esm = joined("log_view")
     _css = styles("explorer")
@@ -35,7 +35,7 @@ class LogView(RequestingWidget):
         super().close()
 
     def on_last_view_closed(self) -> None:
-        """Nobody looks any more; a page that is loaded again asks, and hears of more again."""
+        """Stop notifying; the next request of a page starts it again."""
         self._notified = True
 
     def _on_new_lines(self) -> None:
@@ -44,7 +44,7 @@ class LogView(RequestingWidget):
             self.send_to_views(MoreMessage(type="more"))
 
     def _ask(self, ask: AskMessage) -> None:
-        self._notified = False  # before the lines are read: what comes meanwhile is said
+        self._notified = False  # before the lines are read, so that later ones notify again
         super()._ask(ask)
 
     def __repr__(self) -> str:

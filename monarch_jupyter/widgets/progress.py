@@ -1,7 +1,7 @@
 """Bars of slow work in the cell that waits for it, live.
 
 Runs in: the kernel; made, updated and closed on the thread of `monarch_jupyter.cells.progress`. The
-page's side is `progress.js`, which speaks the wire of `monarch_jupyter.protocol.messages`.
+page's side is `progress.js`, which uses `monarch_jupyter.protocol.messages`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ProgressBars(StreamingWidget):
         super().__init__(publisher, request_handler, self._table)
 
     def update(self, bars: Sequence[Bar]) -> None:
-        """Show these from now on."""
+        """Show these bars from now on."""
         self._table.put(bars)
         self._publisher.wake()
 

@@ -1,4 +1,4 @@
-"""Where ranks are, with a console a click away.
+"""The stacks of ranks, with a console a click away.
 
 Runs in: the kernel. The page's side is `stacks_view.js`.
 """

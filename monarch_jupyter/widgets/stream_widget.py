@@ -1,4 +1,4 @@
-"""What widgets have in common whose views follow a stream: a snapshot first, then what changes.
+"""The base of widgets whose views follow a stream: a snapshot first, then changes.
 
 Runs in: the kernel. Sends on the publisher's thread; the page's side is `requests.js`.
 """
@@ -17,8 +17,8 @@ from monarch_jupyter.widgets.widget import RequestingWidget
 
 
 def _fresh(_: object, widget: Any) -> StreamMessage:
-    # Serialised when a page asks for the model, so a page loaded later starts from how things are
-    # then.
+    # Serialised when a page asks for the model, so that a page loaded later starts from the state
+    # of that time.
     return widget.current()
 
 
@@ -36,7 +36,7 @@ class StreamingWidget(RequestingWidget):
         stream: Stream | None,
         **traits: object,
     ) -> None:
-        """`stream`: None for that of all meshes."""
+        """`stream`: None for the stream of all meshes."""
         super().__init__(request_handler, **traits)
         self._publisher = publisher
         self._stream = stream
@@ -44,7 +44,7 @@ class StreamingWidget(RequestingWidget):
 
     @abstractmethod
     def current(self) -> StreamMessage:
-        """What is there now, under a number below 0: it is no part of the stream."""
+        """The current state, under a number below 0, since it is not part of the stream."""
 
     def close(self) -> None:
         """End the updates and the widget. Idempotent."""
@@ -52,11 +52,11 @@ class StreamingWidget(RequestingWidget):
         super().close()
 
     def on_sync(self) -> None:
-        """A page starts, or has missed something."""
+        """A page starts or has missed a message: send it a snapshot."""
         self._publisher.sync(self._sink, self._stream)
 
     def on_last_view_closed(self) -> None:
-        """Nobody looks any more."""
+        """End the updates, since no view is left."""
         self._publisher.disconnect(self._sink)
 
     def _sink(self, message: StreamMessage) -> None:

@@ -1,7 +1,7 @@
 """The value grid: one value a rank over the dims of its mesh, in a cell, live.
 
-Runs in: the kernel. `update` may be called from any thread; the publisher's sends. The page's side
-is `value_grid.js`, which speaks the wire of `monarch_jupyter.protocol.messages`.
+Runs in: the kernel. `update` may be called from any thread; the publisher's thread sends. The
+page's side is `value_grid.js`, which uses `monarch_jupyter.protocol.messages`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from monarch_jupyter.widgets.bundle import joined, styles
 from monarch_jupyter.widgets.stream_widget import StreamingWidget
 
 MOST = 4096
-"""Values that a grid shows; a page with many more is slow, and nobody can tell them apart."""
+"""Values that a grid shows; a page with many more is slow and unreadable."""
 
 
 class ValueGrid(StreamingWidget):
@@ -48,10 +48,10 @@ class ValueGrid(StreamingWidget):
         return self._values
 
     def update(self, values: ValueMesh[Any]) -> None:
-        """Show these from now on; of those that come faster than ten times a second, the last.
+        """Show these values from now on; of more than ten updates a second, only the last counts.
 
         Raises:
-            CommandError: they are no values of a mesh, or too many to show.
+            CommandError: `values` is not a ValueMesh, or has too many values.
         """
         picture = _picture(values)
         self._values = values

@@ -1,7 +1,7 @@
-"""What the widgets have in common: views that come and go, and ask for things.
+"""The base of all widgets: views that come and go and send requests.
 
-Runs in: the kernel. Messages of a page are handled off the main thread while a cell runs, and only
-passed on. The page's side is `requests.js`.
+Runs in: the kernel. Messages of a page may arrive off the main thread while a cell runs, so
+handlers never block. The page's side is `requests.js`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from monarch_jupyter.protocol.messages import (
 
 
 class RequestingWidget(anywidget.AnyWidget):
-    """A widget whose views ask the desk."""
+    """A widget whose views send requests to the request handler."""
 
     def __init__(self, request_handler: RequestHandler, **traits: object) -> None:
         super().__init__(**traits)
@@ -31,17 +31,17 @@ class RequestingWidget(anywidget.AnyWidget):
         answer_while_busy(self.comm)
 
     def send_to_views(self, message: KernelMessage) -> None:
-        """Send to all views; any thread."""
+        """Send a message to all views. Any thread."""
         cast("Any", self).send(message)
 
     def on_sync(self) -> None:
-        """A view starts, or has missed something."""
+        """A view starts or has missed a message."""
 
     def on_last_view_closed(self) -> None:
-        """Nobody looks any more."""
+        """The last view is gone."""
 
     def static_bundle(self) -> dict[str, str]:
-        """What shows it to readers without widgets."""
+        """The mime bundle for readers without widgets."""
         return {"text/plain": repr(self)}
 
     def _on_message(self, widget: object, content: object, buffers: object) -> None:
@@ -65,7 +65,7 @@ class RequestingWidget(anywidget.AnyWidget):
         self._request_handler.handle(ask["what"], reply)
 
     def bundle(self) -> dict[str, Any]:
-        """What shows it, by mime type."""
+        """The mime bundle that displays the widget."""
         made = self._repr_mimebundle_()
         return dict(self.static_bundle()) if made is None else made[0]
 

@@ -210,11 +210,12 @@ def test_a_failing_endpoint_waits_with_its_frames(paused: Kernel) -> None:
 
 
 def test_what_cannot_be_done_is_said_in_a_line(paused: Kernel) -> None:
-    assert refused(paused, "%monarch debug nobody").startswith("nothing waits at a breakpoint")
+    assert refused(paused, "%monarch debug nobody").startswith("no rank is paused at a breakpoint")
     assert "2 wait on" in refused(paused, "%monarch debug workers")
     assert "no dim 'hosts'" in refused(paused, "%monarch debug workers[hosts=1]")
     assert "write on or off" in refused(paused, "%monarch debug --post-mortem maybe")
-    assert "one thing at a time" in refused(paused, "%monarch debug --continue --break workers")
+    two = refused(paused, "%monarch debug --continue --break workers")
+    assert "these options exclude each other" in two
     assert "nothing runs there" in refused(paused, "%monarch debug --break workers[gpus=0]")
     assert "workers[gpus=1]" in paused.complete("%monarch debug work")
     assert "--cast" in paused.complete("%monarch debug --c")
@@ -287,7 +288,7 @@ def test_a_cell_that_waits_says_for_what_and_is_interrupted_as_ever(kernel: Kern
     assert "`%monarch debug workers[gpus=1]` opens a console" in said
     assert shown.error_name == "KeyboardInterrupt"
     assert "cancelled Trainer.step on" in shown.traceback + shown.stderr
-    assert "nothing waits" in kernel.ok("%monarch debug").result["text/plain"]
+    assert "no rank is paused" in kernel.ok("%monarch debug").result["text/plain"]
 
 
 def test_a_page_opens_a_console_by_asking_also_where_a_rank_only_runs(

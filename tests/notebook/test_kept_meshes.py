@@ -123,7 +123,7 @@ def test_a_restart_ends_what_is_tied_and_lets_what_is_kept_live(
 
 def test_detach_lets_go_and_attach_takes_up_in_the_same_kernel(name: str) -> None:
     with a_kernel() as kernel, ending(kernel):
-        assert "nothing of this kernel is kept" in kernel.refused("%monarch detach")
+        assert "this kernel has no kept mesh" in kernel.refused("%monarch detach")
         begin(kernel, name)
         said = kernel.ok("%monarch detach").stdout
         assert said == f"detached from {name}; `%monarch attach {name}` attaches to it again\n"
@@ -168,7 +168,7 @@ def test_two_kernels_have_one_session_in_turn(name: str) -> None:
         said = second.refused(f"%monarch attach {name}")
         assert "holds it; take=True (--take) takes it over" in said
         said = second.refused(f"%monarch spawn {name} gpus=1 --keep")
-        assert f"{name} is a kept session already" in said
+        assert f"{name} is already a kept session" in said
         second.ok(f"%monarch attach {name} --take")
         assert second.value("trainers.step.call().get().values()") == "[2, 2]"
         assert "has taken it over" in first.run("trainers.step.call().get()").traceback

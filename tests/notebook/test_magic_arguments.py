@@ -69,7 +69,7 @@ def test_what_stands_behind_a_hash_is_a_comment(line: str, words: list[str]) -> 
         ("workers --preload 'a b'", "--preload a b: no module has this name"),
         ("workers --preload", "--preload needs a value; write --preload MODULE"),
         ("workers --prelaod torch", "spawn has no option --prelaod; did you mean 'preload'?"),
-        ("workers --loud", "spawn has no option --loud; `%monarch spawn -h` lists what it takes"),
+        ("workers --loud", "spawn has no option --loud; `%monarch spawn -h` lists its options"),
         ("workers 'gpus=8", "no closing quotation; close the quote"),
     ],
 )

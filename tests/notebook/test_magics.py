@@ -196,7 +196,7 @@ def test_monarch_alone_lists_its_subcommands(kernel: Kernel, line: str) -> None:
         ("%%monarch on\n1", "on needs a mesh; for example `%%monarch on workers[gpus=0:4]`"),
         ("%%monarch ls\n1", "ls takes no cell: write %monarch ls, with a single %"),
         ("%%monarch on taken\n1", "taken is not a mesh but a str"),
-        ("%monarch error", "no cell has raised an error of ranks"),
+        ("%monarch error", "the last error in this notebook did not"),
     ],
 )
 def test_a_line_that_cannot_be_done_is_one_line_with_the_remedy(
