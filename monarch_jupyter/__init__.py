@@ -4,8 +4,8 @@ Each subcommand is a function here too, for programs: `spawn`, `on`, `ls`, `ps`,
 `stacks`, `debug`, `stop`, `kill`, `logs`, `update`, `autoreload`, `nested_asyncio`, `attach`,
 `detach`, `reap`, `error`, `doctor`; and `value_grid`, which `show` uses for values.
 
-Procs import this package for the actor that runs cells. So nothing of IPython or Jupyter is
-imported here, and only what a name that is asked for needs.
+Procs import this package for the actor that runs cells. So this module imports neither IPython nor
+Jupyter, and it imports the module of a function when the function is first used.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from monarch_jupyter.actions.attach import attach as attach
+    from monarch_jupyter.actions.run_cell import on as on
+    from monarch_jupyter.actions.spawn import spawn as spawn
+    from monarch_jupyter.actions.stacks import stacks as stacks
     from monarch_jupyter.extension import Extension
-    from monarch_jupyter.magics.attach import attach as attach
     from monarch_jupyter.magics.autoreload import autoreload as autoreload
     from monarch_jupyter.magics.debug import debug as debug
     from monarch_jupyter.magics.detach import detach as detach
@@ -27,12 +30,9 @@ if TYPE_CHECKING:
     from monarch_jupyter.magics.logs import logs as logs
     from monarch_jupyter.magics.ls import ls as ls
     from monarch_jupyter.magics.nested_asyncio import nested_asyncio as nested_asyncio
-    from monarch_jupyter.magics.on import on as on
     from monarch_jupyter.magics.ps import ps as ps
     from monarch_jupyter.magics.reap import reap as reap
     from monarch_jupyter.magics.show import show as show
-    from monarch_jupyter.magics.spawn import spawn as spawn
-    from monarch_jupyter.magics.stacks import stacks as stacks
     from monarch_jupyter.magics.static import static as static
     from monarch_jupyter.magics.stop import stop as stop
     from monarch_jupyter.magics.update import update as update
@@ -61,13 +61,18 @@ __all__ = [
     "value_grid",
 ]
 
+# Functions that the page calls too; every other one is beside its magic.
+_ACTIONS = {"attach": "attach", "on": "run_cell", "spawn": "spawn", "stacks": "stacks"}
+
 _extension: Extension | None = None
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"monarch_jupyter.magics.{name}"), name)
+    action = _ACTIONS.get(name)
+    module = f"magics.{name}" if action is None else f"actions.{action}"
+    return getattr(importlib.import_module(f"monarch_jupyter.{module}"), name)
 
 
 def __dir__() -> list[str]:
@@ -75,7 +80,7 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """What `%load_ext monarch_jupyter` calls."""
+    """Load the extension: `%load_ext monarch_jupyter` calls this."""
     global _extension
     from monarch_jupyter.extension import Extension
 
@@ -86,7 +91,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """What `%unload_ext monarch_jupyter` calls. Meshes live on."""
+    """Unload the extension: `%unload_ext monarch_jupyter` calls this. Meshes live on."""
     global _extension
     if _extension is not None:
         _extension.unload()

@@ -1,4 +1,4 @@
-"""What a command answers when it can't do what was asked. No I/O."""
+"""The error that a command raises when it is refused. No I/O."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class CommandError(ValueError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'spawn'?"` for the nearest known word; nothing when none is near."""
+    """`"; did you mean 'spawn'?"` for the closest known word; empty if no word is close."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def one_line(text: str) -> str:
-    """`text` with every run of white space, line breaks included, made one space."""
+    """`text` with each run of white space, line breaks included, replaced by one space."""
     return " ".join(text.split())

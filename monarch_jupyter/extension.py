@@ -1,9 +1,9 @@
-"""The extension in one shell: what `%load_ext monarch_jupyter` starts and `%unload_ext` ends.
+"""The extension in one shell: `%load_ext monarch_jupyter` starts it and `%unload_ext` ends it.
 
 Runs in: the kernel's main thread.
-Owns: the output router, the fault hook, the interrupt ladder, the error handler, the formatters,
-the magic, the comm target, the publisher. Each is undone in the reverse order of its making, so
-that the shell is afterwards as it was before.
+Owns: the output router, the fault hook, the interrupt handler, the error handler, the formatters,
+the magic, the comm target, the publisher. `unload` undoes them in reverse order, so that the shell
+is then as it was before.
 """
 
 from __future__ import annotations
@@ -28,24 +28,23 @@ from monarch_jupyter.cells.output import MOST, OutputRouter
 from monarch_jupyter.cells.progress import Progress
 from monarch_jupyter.cells.registry import Cells
 from monarch_jupyter.cells.static_views import StaticViews, share_static_views, shared_static_views
-from monarch_jupyter.debugger.pause_notices import Groups, PauseNotices, Shown
-from monarch_jupyter.lines import by_rank
-from monarch_jupyter.lines.by_rank import unfolded_html, unfolded_text
+from monarch_jupyter.debugger.pause_notices import Groups, PauseNotices, PauseView
 from monarch_jupyter.lines.log_store import LogStore, share
 from monarch_jupyter.magics import autoreload
 from monarch_jupyter.magics.magic import MonarchMagic
 from monarch_jupyter.magics.nested_asyncio import nested_asyncio
 from monarch_jupyter.magics.update import StaleClasses
-from monarch_jupyter.magics.value_grid import followed
+from monarch_jupyter.magics.value_grid import followed_variables
 from monarch_jupyter.page.comms import PanelLink
 from monarch_jupyter.page.shared import (
-    close_desk,
     close_publisher,
-    shared_desk,
+    close_request_handler,
     shared_publisher,
+    shared_request_handler,
 )
 from monarch_jupyter.rendering.cell_names import share_cell_names
 from monarch_jupyter.rendering.formatters import Formatters
+from monarch_jupyter.rendering.lines import MOST_UNFOLDED, unfolded_html, unfolded_text
 
 if TYPE_CHECKING:
     from monarch_jupyter.protocol.bars import Bar
@@ -60,7 +59,7 @@ class Extension:
         self._undo = ExitStack()
 
     def load(self) -> None:
-        """Start; if something can't be, what was started is undone before the error goes on."""
+        """Start every part. If one fails, undo the others before the error propagates."""
         with ExitStack() as undo:
             share_cell_names(cell_names_of(self._shell))
             undo.callback(share_cell_names, None)
@@ -76,12 +75,12 @@ class Extension:
             interrupts = InterruptHandler(self._shell, router.say)
             interrupts.install()
             undo.callback(interrupts.restore)
-            self._on("pre_run_cell", interrupts.cell_begins, undo)
-            self._on("post_run_cell", interrupts.cell_ended, undo)
-            self._on("post_run_cell", notices.say_waiting, undo)
+            self._on("pre_run_cell", interrupts.on_cell_start, undo)
+            self._on("post_run_cell", interrupts.on_cell_end, undo)
+            self._on("post_run_cell", notices.report_waiting, undo)
             self._show_progress(cells, undo)
-            self._tell_of_stale_classes(router, undo)
-            self._on("post_run_cell", lambda: followed.look(router.say), undo)
+            self._report_stale_classes(router, undo)
+            self._on("post_run_cell", lambda: followed_variables.update_grids(router.say), undo)
             self._on("post_run_cell", router.flush, undo)
             self._on("post_run_cell", router.cell_ended, undo)
 
@@ -93,9 +92,9 @@ class Extension:
             undo.callback(nested_asyncio, False)
             autoreload.install(self._shell, router.say)
             undo.callback(autoreload.restore)
-            tell = partial(self._tell_of_pauses, cells, router)
-            undo.callback(PauseNotices(tell, lambda: cells.newest).close)
-            errors = CellErrors(self._shell, flush, notices.forget)
+            report = partial(self._report_pauses, cells, router)
+            undo.callback(PauseNotices(report, lambda: cells.newest).close)
+            errors = CellErrors(self._shell, flush, notices.mark_shown)
             errors.install()
             undo.callback(errors.restore)
             formatters = Formatters(
@@ -129,14 +128,14 @@ class Extension:
         self._on("pre_run_cell", progress.begin, undo)
         self._on("post_run_cell", progress.end, undo)
 
-    def _tell_of_stale_classes(self, router: OutputRouter, undo: ExitStack) -> None:
+    def _report_stale_classes(self, router: OutputRouter, undo: ExitStack) -> None:
         stale = StaleClasses()
 
-        def tell() -> None:
-            for line in stale.news(self._shell.user_ns):
+        def report() -> None:
+            for line in stale.notices(self._shell.user_ns):
                 router.say(line)
 
-        self._on("post_run_cell", tell, undo)
+        self._on("post_run_cell", report, undo)
 
     def _open_store(self, undo: ExitStack) -> LogStore:
         store = LogStore()
@@ -173,10 +172,10 @@ class Extension:
         return router
 
     def _show_lines(self, cells: Cells, store: LogStore, origin: int) -> None:
-        """A view of all lines of a cell that has more than it may show."""
+        """Show a view of all lines of a cell that has reached its limit."""
         from monarch_jupyter.widgets.log_view import LogView
 
-        bundle = LogView(shared_desk(self._shell.user_ns), store, cell=origin).bundle()
+        bundle = LogView(shared_request_handler(self._shell.user_ns), store, cell=origin).bundle()
         cells.publish(bundle, origin)
 
     def _progress_view(self, bars: list[Bar]) -> ProgressBars | None:
@@ -185,25 +184,25 @@ class Extension:
             return None
         from monarch_jupyter.widgets.progress import ProgressBars
 
-        return ProgressBars(shared_publisher(), shared_desk(self._shell.user_ns), bars)
+        return ProgressBars(shared_publisher(), shared_request_handler(self._shell.user_ns), bars)
 
     def _stacks_view(self, found: Stacks) -> dict[str, Any]:
         from monarch_jupyter.widgets.stacks_view import StacksView
 
         return StacksView(
-            shared_desk(self._shell.user_ns), found, cell_names_of(self._shell)
+            shared_request_handler(self._shell.user_ns), found, cell_names_of(self._shell)
         ).bundle()
 
-    def _tell_of_pauses(
+    def _report_pauses(
         self, cells: Cells, router: OutputRouter, waits: Groups, line: str, cell: int
-    ) -> Shown | None:
-        """In the cell that runs, or ran last: a cell that waits for them can't be left to hang."""
+    ) -> PauseView | None:
+        """Show paused ranks in the cell that runs or ran last, since it may wait for them."""
         if not hasattr(self._shell, "kernel"):
             router.say(line)
             return None
         from monarch_jupyter.widgets.breakpoints import Breakpoints
 
-        shown = Breakpoints(shared_desk(self._shell.user_ns), waits, line)
+        shown = Breakpoints(shared_request_handler(self._shell.user_ns), waits, line)
         cells.publish(shown.bundle(), cell)
         return shown
 
@@ -217,7 +216,7 @@ class Extension:
     def _flush_before_values(
         self, router: OutputRouter, flush: Callable[[], None], undo: ExitStack
     ) -> None:
-        """What ranks printed and displayed for a cell stands above the cell's value."""
+        """Put the output and displays of ranks above the value of the cell."""
         trap = self._shell.display_trap
         show = trap.hook
 
@@ -239,28 +238,28 @@ class Extension:
             return  # A terminal has no page to talk to.
         undo.callback(close_publisher)
         publisher = shared_publisher()
-        undo.callback(close_desk)
-        desk = shared_desk(self._shell.user_ns)
+        undo.callback(close_request_handler)
+        request_handler = shared_request_handler(self._shell.user_ns)
         self._on("pre_run_cell", publisher.wake, undo)
         self._on("post_run_cell", publisher.wake, undo)
         undo.callback(observe.on_change(lambda _: publisher.wake()))
-        undo.callback(PanelLink(publisher, desk).close)
+        undo.callback(PanelLink(publisher, request_handler).close)
 
 
 def show_unfolded(cells: Cells, store: LogStore, origin: int) -> None:
-    """Below the lines of a cell: the same rank by rank, behind a click."""
-    page = store.page(None, cell=origin, page=1, length=by_rank.MOST)
+    """Put the lines of a cell below them, rank by rank, behind a click."""
+    page = store.page(None, cell=origin, page=1, length=MOST_UNFOLDED)
     if page.lines:
         bundle = {"text/plain": unfolded_text(page), "text/html": str(unfolded_html(page))}
         cells.put("unfolded", bundle, origin)
 
 
 def _nothing(origin: int) -> None:
-    """A terminal shows lines as they come, and has nothing to click."""
+    """Do nothing: a terminal shows each line as it arrives and has no clickable output."""
 
 
 def _debug_the_kernel() -> None:
-    """Take JupyterLab's debugger back from ranks, if it was ever given to them."""
+    """Return JupyterLab's debugger to the kernel, if ranks have it."""
     module = sys.modules.get("monarch_jupyter.debugger.lab")
     if module is not None:
         module.stop_debugging_in_lab()

@@ -1,4 +1,4 @@
-"""A small extension of the Jupyter server: what the side panel shows that no kernel has.
+"""A small extension of the Jupyter server, for the data of the side panel that no kernel has.
 
 Runs in: the server's process. Read-only: it lists the sessions of this user on this machine, those
 of kernels that are gone too, and hands out the tutorials. It holds no mesh and starts nothing.
@@ -62,12 +62,12 @@ class TutorialHandler(APIHandler):
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:  # pyright: ignore[reportUnusedFunction]
-    """What the server asks a module that it is told to load."""
+    """The extension points of this module, for the Jupyter server."""
     return [{"module": "monarch_jupyter.server_extension"}]
 
 
 def _load_jupyter_server_extension(server: Any) -> None:  # pyright: ignore[reportUnusedFunction]
-    """What the server calls to load it."""
+    """Load the extension; the Jupyter server calls this."""
     base = cast("str", server.web_app.settings["base_url"])
     handlers = [
         (url_path_join(base, "monarch", "sessions"), SessionsHandler),

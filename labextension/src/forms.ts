@@ -11,7 +11,7 @@ export function parseDims(text: string): Record<string, number> {
     const match = /^([A-Za-z_]\w*)=(\d+)$/.exec(word);
     const [, dim, size] = match ?? [];
     if (dim === undefined || size === undefined) {
-      throw new Error(`"${word}" is no dim: write gpus=8, or hosts=2 gpus=4`);
+      throw new Error(`"${word}" is not a dim: write gpus=8, or hosts=2 gpus=4`);
     }
     sizes[dim] = Number(size);
   }
@@ -25,7 +25,7 @@ export class NewMeshForm {
     this._name = field('Name', 'workers');
     this._dims = field('Dims', 'gpus=8');
     this._keep = element('input', '', { type: 'checkbox' });
-    const keep = element('label', '', { title: 'It outlives the kernel; attach takes it up again' });
+    const keep = element('label', '', { title: 'The mesh outlives the kernel; attach to it again later' });
     keep.append(this._keep, ' keep');
     const submit = element('button', 'mx-button', { type: 'submit' }, 'Spawn');
     this._outcome = new Outcome();
@@ -103,7 +103,7 @@ export class SessionList {
     const name = one.kept_as ?? one.session;
     item.setAttribute('aria-label', name);
     item.append(element('strong', '', {}, name), ' ', element('span', '', {}, one.state));
-    const holder = one.client_pid === null ? 'nobody holds it' : `held by pid ${one.client_pid}`;
+    const holder = one.client_pid === null ? 'no client is attached' : `held by pid ${one.client_pid}`;
     const meshes = one.meshes.length === 0 ? '' : `${one.meshes.join(', ')}; `;
     const kept = one.kept_as === null ? 'ends with its program' : holder;
     const title = [one.program ?? '', one.left ?? ''].filter(Boolean).join('\n');

@@ -13,7 +13,7 @@ import type { Kernel, KernelMessage } from '@jupyterlab/services';
 import type { JSONObject } from '@lumino/coreutils';
 import { Signal, type ISignal } from '@lumino/signaling';
 
-import { Questions } from '../../monarch_jupyter/widgets/js/pending.js';
+import { PendingRequests } from '../../monarch_jupyter/widgets/js/pending.js';
 import { EMPTY, reduce, type View } from '../../monarch_jupyter/widgets/js/views.js';
 import { parse, TARGET, type Request } from '../../monarch_jupyter/widgets/js/protocol.js';
 
@@ -64,7 +64,7 @@ export class KernelLink {
     if (GONE.includes(_kernel.status)) {
       this._state = 'dead';
     } else {
-      this._ask();
+      this._requestComms();
     }
   }
 
@@ -88,7 +88,7 @@ export class KernelLink {
   /** What the kernel answers; refused with the kernel's one line, or because there is none to ask. */
   ask(what: Request): Promise<unknown> {
     return this._state === 'live'
-      ? this._questions.ask(what)
+      ? this._pending.ask(what)
       : Promise.reject(new Error('the kernel of this notebook does not answer now'));
   }
 
@@ -104,22 +104,22 @@ export class KernelLink {
     this._kernel.statusChanged.disconnect(this._onStatus);
     this._kernel.connectionStatusChanged.disconnect(this._onConnection);
     this._kernel.disposed.disconnect(this._onDisposed);
-    this._questions.end('the notebook was closed');
+    this._pending.end('the notebook was closed');
     Signal.clearData(this);
   }
 
   /** Ask which comms the kernel has, and take ours up if it is there. */
-  private _ask(): void {
-    const asked = ++this._question;
+  private _requestComms(): void {
+    const asked = ++this._infoRequest;
     this._kernel
       .requestCommInfo({ target_name: TARGET })
       .then(({ content }) => {
-        if (asked !== this._question || this._isDisposed || this._comm !== null) {
+        if (asked !== this._infoRequest || this._isDisposed || this._comm !== null) {
           return;
         }
         const known = content.status === 'ok' ? Object.keys(content.comms)[0] : undefined;
         if (known === undefined) {
-          this._move('unloaded');
+          this._setState('unloaded');
         } else {
           this._adopt(this._kernel.createComm(TARGET, known));
           this._sync();
@@ -127,7 +127,7 @@ export class KernelLink {
       })
       .catch((reason: unknown) => {
         // A kernel that restarts or ends drops the question; its status says what comes next.
-        if (asked === this._question && !this._isDisposed) {
+        if (asked === this._infoRequest && !this._isDisposed) {
           console.warn(`monarch: the kernel did not tell its comms: ${String(reason)}`);
         }
       });
@@ -137,7 +137,7 @@ export class KernelLink {
     this._adopt(comm);
     const { data } = message.content;
     if (Object.keys(data).length > 0) {
-      this._take(data);
+      this._onMessage(data);
     } else {
       this._sync();
     }
@@ -147,7 +147,7 @@ export class KernelLink {
     this._comm = comm;
     comm.onMsg = message => {
       if (comm === this._comm) {
-        this._take(message.content.data);
+        this._onMessage(message.content.data);
       }
     };
     comm.onClose = () => {
@@ -156,14 +156,14 @@ export class KernelLink {
       }
     };
     this._view = EMPTY;
-    this._move('opening');
+    this._setState('opening');
   }
 
-  private _take(data: unknown): void {
+  private _onMessage(data: unknown): void {
     try {
       const message = parse(data);
       if (message.type === 'answer') {
-        this._questions.take(message);
+        this._pending.onAnswer(message);
         return;
       }
       if (message.type === 'more') {
@@ -179,19 +179,19 @@ export class KernelLink {
       console.error(`monarch: a message on ${TARGET} was not understood`, error);
       return;
     }
-    this._move(this._view.seq === null ? 'opening' : 'live');
+    this._setState(this._view.seq === null ? 'opening' : 'live');
   }
 
   /** Ask for a snapshot. */
   private _sync(): void {
-    this._say({ type: 'sync' });
+    this._send({ type: 'sync' });
   }
 
   /**
    * On the comm's own subshell, where there is one: the kernel's main shell takes no message before the
    * cells that wait in its queue have run.
    */
-  private _say(message: JSONObject): void {
+  private _send(message: JSONObject): void {
     const comm: SubshellComm | null = this._comm;
     const send = (): void => {
       if (comm !== null && comm === this._comm && !comm.isDisposed && !this._kernel.isDisposed) {
@@ -227,19 +227,19 @@ export class KernelLink {
     if (this._comm !== null && !this._comm.isDisposed) {
       this._sync();
     } else if (this._state === 'asking') {
-      this._ask();
+      this._requestComms();
     }
   };
 
   private _reset(state: LinkState): void {
-    this._question++;
+    this._infoRequest++;
     this._comm = null;
-    this._questions.end('the kernel has ended, restarted, or unloaded the extension');
+    this._pending.end('the kernel has ended, restarted, or unloaded the extension');
     this._view = EMPTY;
-    this._move(state);
+    this._setState(state);
   }
 
-  private _move(state: LinkState): void {
+  private _setState(state: LinkState): void {
     this._state = state;
     this._changed.emit();
   }
@@ -248,10 +248,10 @@ export class KernelLink {
   private _comm: Kernel.IComm | null = null;
   private _isDisposed = false;
   /** Number of the last question; answers to earlier ones are dropped. */
-  private _question = 0;
-  private readonly _questions = new Questions('panel', message =>
+  private _infoRequest = 0;
+  private readonly _pending = new PendingRequests('panel', message =>
     // Plain data, which the type of a request doesn't say.
-    this._say(message as unknown as JSONObject)
+    this._send(message as unknown as JSONObject)
   );
   private _restarting = false;
   private _state: LinkState = 'asking';

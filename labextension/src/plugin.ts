@@ -57,7 +57,7 @@ class Panel {
         this.view.tick();
       }
     }, 1000);
-    this.lookEvery(5);
+    this.refreshEvery(5);
   }
 
   readonly view: PanelView;
@@ -65,7 +65,7 @@ class Panel {
   readonly statusButton = document.createElement('button');
 
   /** Look for sessions so often, in seconds; 0: when asked only. */
-  lookEvery(seconds: number): void {
+  refreshEvery(seconds: number): void {
     clearInterval(this._timer);
     if (seconds > 0) {
       this._timer = setInterval(() => {
@@ -152,7 +152,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       const apply = (): void => {
         wanted = loaded.get('statusItem').composite as boolean;
         panel.statusButton.style.display = wanted ? '' : 'none';
-        panel.lookEvery(loaded.get('sessionsEvery').composite as number);
+        panel.refreshEvery(loaded.get('sessionsEvery').composite as number);
       };
       loaded.changed.connect(apply);
       apply();

@@ -182,16 +182,16 @@ describe('a console that asks the kernel', () => {
     answers.at(-1)?.resolve({ ...standing, over: true, note: 'workers has gone on' });
     await settled();
     assert.equal(getByRole(pane.node, 'log').textContent, '(Pdb) continueworkers has gone on');
-    pane.look();
+    pane.refresh();
     assert.equal(asked.length, 2);
   });
 
   test('asks how things stand only while no command will tell', async () => {
     await open();
-    pane.look();
+    pane.refresh();
     assert.deepEqual(asked.at(-1), { do: 'standing', console: 7 });
     getByRole(pane.node, 'button', { name: 'Next' }).click();
-    pane.look();
+    pane.refresh();
     assert.deepEqual(asked.at(-1), { do: 'say', console: 7, text: 'next' });
   });
 });
@@ -226,7 +226,7 @@ describe('what waits at breakpoints', () => {
     view.update([group]);
     assert.equal(getByRole(view.node, 'combobox'), choice);
     view.update([]);
-    assert.equal(getAllByRole(view.node, 'status')[0]?.textContent, 'Nothing waits here now.');
+    assert.equal(getAllByRole(view.node, 'status')[0]?.textContent, 'No rank is paused here now.');
     assert.equal(queryByRole(view.node, 'listitem'), null);
   });
 });

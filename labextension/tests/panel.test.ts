@@ -148,7 +148,7 @@ describe('the panel', () => {
     assert.ok(getByText(view.node, 'readers is bound in the notebook, 8 ranks'));
     field('Dims').value = 'gpus';
     spawn.click();
-    assert.ok(getByText(view.node, /"gpus" is no dim/));
+    assert.ok(getByText(view.node, /"gpus" is not a dim/));
     assert.equal(asked.length, 1);
   });
 

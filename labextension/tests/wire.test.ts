@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
 import { WireError } from '../../monarch_jupyter/widgets/js/fields.js';
-import { Questions } from '../../monarch_jupyter/widgets/js/pending.js';
+import { PendingRequests } from '../../monarch_jupyter/widgets/js/pending.js';
 import { EMPTY, reduce, type View } from '../../monarch_jupyter/widgets/js/views.js';
 import { parse, parseLines, parseSessions, type Delta, type Snapshot } from '../../monarch_jupyter/widgets/js/protocol.js';
 import { delta, mesh, row, snapshot } from './meshes.js';
@@ -138,30 +138,30 @@ describe('what a page asks', () => {
 
   test('is answered under its number, whatever comes first', async () => {
     const sent: unknown[] = [];
-    const questions = new Questions('v', message => sent.push(message));
-    const [first, second] = [questions.ask(lines), questions.ask(lines)];
+    const pending = new PendingRequests('v', message => sent.push(message));
+    const [first, second] = [pending.ask(lines), pending.ask(lines)];
     assert.deepEqual(sent, [
       { type: 'ask', view: 'v', id: 1, what: lines },
       { type: 'ask', view: 'v', id: 2, what: lines }
     ]);
-    questions.take({ type: 'answer', view: 'v', id: 2, error: null, result: 'two' });
-    questions.take({ type: 'answer', view: 'v', id: 1, error: 'no mesh', result: null });
+    pending.onAnswer({ type: 'answer', view: 'v', id: 2, error: null, result: 'two' });
+    pending.onAnswer({ type: 'answer', view: 'v', id: 1, error: 'no mesh', result: null });
     assert.equal(await second, 'two');
     await assert.rejects(first, /^Error: no mesh$/);
   });
 
   test('is not answered by what another view has asked', async () => {
-    const questions = new Questions('v', () => undefined);
-    const asked = questions.ask(lines);
-    questions.take({ type: 'answer', view: 'w', id: 1, error: null, result: 'theirs' });
-    questions.take({ type: 'answer', view: 'v', id: 1, error: null, result: 'mine' });
+    const pending = new PendingRequests('v', () => undefined);
+    const asked = pending.ask(lines);
+    pending.onAnswer({ type: 'answer', view: 'w', id: 1, error: null, result: 'theirs' });
+    pending.onAnswer({ type: 'answer', view: 'v', id: 1, error: null, result: 'mine' });
     assert.equal(await asked, 'mine');
   });
 
   test('fails with the reason when nobody is left to answer', async () => {
-    const questions = new Questions('v', () => undefined);
-    const asked = questions.ask(lines);
-    questions.end('the kernel has ended');
+    const pending = new PendingRequests('v', () => undefined);
+    const asked = pending.ask(lines);
+    pending.end('the kernel has ended');
     await assert.rejects(asked, /the kernel has ended/);
   });
 

@@ -1,9 +1,10 @@
-"""What ranks display, shown in the cells that asked for it.
+"""Shows displays of ranks in the cells that caused them.
 
-Runs in: the kernel. One thread of ours reads the port that ranks send to.
+Runs in: the kernel. A thread of this module reads the port that ranks send to.
 Owns: that port and the thread, from the first `port` until `close`.
-Invariants: what a rank shows is shown once, in its order, or counted and its text kept; what ranks
-of a mesh show alike is shown once for all of them, and waits for its like as long as a line does.
+Invariants: each display is shown once, in the order of its rank, or counted and its text stored;
+equal displays of several ranks are shown once, and a display waits for equal ones as long as a line
+does.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from monarch_jupyter.rendering.html import Html
 Rank = tuple[str, str, int, dict[str, int]]
 """The name and the uid of its mesh, its number and its point."""
 Display = tuple[int, Rank, Bundle]
-"""The number of the cell, who shows something there, and what."""
+"""The number of the cell, the rank that displays, and the bundle."""
 FLUSH_TIMEOUT = 5.0
 PATIENCE = 2.0
 MOST = 200
@@ -42,7 +43,7 @@ Show = Callable[[dict[str, Any], int], None]
 
 
 class Displays:
-    """Shows what ranks send, with what several ranks show alike once."""
+    """Shows the displays that ranks send, equal ones of several ranks once."""
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class Displays:
         keep: Callable[[Sequence[OutputLine]], None] = lambda lines: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`show` puts a mime bundle into a cell, `note` a line in the place of its last such line;
-        `keep` takes the text of what is not shown.
+        """`show` puts a mime bundle into a cell; `note` replaces the last such line of a cell;
+        `keep` stores the text of displays that are not shown.
         """
         self._show, self._note, self._keep = show, note, keep
         self._pace = Pace(clock)
@@ -68,8 +69,8 @@ class Displays:
         self._thread: threading.Thread | None = None
 
     def route(self, _mesh: ProcMesh) -> Route:
-        """What has ranks show here what they display, if it comes along with what is spawned."""
-        # An actor must not fail because nobody looks any more.
+        """The route that travels with each spawned actor and directs its displays here."""
+        # An actor must not fail because the notebook is gone.
         return Route(observe.unheeded(self.port()))
 
     def port(self) -> Port[Any]:
@@ -85,7 +86,7 @@ class Displays:
             return self._port
 
     def flush(self) -> None:
-        """Return when all is shown that ranks had sent before the answers received so far."""
+        """Return when every display is shown that ranks sent before the answers received so far."""
         with self._lock:
             port = self._port
             if port is None:
@@ -119,7 +120,7 @@ class Displays:
                     deadline = None
                     if item == _END:
                         return
-                    self._flushed()
+                    self._release_flushes()
                     continue
                 self.add(item)
                 if not len(self._folder):
@@ -131,10 +132,10 @@ class Displays:
         finally:
             with self._lock:
                 self._port = None
-            self._flushed()
+            self._release_flushes()
 
     def add(self, display: Display) -> None:
-        """One came; it is shown as soon as every rank of its mesh has shown the same."""
+        """Add a display; it is shown as soon as every rank of its mesh has sent the same one."""
         origin, (mesh, uid, rank, point), bundle = display
         text = json.dumps(bundle, sort_keys=True)
         self._bundles[text] = bundle
@@ -142,7 +143,7 @@ class Displays:
         self._folder.add([OutputLine(mesh, uid, rank, point, "stdout", text, origin)])
         self._show_folds(self._folder.take_complete(ranks_of))
 
-    def _flushed(self) -> None:
+    def _release_flushes(self) -> None:
         with self._lock:
             flushes, self._flushes = self._flushes, []
         for flush in flushes:
@@ -154,8 +155,8 @@ class Displays:
             bundle = self._bundles[fold.text]
             try:
                 self._show_one(fold, bundle, several)
-            except Exception:  # of whatever renders it; the others are shown all the same
-                log.warning("what a rank displays could not be shown", exc_info=True)
+            except Exception:  # from the code that renders it; the others are still shown
+                log.warning("a display of a rank could not be shown", exc_info=True)
         if not len(self._folder):
             self._bundles.clear()
 
@@ -180,35 +181,35 @@ class Displays:
 
 
 class Pace:
-    """Keeps what is sent within what a Jupyter server passes on to the page: 1 MB a second.
+    """Keeps displays within the rate that a Jupyter server passes on to the page: 1 MB a second.
 
-    It drops what is more. A burst is within its window of three seconds.
+    The server drops the rest. Its window of three seconds allows for a burst.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._left = float(BURST)
-        self._at = clock()
+        self._read_at = clock()
 
     def delay(self, size: int) -> float:
-        """Seconds to wait before so many bytes are sent, which are counted as sent then."""
+        """Seconds to wait before sending `size` bytes, which count as sent then."""
         now = self._clock()
-        self._left = min(float(BURST), self._left + RATE * (now - self._at))
-        self._at = now
-        # What is larger than a burst goes when nothing else has gone for as long as a burst takes.
+        self._left = min(float(BURST), self._left + RATE * (now - self._read_at))
+        self._read_at = now
+        # A display larger than a burst waits until the whole burst is available.
         wait = max(0.0, (min(size, BURST) - self._left) / RATE)
         self._left -= size
         return wait
 
     def spend(self, size: int) -> None:
-        """Wait as long as it has to be."""
+        """Wait until `size` bytes may be sent."""
         wait = self.delay(size)
         if wait:
             threading.Event().wait(wait)
 
 
 def tagged(where: str, bundle: Bundle) -> Bundle:
-    """The bundle with the rank's name in it, in the one form that a page will choose."""
+    """The bundle with the rank's name in it, reduced to the form that a page prefers."""
     tag = f"[{where}]" if where else ""
     plain = f"{tag} {bundle['text/plain']}".strip()
     styled = _styled(bundle)
@@ -237,35 +238,36 @@ _shared: Displays | None = None
 
 
 def shared_displays() -> Displays | None:
-    """Those of the loaded extension; None where that isn't loaded."""
+    """The displays of the loaded extension; None if it is not loaded."""
     return _shared
 
 
 def share_displays(displays: Displays | None) -> None:
-    """Make these the ones that ranks send to."""
+    """Make these the displays that ranks send to."""
     global _shared
     _shared = displays
 
 
 def redirect(meshes: Sequence[ProcMesh]) -> None:
-    """Have ranks show here what they display from now on, where actors live on them already.
+    """Direct displays of ranks here from now on, if actors already live on them.
 
-    What does so is an actor that ends at once. It is spawned beside others only, since the first of
-    a process has the thread that signals reach: processes without actors come to know with their
-    first one, as those of a mesh with a dead rank do with their next. Returns when they have it, or
-    do not answer for `PATIENCE` seconds.
+    This spawns an actor that ends at once. It spawns one only beside other actors, since the first
+    actor of a process has the thread that receives signals; other processes get the route with
+    their next actor. Returns when the ranks have the route, or after `PATIENCE` seconds.
     """
-    told: list[Future[None]] = []
+    stops: list[Future[None]] = []
     for mesh in meshes:
         if not mesh.actor_names:
             continue
         try:
-            told.append(cast("ActorMesh", mesh.spawn("displays", Redirected)).stop())
+            stops.append(cast("ActorMesh", mesh.spawn("displays", Redirected)).stop())
         except SupervisionError:
-            log.debug("of %s no rank is told where displays go", mesh.name, exc_info=True)
+            log.debug(
+                "the ranks of %s were not told where to send displays", mesh.name, exc_info=True
+            )
     deadline = time.monotonic() + PATIENCE
     try:
-        for future in told:
+        for future in stops:
             future.get(max(0.0, deadline - time.monotonic()))
     except TimeoutError:
-        log.debug("some ranks are slow to be told where displays go", exc_info=True)
+        log.debug("some ranks have not confirmed where to send displays", exc_info=True)

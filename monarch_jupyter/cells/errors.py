@@ -1,7 +1,7 @@
-"""An error of ranks, or of the runtime, as the cell that raised it shows it.
+"""Shows errors of ranks and of the runtime in the cell that raised them.
 
-Runs in: the kernel's main thread, as IPython's handler of exceptions. All that are of neither kind
-look as they always did, or as another handler has them that was there before.
+Runs in: the kernel's main thread, as IPython's exception handler. All other exceptions look as
+before, or go to the handler that was installed before.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from monarch_jupyter.rendering.source_lines import CellNames, Place, place_lines
 
 HANDLED = (ActorError, SupervisionError)
 INTERRUPTED = (KeyboardInterrupt, asyncio.CancelledError)
-"""What the stop button raises in a cell, and in one that awaits."""
+"""Raised by the stop button in a cell, and in a cell that awaits."""
 SETTLE = 2.0
 """Seconds at most that an error waits for other ranks to fail in the same way."""
 QUIET = 0.06
-"""Seconds without another failure after which it waits no longer, when all ranks have answered."""
+"""Seconds without another failure after which it stops waiting, if all ranks have answered."""
 OPEN = 0.4
-"""The same while some have not, who may be about to fail or may compute for hours."""
+"""The same if some ranks have not answered: they may fail soon or compute for hours."""
 LOOK = 0.02
 
-# Kinds of failures after which who has failed cannot be called any more.
+# Kinds of failures after which the failed actor or process cannot be called any more.
 _ENDED = ("proc died", "actor died", "nobody waited", "not handled", "constructor")
 _NO_NAME = re.compile(r"name '(\w+)' is not defined")
 # Not red: on the red ground of an error, in a dark theme, that is hard to read.
@@ -67,17 +67,17 @@ class CellErrors:
     ) -> None:
         self._shell = shell
         self._flush = flush
-        self._shown = shown
+        self._on_shown = shown
         self._before: tuple[Any, Any] = ((), None)
 
     def install(self) -> None:
-        """Take over."""
+        """Install the handler."""
         shell: Any = self._shell
         self._before = (shell.custom_exceptions, getattr(shell, "CustomTB", None))
         shell.set_custom_exc((Exception, *INTERRUPTED), self._handle)
 
     def restore(self) -> None:
-        """Put back what was there."""
+        """Restore the handler that was there before."""
         shell: Any = self._shell
         shell.custom_exceptions, shell.CustomTB = self._before
 
@@ -90,7 +90,7 @@ class CellErrors:
         tb_offset: int | None = None,
     ) -> list[str]:
         if isinstance(error, INTERRUPTED):
-            # Where the cell was, and not where in the runtime it waited.
+            # Show where the cell was, not where it waited in the runtime.
             trace = without_runtime(trace)
             return self._show(shell, kind, error, trace, trace, tb_offset)
         if isinstance(error, SyntaxError) and rank_cell_mesh(error.filename or ""):
@@ -100,19 +100,19 @@ class CellErrors:
             shell._showtraceback(kind, error, lines)
             return lines
         if not isinstance(error, HANDLED) or isinstance(error, MeshStoppedError):
-            asked = without_refusal(error, trace)
-            if asked is None:
-                return self._as_ever(shell, kind, error, trace, tb_offset)
-            with without_cause(error):  # if it has one, that is told in its text
-                return self._show(shell, kind, error, asked, trace, tb_offset)
+            user_trace = without_refusal(error, trace)
+            if user_trace is None:
+                return self._show_as_before(shell, kind, error, trace, tb_offset)
+            with without_cause(error):  # its text names its cause
+                return self._show(shell, kind, error, user_trace, trace, tb_offset)
         settle(error)
-        self._shown(error.failures)
-        # What ranks wrote before they failed stands above the error.
+        self._on_shown(error.failures)
+        # Output from before the failure belongs above the error.
         self._flush()
         _remember(kind, error, trace)
         cell_names = cell_names_of(shell)
         lines = error_lines(error, trace, cell_names)
-        lines += _names_of_the_notebook(error, shell.user_ns)
+        lines += _notebook_name_hints(error, shell.user_ns)
         shell._showtraceback(kind, error, lines)
         rest = whole_tracebacks_html(error.failures)
         if rest:
@@ -129,7 +129,7 @@ class CellErrors:
         whole: TracebackType | None,
         tb_offset: int | None,
     ) -> list[str]:
-        """As any error, but with that traceback; `whole` is for `%tb` and `%debug`."""
+        """Show the error with this traceback; `%tb` and `%debug` get `whole`."""
         _remember(kind, error, whole)
         short = shortened(trace)
         lines = shell.InteractiveTB.structured_traceback(kind, error, short, tb_offset=tb_offset)
@@ -138,7 +138,7 @@ class CellErrors:
         shell._showtraceback(kind, error, lines)
         return lines
 
-    def _as_ever(
+    def _show_as_before(
         self,
         shell: Any,
         kind: type[BaseException],
@@ -159,14 +159,14 @@ class CellErrors:
 
 
 def _remember(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """As IPython does with each that it shows: for `%tb`, `%debug`, `%monarch error`."""
+    """Record the error as IPython does, for `%tb`, `%debug` and `%monarch error`."""
     sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace
     if sys.version_info >= (3, 12):
         sys.last_exc = error
 
 
 def settle(error: ActorError | SupervisionError) -> None:
-    """Wait a moment for ranks that fail just behind the first one."""
+    """Wait a moment for ranks that fail just after the first one."""
     began = grown = time.monotonic()
     known = len(error.failures)
     while (now := time.monotonic()) - began < SETTLE:
@@ -174,7 +174,7 @@ def settle(error: ActorError | SupervisionError) -> None:
             known, grown = len(error.failures), now
         if now - grown >= (OPEN if _is_open(error) else QUIET):
             return
-        time.sleep(LOOK)  # nobody is told when another failure joins an error
+        time.sleep(LOOK)  # no event says that another failure has joined an error
 
 
 def _is_open(error: ActorError | SupervisionError) -> bool:
@@ -186,7 +186,7 @@ def _is_open(error: ActorError | SupervisionError) -> bool:
 def error_lines(
     error: ActorError | SupervisionError, trace: TracebackType | None, cell_names: CellNames
 ) -> list[str]:
-    """The error in blocks of lines: what failed, on which ranks, where, what called it."""
+    """The error in blocks of lines: the failure, its ranks, its place, and its caller."""
     blocks: list[str] = []
     for groups in observe.failures_by_place(error.failures):
         head, *rest = entry_lines(groups, cell_names)
@@ -206,37 +206,37 @@ def error_lines(
 
 
 def _remedy(error: ActorError | SupervisionError) -> str:
-    """What can be done where something has ended for good; empty if nothing has."""
+    """The remedy if an actor or process has ended for good; otherwise empty."""
     if not isinstance(error, SupervisionError) or not error.failures:
         return ""
     ended = [one for one in error.failures if one.kind in _ENDED and not one.restarted]
     if error.remedy or not ended or any(one.earlier for one in ended):
         return error.remedy
-    who, it = (ended[0].where, "it") if len(ended) == 1 else ("those ranks", "them")
+    place, it = (ended[0].where, "it") if len(ended) == 1 else ("those ranks", "them")
     return (
-        f"calls that include {who} raise from now on: stop the mesh and spawn it again, or go on "
+        f"calls that include {place} raise from now on: stop the mesh and spawn it again, or go on "
         f"with a slice without {it}"
     )
 
 
-def _names_of_the_notebook(
+def _notebook_name_hints(
     error: ActorError | SupervisionError, names: Container[str]
 ) -> Iterator[str]:
-    """Lines about names that a cell on ranks has taken for its own."""
-    told = (
+    """Hints for names of the notebook that a cell on ranks used."""
+    matches = (
         _NO_NAME.match(failure.message)
         for failure in error.failures
         if failure.exception_type == "NameError" and is_rank_cell(failure)
     )
-    for name in dict.fromkeys(match[1] for match in told if match and match[1] in names):
+    for name in dict.fromkeys(match[1] for match in matches if match and match[1] in names):
         yield (
             f"{name!r} is a variable of the notebook, and ranks have their own: assign it in a "
-            "cell on them, or hand it to an endpoint\n"
+            "cell on them, or pass it to an endpoint\n"
         )
 
 
 def cell_names_of(shell: Any) -> CellNames:
-    """The names that this notebook has for its cells: `Cell In[3]`."""
+    """A function that gives this notebook's name of a cell's file: `Cell In[3]`."""
 
     def name(filename: str) -> str | None:
         found = shell.compile.format_code_name(filename)

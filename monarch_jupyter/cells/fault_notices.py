@@ -1,4 +1,4 @@
-"""What the notebook does about a failure that nobody handles.
+"""Notices about failures that no supervisor handles.
 
 Runs in: the kernel; the runtime calls the hook on a thread made for that call, which may wait.
 """
@@ -19,48 +19,49 @@ _Identity = tuple[object, ...]
 
 
 class FaultNotices:
-    """Takes the place of `monarch.actor.unhandled_fault_hook`, and lets the kernel live.
+    """Replaces `monarch.actor.unhandled_fault_hook`, so that the kernel lives on.
 
-    Each failure is said once, by a cell's error or else by a notice. Every later call that touches
-    the failed ranks raises; that is the runtime's doing.
+    Each failure is reported once, by a cell's error or else by a notice. The runtime lets every
+    later call that includes the failed ranks raise.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._lock = threading.Lock()
-        # Guarded by _lock: failures that were said, and those that still wait for a cell's error.
-        self._said: set[_Identity] = set()
+        # Guarded by _lock: failures that were reported, and failures that may yet be a cell's
+        # error.
+        self._reported: set[_Identity] = set()
         self._waiting: dict[_Identity, RankFailure] = {}
 
     def __call__(self, failure: MeshFailure) -> None:
         with self._lock:
-            news = {_identity(one): one for one in failure.failures}
-            news = {key: one for key, one in news.items() if key not in self._said}
-            self._waiting.update(news)
+            new = {_identity(one): one for one in failure.failures}
+            new = {key: one for key, one in new.items() if key not in self._reported}
+            self._waiting.update(new)
         threading.Event().wait(PATIENCE)
-        self._say_those(news)
+        self._report(new)
 
-    def forget(self, failures: Iterable[RankFailure]) -> None:
-        """A cell shows these in full; no notice is needed."""
+    def mark_shown(self, failures: Iterable[RankFailure]) -> None:
+        """Record that a cell shows these failures, so that they need no notice."""
         with self._lock:
             for failure in failures:
-                self._said.add(_identity(failure))
+                self._reported.add(_identity(failure))
                 self._waiting.pop(_identity(failure), None)
 
-    def say_waiting(self) -> None:
-        """The cell has ended without having raised what waits: say it in this cell."""
+    def report_waiting(self) -> None:
+        """Report the waiting failures in the cell that has just ended without raising them."""
         with self._lock:
             waiting = list(self._waiting)
-        self._say_those(waiting)
+        self._report(waiting)
 
-    def _say_those(self, identities: Iterable[_Identity]) -> None:
+    def _report(self, identities: Iterable[_Identity]) -> None:
         with self._lock:
             found = [self._waiting.pop(key) for key in identities if key in self._waiting]
-            self._said.update(_identity(one) for one in found)
+            self._reported.update(_identity(one) for one in found)
         for groups in failures_by_place(found):
-            told = "; ".join(line.strip() for line in headline(groups))
+            text = "; ".join(line.strip() for line in headline(groups))
             self._say(
-                f"monarch: {told}. Calls that include it raise; the rest of the mesh works on."
+                f"monarch: {text}. Calls that include it raise; the rest of the mesh keeps working."
             )
 
 

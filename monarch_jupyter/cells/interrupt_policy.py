@@ -1,15 +1,15 @@
-"""The ladder of the stop button: what each press asks for. No I/O, no clock.
+"""The stop button's policy: the effect of each press. No I/O, no clock.
 
-Each rung is for what the one before did not end:
+Each level is for calls that the level before did not end:
 
-    press                         asks for
+    press                         effect
     ----------------------------  -----------------------------------------------------------------
-    the first, or a late one      CANCEL: the calls of the cell are taken back on the ranks
+    the first, or a late one      CANCEL: the calls of the cell are cancelled on the ranks
     within `PATIENCE` of another  SIGNAL: SIGINT to the ranks that have not answered
-    the next one within that      OFFER: what ends them for good is said, and not done
+    the next one within that      OFFER: a notice says how to kill the processes
     ... and any further           OFFER
 
-A press that finds nothing left of what the last one was for begins a new ladder.
+A press that finds none of the last press's calls open starts again with CANCEL.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from __future__ import annotations
 from enum import Enum
 
 PATIENCE = 2.0
-"""Seconds within which a press of the button is one rung above the one before."""
+"""Seconds within which another press goes one level up."""
 
 
 class InterruptLevel(Enum):
-    """How far up."""
+    """The effect of a press."""
 
     NONE = 0
     CANCEL = 1
@@ -29,7 +29,7 @@ class InterruptLevel(Enum):
     OFFER = 3
 
 
-# What a press does, by the rung that the last one was on: in time, and with something left to end.
+# The level of a press by that of the last one, if it is in time and calls are still open.
 TRANSITIONS = {
     InterruptLevel.NONE: InterruptLevel.CANCEL,
     InterruptLevel.CANCEL: InterruptLevel.SIGNAL,
@@ -39,28 +39,28 @@ TRANSITIONS = {
 
 
 class InterruptPolicy:
-    """Where the user stands on it. `pressed_at`: seconds of any steady clock."""
+    """The level of the last press. `pressed_at`: seconds of any steady clock."""
 
     def __init__(self) -> None:
-        self.rung = InterruptLevel.NONE
+        self.level = InterruptLevel.NONE
         self.pressed_at = 0.0
 
-    def press(self, now: float, *, something_left: bool) -> InterruptLevel:
-        """The button was pressed; what that asks for.
+    def press(self, now: float, *, calls_open: bool) -> InterruptLevel:
+        """Record a press; return its level.
 
         `something_left`: whether any of the calls that the last press was for still runs.
         """
-        early = self.rung is not InterruptLevel.NONE and now - self.pressed_at <= PATIENCE
-        self.rung = TRANSITIONS[self.rung] if early and something_left else InterruptLevel.CANCEL
+        early = self.level is not InterruptLevel.NONE and now - self.pressed_at <= PATIENCE
+        self.level = TRANSITIONS[self.level] if early and calls_open else InterruptLevel.CANCEL
         self.pressed_at = now
         self.validate()
-        return self.rung
+        return self.level
 
-    def is_climbing(self, now: float) -> bool:
-        """Whether a press now would be one rung above the last one, if something is left."""
-        return self.rung is not InterruptLevel.NONE and now - self.pressed_at <= PATIENCE
+    def escalates(self, now: float) -> bool:
+        """Whether a press now would go one level up, if calls are still open."""
+        return self.level is not InterruptLevel.NONE and now - self.pressed_at <= PATIENCE
 
     def validate(self) -> None:
-        """What always holds."""
+        """Check the invariants."""
         assert set(TRANSITIONS) == set(InterruptLevel)
-        assert self.rung is InterruptLevel.NONE or self.rung in TRANSITIONS.values()
+        assert self.level is InterruptLevel.NONE or self.level in TRANSITIONS.values()

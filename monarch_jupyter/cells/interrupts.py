@@ -1,9 +1,9 @@
-"""The stop button: what a cell has begun on ranks ends with the cell.
+"""The stop button: interrupting a cell also ends its calls on ranks.
 
-Runs in: the kernel. The handler of SIGINT runs in the main thread, notes which calls are the
-cell's, and then does what the kernel would have done; a thread of ours takes them back and says in
-one line what came of it. When the kernel is idle it ignores SIGINT, and so do we, but for presses
-that climb the ladder of the cell that was stopped last.
+Runs in: the kernel. The handler of SIGINT runs in the main thread, records the cell's open calls,
+and then calls the kernel's own handler; a thread of this module cancels the calls and reports the
+result in one line. An idle kernel ignores SIGINT, and so does this handler, except for presses that
+escalate the interrupt of the last cell.
 Owns: that thread, the handler while a cell runs and while none does, and the descriptor that wakes
 the kernel's loop (a cell that awaits is not interrupted before the loop wakes); from `install`
 until `restore`.
@@ -27,7 +27,7 @@ from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.rendering.units import count
 
 SETTLE = 0.3
-"""Seconds that the ranks have to end what they do, before the cell ends and says which have not."""
+"""Seconds that ranks have to end their calls before the cell ends and names the others."""
 LOOK = 0.01
 
 
@@ -40,18 +40,18 @@ class Press:
 
 
 class InterruptHandler:
-    """Takes calls back when the user presses stop; `say` writes a line into the cell."""
+    """Cancels calls when the user presses stop; `say` writes a line into the cell."""
 
     def __init__(self, shell: Any, say: Callable[[str], None]) -> None:
         self._shell = shell
         self._say = say
-        self._ladder = InterruptPolicy()
+        self._policy = InterruptPolicy()
         self._presses: queue.SimpleQueue[Press | threading.Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-interrupt", daemon=True)
         self._since = 0  # calls above this number are those of the cell
-        self._chained: Any = None  # what handled SIGINT as the cell began
+        self._chained_handler: Any = None  # the handler of SIGINT when the cell began
         self._pressed = False
-        self._left: tuple[int, ...] = ()  # numbers of the calls that the last press was for
+        self._open_numbers: tuple[int, ...] = ()  # numbers of the calls that the last press was for
         self._idle_before: Any = None
         self._wake_before: int | None = None
 
@@ -64,13 +64,13 @@ class InterruptHandler:
         # The kernel puts this back whenever a cell has ended.
         if kernel is not None and hasattr(kernel, "saved_sigint_handler"):
             self._idle_before = kernel.saved_sigint_handler
-            kernel.saved_sigint_handler = self._while_idle
+            kernel.saved_sigint_handler = self._on_idle_sigint
         socket = _wake_socket(kernel)
         if socket is not None:
             self._wake_before = signal.set_wakeup_fd(socket.fileno(), warn_on_full_buffer=False)
 
     def restore(self) -> None:
-        """Put everything back. Idempotent."""
+        """Restore all handlers. Idempotent."""
         kernel: Any = getattr(self._shell, "kernel", None)
         if self._idle_before is not None:
             kernel.saved_sigint_handler = self._idle_before
@@ -78,54 +78,54 @@ class InterruptHandler:
         if self._wake_before is not None:
             signal.set_wakeup_fd(self._wake_before)
             self._wake_before = None
-        self._leave()
+        self._restore_handler()
         if self._thread.is_alive():
             self._presses.put(None)
             self._thread.join()
 
-    def cell_begins(self) -> None:
-        """What is called from now on is this cell's."""
+    def on_cell_start(self) -> None:
+        """Count calls from now on as those of this cell."""
         if threading.current_thread() is not threading.main_thread():
-            return  # a subshell's: no signal ever comes to it
+            return  # a subshell's cell: signals never reach its thread
         self._since = observe.newest_call()
         before = signal.getsignal(signal.SIGINT)
-        if before != self._while_busy and callable(before):
-            self._chained = before
-            signal.signal(signal.SIGINT, self._while_busy)
+        if before != self._on_sigint and callable(before):
+            self._chained_handler = before
+            signal.signal(signal.SIGINT, self._on_sigint)
 
-    def cell_ended(self) -> None:
-        """Let what was interrupted in this cell be said in it."""
+    def on_cell_end(self) -> None:
+        """Wait until the notice about an interrupt in this cell is written."""
         if threading.current_thread() is not threading.main_thread():
             return
-        self._leave()
+        self._restore_handler()
         if self._pressed:
             self._pressed = False
-            said = threading.Event()
-            self._presses.put(said)
-            said.wait(2 * SETTLE)
+            written = threading.Event()
+            self._presses.put(written)
+            written.wait(2 * SETTLE)
 
-    def _leave(self) -> None:
+    def _restore_handler(self) -> None:
         # A cell that awaits has had its handler put back by the kernel already.
-        if self._chained is not None and signal.getsignal(signal.SIGINT) == self._while_busy:
-            signal.signal(signal.SIGINT, self._chained)
-        self._chained = None
+        if self._chained_handler is not None and signal.getsignal(signal.SIGINT) == self._on_sigint:
+            signal.signal(signal.SIGINT, self._chained_handler)
+        self._chained_handler = None
 
-    def _while_busy(self, number: int, frame: FrameType | None) -> None:
-        # What the cell waits for now was maybe called by an earlier one, and is meant too.
+    def _on_sigint(self, number: int, frame: FrameType | None) -> None:
+        # The cell may wait for a call of an earlier cell, which is meant too.
         calls = [c for c in observe.open_calls() if c.awaited or c.number > self._since]
         self._pressed = True
         self._presses.put(Press(time.monotonic(), tuple(calls)))
-        if callable(self._chained):
-            self._chained(number, frame)
+        if callable(self._chained_handler):
+            self._chained_handler(number, frame)
 
-    def _while_idle(self, number: int, frame: FrameType | None) -> None:
+    def _on_idle_sigint(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self._ladder.is_climbing(now):
+        if self._policy.escalates(now):
             self._presses.put(Press(now, ()))
         elif callable(self._idle_before):
             self._idle_before(number, frame)
 
-    # --- on our thread ----------------------------------------------------------------------------
+    # --- on the interrupt thread ------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
@@ -135,26 +135,26 @@ class InterruptHandler:
             if isinstance(item, threading.Event):
                 item.set()
             else:
-                self._pressed_at(item)
+                self._on_press(item)
 
-    def _pressed_at(self, press: Press) -> None:
-        left = self._still_open(self._left)
-        rung = self._ladder.press(press.at, something_left=bool(left))
-        if rung is InterruptLevel.CANCEL:
-            self._left = tuple(call.number for call in press.calls)
+    def _on_press(self, press: Press) -> None:
+        left = self._still_open(self._open_numbers)
+        level = self._policy.press(press.at, calls_open=bool(left))
+        if level is InterruptLevel.CANCEL:
+            self._open_numbers = tuple(call.number for call in press.calls)
             if press.calls:
                 observe.cancel_calls(press.calls)
-                self._wait_for(self._left)
-                self._say(cancelled_text(press.calls, self._still_open(self._left)))
-        elif rung is InterruptLevel.SIGNAL:
+                self._wait_for(self._open_numbers)
+                self._say(cancelled_text(press.calls, self._still_open(self._open_numbers)))
+        elif level is InterruptLevel.SIGNAL:
             signal_ranks(left)
-            self._wait_for(self._left)
-            self._say(signalled_text(left, self._still_open(self._left)))
+            self._wait_for(self._open_numbers)
+            self._say(signalled_text(left, self._still_open(self._open_numbers)))
         else:
             self._say(offer_text(left))
 
     def _wait_for(self, numbers: Sequence[int]) -> None:
-        # This thread has nothing else to do, and a call's end is told to nobody but its waiter.
+        # No event tells this thread that a call has ended, so it polls.
         deadline = time.monotonic() + SETTLE
         while self._still_open(numbers) and time.monotonic() < deadline:
             time.sleep(LOOK)
@@ -164,7 +164,7 @@ class InterruptHandler:
 
 
 def signal_ranks(calls: Iterable[OpenCall]) -> None:
-    """SIGINT to the ranks that owe an answer to any of these calls."""
+    """Send SIGINT to the ranks that have not answered these calls."""
     by_mesh: dict[str, list[dict[str, int]]] = {}
     for call in calls:
         by_mesh.setdefault(call.mesh_uid, []).extend(call.owing)
@@ -176,49 +176,54 @@ def signal_ranks(calls: Iterable[OpenCall]) -> None:
 
 
 def cancelled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
-    """One line: what was taken back, and what does not react."""
-    done = [f"{what(call)} on {count(owed(call), 'rank', 'ranks')}" for call in folded(asked)]
+    """One line: the cancelled calls, and those that do not react."""
+    done = [
+        f"{call_name(call)} on {count(unanswered(call), 'rank', 'ranks')}"
+        for call in one_per_endpoint(asked)
+    ]
     text = f"monarch: interrupted; cancelled {', '.join(done)}"
     if not left:
         return text
-    return f"{text}. Still running: {running(left)}. Press stop again to send these ranks SIGINT"
-
-
-def signalled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
-    """One line: who was signalled, and who still does not react."""
-    text = f"monarch: sent SIGINT to {running(asked)}"
-    if not left:
-        return f"{text}; all have ended what they did"
-    return f"{text}. Still running: {running(left)}. Press stop again to see how to kill them"
-
-
-def offer_text(left: Sequence[OpenCall]) -> str:
-    """One line: what ends them for good, and what that costs."""
-    meshes = dict.fromkeys(call.mesh for call in left)
-    kill = "` or `".join(f"%monarch kill {mesh}" for mesh in meshes)
     return (
-        f"monarch: {running(left)} can't be interrupted. `{kill}` ends the processes of the mesh, "
-        "and with them the state of all its actors"
+        f"{text}. Still running: {running_text(left)}. Press stop again to send these ranks SIGINT"
     )
 
 
-def folded(calls: Iterable[OpenCall]) -> list[OpenCall]:
+def signalled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
+    """One line: the signalled ranks, and those that still do not react."""
+    text = f"monarch: sent SIGINT to {running_text(asked)}"
+    if not left:
+        return f"{text}; all of their calls have ended"
+    return f"{text}. Still running: {running_text(left)}. Press stop again to see how to kill them"
+
+
+def offer_text(left: Sequence[OpenCall]) -> str:
+    """One line: how to kill the processes, and what is lost then."""
+    meshes = dict.fromkeys(call.mesh for call in left)
+    kill = "` or `".join(f"%monarch kill {mesh}" for mesh in meshes)
+    return (
+        f"monarch: {running_text(left)} can't be interrupted. `{kill}` ends the processes of the "
+        "mesh, and with them the state of all its actors"
+    )
+
+
+def one_per_endpoint(calls: Iterable[OpenCall]) -> list[OpenCall]:
     """One call for each endpoint of a mesh that was called: with the most ranks of those."""
     found: dict[tuple[str, str, str], OpenCall] = {}
     for call in calls:
         key = (call.mesh_uid, call.actor, call.endpoint)
-        if key not in found or owed(call) > owed(found[key]):
+        if key not in found or unanswered(call) > unanswered(found[key]):
             found[key] = call
     return list(found.values())
 
 
-def owed(call: OpenCall) -> int:
-    """How many ranks had not answered."""
+def unanswered(call: OpenCall) -> int:
+    """The number of ranks that have not answered."""
     return len(call.owing)
 
 
-def what(call: OpenCall) -> str:
-    """`Trainer.step`; a cell on ranks by what the user has written."""
+def call_name(call: OpenCall) -> str:
+    """`Trainer.step`, or `the cell` for a cell on ranks."""
     return "the cell" if is_cell(call) else f"{call.actor_class}.{call.endpoint}"
 
 
@@ -227,9 +232,9 @@ def is_cell(call: OpenCall) -> bool:
     return (call.actor_class, call.endpoint) == ("Cell", "run")
 
 
-def running(calls: Iterable[OpenCall]) -> str:
+def running_text(calls: Iterable[OpenCall]) -> str:
     """`Trainer.step on workers[gpus=3,5]`."""
-    return ", ".join(f"{what(call)} on {_where(call)}" for call in folded(calls))
+    return ", ".join(f"{call_name(call)} on {_where(call)}" for call in one_per_endpoint(calls))
 
 
 def _where(call: OpenCall) -> str:
@@ -238,7 +243,7 @@ def _where(call: OpenCall) -> str:
 
 
 def _wake_socket(kernel: Any) -> Any:
-    """The writing end of what wakes the kernel's loop, or None where that is not to be had."""
+    """The socket that wakes the kernel's event loop, or None if it is not accessible."""
     if threading.current_thread() is not threading.main_thread():
         return None
     loop = getattr(getattr(kernel, "io_loop", None), "asyncio_loop", None)

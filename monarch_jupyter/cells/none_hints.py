@@ -1,4 +1,4 @@
-"""What Python says of `None` that an adverb gave, with what that was.
+"""Hints for errors that come of using the `None` that `broadcast` returns.
 
 Runs in: the kernel's main thread.
 """
@@ -15,12 +15,12 @@ _OF_NONE = re.compile(
     r"'NoneType' object (has no attribute|can't be awaited)|NoneType can't be (used|awaited)"
 )
 _BROADCAST = re.compile(r"\.broadcast\(")
-_HINT = ".broadcast(...) gives nothing back; .call(...) gives a future of the answers"
+_HINT = ".broadcast(...) returns None; .call(...) returns a future of the answers"
 
 
 @contextmanager
 def with_hint(error: BaseException, trace: TracebackType | None) -> Generator[None]:
-    """While it is shown, with more to read if the line that raised it broadcasts."""
+    """Add a hint to the error's text while it is shown, if the line that raised it broadcasts."""
     said = str(error)
     if not (
         isinstance(error, (AttributeError, TypeError))

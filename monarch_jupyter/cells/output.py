@@ -1,11 +1,11 @@
-"""What ranks print, brought into the running cell.
+"""Routes output of ranks into cells.
 
-Runs in: the kernel. Lines arrive on the runtime's IO thread, which only queues them; one thread of
-ours folds equal lines of different ranks and writes them, with the cell that runs as their parent.
-A line waits for its like from other ranks for `HOLD` seconds at most.
-Owns: that thread, and the subscription to the runtime, from `start` until `close`.
-Invariants: every line goes to the store, and then to its cell, exactly once, those of one rank in
-its order. A cell that has shown `MOST` lines shows no more, and says how many more there are.
+Runs in: the kernel. The runtime's I/O thread queues lines; the output thread folds equal lines of
+different ranks and writes them into the cell that caused them. A line waits for equal lines of
+other ranks for at most `HOLD` seconds. Owns: that thread, and the subscription to the runtime, from
+`start` until `close`. Invariants: every line goes to the store, and then to its cell, exactly once,
+the lines of a rank in order. A cell that has shown `MOST` lines shows no more, and says how many
+more there are.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import Protocol
 
 from monarch import observe
 from monarch.observe import OutputLine
-from monarch_jupyter.lines.folding import Fold, OutputFolder, reset_colours
+from monarch_jupyter.lines.folding import Fold, OutputFolder
 from monarch_jupyter.lines.log_store import LogStore
 from monarch_jupyter.lines.rewritten import UnfinishedLines
 from monarch_jupyter.meshes.rank_names import name_ranks
+from monarch_jupyter.rendering.lines import reset_colours
 
 HOLD = 0.15
-"""Seconds that a line waits for its like from other ranks; longer folds more, but shows later."""
+"""Seconds that a line waits for equal lines; longer folds more, but shows lines later."""
 FLUSH_TIMEOUT = 5.0
 MOST = 2000
 """Lines that one cell shows; a page with many more is slow to scroll, and slow to load again."""
@@ -40,7 +41,7 @@ class CellOutput(Protocol):
         ...
 
     def show(self, what: str, text: str, origin: int) -> None:
-        """Put text in the place of what that cell has shown under this name; "": take it away."""
+        """Replace the text that the cell shows under this name; "" removes it."""
         ...
 
 
@@ -53,12 +54,12 @@ class StandardStreams:
         target.flush()
 
     def show(self, what: str, text: str, origin: int) -> None:
-        """A terminal can't change what it has shown; what is whole comes as lines."""
+        """Do nothing: a terminal cannot change its output, and whole lines are written anyway."""
 
 
 @dataclass(frozen=True)
-class Said:
-    """A line of the notebook's own."""
+class Notice:
+    """A line of the notebook itself."""
 
     text: str
     origin: int
@@ -66,13 +67,13 @@ class Said:
 
 @dataclass(frozen=True)
 class CellEnded:
-    """Said behind the lines of the cell."""
+    """The cell with this number has ended; queued behind its lines."""
 
     origin: int
 
 
 class OutputRouter:
-    """Writes what ranks print, tagged by rank."""
+    """Writes lines of ranks, tagged by rank."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class OutputRouter:
         overflow: Callable[[int], None] = lambda origin: None,
         unfold: Callable[[int], None] = lambda origin: None,
     ) -> None:
-        """`most`: lines that a cell shows, None for all; `origin_now`: that of the running cell.
+        """`most`: the number of lines that a cell shows, or None; `origin_now`: the current cell.
 
         On the output thread: `overflow` is called once with the origin of a cell that may show no
         more, `unfold` when a cell has ended in which lines of several ranks were shown as one, and
@@ -95,20 +96,20 @@ class OutputRouter:
         self._origin_now = origin_now
         self._overflow = overflow
         self._unfold = unfold
-        # Origins with lines that were folded since they were unfolded last, and of cells that have
-        # ended: what is shown while one runs would close again at each update.
+        # Origins with lines folded since they were last unfolded, and origins of ended cells: an
+        # unfolded view of a running cell would close at each update.
         self._folded: set[int] = set()
         self._ended: set[int] = set()
         self._unfinished = UnfinishedLines()
-        # By origin: lines that were shown; those that were not, and of which mesh the last was.
+        # By origin: the number of shown lines; the number of hidden ones, and the mesh of the last.
         self._shown: dict[int, int] = {}
         self._hidden: dict[int, tuple[int, str]] = {}
         self._hidden_news: set[int] = set()
         self._overflown: set[int] = set()
-        # Lines of ranks, a line of the notebook's own, the end of a cell, or what is to be called
-        # when all before it is written; None ends the thread.
+        # Lines of ranks, a notice, the end of a cell, or a function to call once everything before
+        # it is written; None ends the thread.
         self._arrived: queue.SimpleQueue[
-            Sequence[OutputLine] | Said | CellEnded | Callable[[], None] | None
+            Sequence[OutputLine] | Notice | CellEnded | Callable[[], None] | None
         ] = queue.SimpleQueue()
         self._folder = OutputFolder()
         self._thread = threading.Thread(target=self._run, name="monarch-output", daemon=True)
@@ -120,18 +121,18 @@ class OutputRouter:
         self._unsubscribe = observe.on_output(self._arrived.put, self._arrived.put)
 
     def say(self, text: str) -> None:
-        """Write a line of the notebook's own on stderr, after what ranks wrote; any thread."""
-        self._arrived.put(Said(text, self._origin_now()))
+        """Write a notice on stderr, after the queued lines of ranks. Any thread."""
+        self._arrived.put(Notice(text, self._origin_now()))
 
     def flush(self) -> None:
-        """Return when all that ranks wrote before the answers received so far stands in the cell.
+        """Return when the cell shows all lines that ranks wrote before the answers received so far.
 
-        Bounded by `FLUSH_TIMEOUT` seconds: a rank that can't be asked must not hold the cell.
+        Bounded by `FLUSH_TIMEOUT` seconds: an unreachable rank must not block the cell.
         """
         try:
             observe.flush_output(timeout=FLUSH_TIMEOUT)
         except TimeoutError as error:
-            self.say(f"monarch: what ranks wrote may come late: {error}")
+            self.say(f"monarch: output of ranks may arrive late: {error}")
         self.drain()
 
     def drain(self) -> None:
@@ -142,12 +143,12 @@ class OutputRouter:
             written.wait(FLUSH_TIMEOUT)
 
     def cell_ended(self) -> None:
-        """The cell that runs has written all; returns when its lines are there by rank, too."""
+        """Mark the end of the running cell; return when its lines are unfolded."""
         self._arrived.put(CellEnded(self._origin_now()))
         self.drain()
 
     def close(self) -> None:
-        """Write what is held, take no more lines, end the thread. Idempotent."""
+        """Write the held lines, take no more, end the thread. Idempotent."""
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
@@ -164,7 +165,7 @@ class OutputRouter:
                 self._write_all()
                 deadline = None
                 continue
-            if not (item is None or callable(item) or isinstance(item, Said | CellEnded)):
+            if not (item is None or callable(item) or isinstance(item, Notice | CellEnded)):
                 self._take(item)
                 if not (len(self._folder) or self._unfinished.changed or self._hidden_news):
                     deadline = None
@@ -175,7 +176,7 @@ class OutputRouter:
             deadline = None
             if item is None:
                 return
-            if isinstance(item, Said):
+            if isinstance(item, Notice):
                 self._target.write("stderr", f"{item.text}\n", item.origin)
             elif isinstance(item, CellEnded):
                 self._ended.add(item.origin)
@@ -209,7 +210,7 @@ class OutputRouter:
     def _unfold_ended(self) -> None:
         for origin in sorted(self._folded & self._ended):
             self._folded.discard(origin)
-            # A cell with more lines than it may show has a view of all, which takes them apart.
+            # A cell above its limit has a view of all lines, which unfolds them itself.
             if origin not in self._overflown:
                 self._unfold(origin)
 
@@ -252,19 +253,19 @@ def _place(fold: Fold) -> tuple[str, int]:
 
 
 def hidden_text(number: int, mesh: str) -> str:
-    """What a cell says that has shown as many lines as it may."""
+    """The notice of a cell that has reached its limit."""
     return (
         f"monarch: {number:,} more lines are not shown here; `%monarch logs {mesh}` has every one"
     )
 
 
 def tag(fold: Fold, several: bool) -> str:
-    """`[gpus=0..7]`; with the name of the mesh where that is not clear."""
+    """`[gpus=0..7]`, with the name of the mesh if several live."""
     ranks = name_ranks(fold.points)
     named = fold.mesh if several or not ranks else ""
     return f"[{' '.join(part for part in (named, ranks) if part)}]"
 
 
 def ranks_of(mesh_uid: str) -> int | None:
-    """How many ranks a mesh has, while it lives."""
+    """The number of ranks of a live mesh; None for any other."""
     return next((len(mesh) for mesh in observe.meshes() if mesh.uid == mesh_uid), None)

@@ -1,11 +1,9 @@
-"""Shows how far the slow work of a cell is: calls, spawning, pulls.
+"""Progress bars for the slow work of a cell: calls, spawning, pulls.
 
-Runs in: the kernel. `begin` and `end` on the main thread, as a cell does; one thread of ours looks
-and shows.
+Runs in: the kernel. `begin` and `end` on the main thread; a thread of this module polls and shows.
 Owns: that thread, from `start` until `close`, and the view of the cell that runs.
-Invariants: nothing is shown for work that is under way for less than `bars.AFTER` seconds; what was
-shown is taken away when that is done or its cell has ended. Where no page says that it shows the
-view, HTML takes its place, and is put there anew as the work goes on.
+Invariants: work gets a bar only after `bars.AFTER` seconds; a bar is removed when its work or its
+cell ends. If no page confirms that it shows the widget, HTML replaces it and is updated instead.
 """
 
 from __future__ import annotations
@@ -13,58 +11,74 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from monarch import observe
 from monarch_jupyter.protocol.bars import Bar, bars_html, bars_of, bars_text, keys_of
 
-if TYPE_CHECKING:
-    from monarch_jupyter.widgets.progress import ProgressBars
-
 EVERY = 0.5
-"""Seconds between two looks, and so between two updates."""
+"""Seconds between two polls, and so between two updates."""
 UNHEARD = 2
-"""Looks that a page has to say that it shows the view."""
+"""Polls within which a page must confirm that it shows the view."""
 
 
 class Shows(Protocol):
-    """Puts a mime bundle into a cell, or in the place of one that has this `display_id`."""
+    """Puts a mime bundle into a cell, or replaces the one with this `display_id`."""
 
     def __call__(
         self, data: dict[str, Any], origin: int, *, display_id: str, update: bool
     ) -> None: ...
 
 
+class ProgressView(Protocol):
+    """The widget that shows bars."""
+
+    is_shown: bool
+    """Whether a page has said that it shows the view."""
+
+    def bundle(self) -> dict[str, Any]:
+        """The mime bundle that displays the view."""
+        ...
+
+    def update(self, bars: Sequence[Bar]) -> None:
+        """Show these bars from now on."""
+        ...
+
+    def close(self) -> None:
+        """End the view."""
+        ...
+
+
 class Progress:
-    """Shows the bars of the cell that runs; `view` makes the widget of some, or gives None."""
+    """Shows the bars of the running cell; `view` makes their widget, or returns None."""
 
     def __init__(
         self,
         show: Shows,
         origin_now: Callable[[], int],
-        view: Callable[[list[Bar]], ProgressBars | None],
+        view: Callable[[list[Bar]], ProgressView | None],
     ) -> None:
         self._show = show
         self._origin_now = origin_now
         self._view = view
         # Guarded by _changed: the cell that runs.
         self._changed = threading.Condition()
-        self._cell: _Cell | None = None
+        self._cell: _CellProgress | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="monarch-progress", daemon=True)
 
     def start(self) -> None:
-        """Look at cells from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def begin(self) -> None:
-        """A cell begins."""
+        """Follow the cell that begins."""
         if threading.current_thread() is threading.main_thread():
-            self._set(_Cell(self._show, self._view, self._origin_now()))
+            self._set(_CellProgress(self._show, self._view, self._origin_now()))
 
     def end(self) -> None:
-        """It has ended."""
+        """Stop following the cell, which has ended."""
         if threading.current_thread() is threading.main_thread():
             self._set(None)
 
@@ -77,7 +91,7 @@ class Progress:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _set(self, cell: _Cell | None) -> None:
+    def _set(self, cell: _CellProgress | None) -> None:
         with self._changed:
             self._cell = cell
             self._changed.notify()
@@ -89,20 +103,20 @@ class Progress:
                 cell = self._cell
             if cell is None:
                 return
-            while self._goes_on(cell):
-                cell.look()
+            while self._is_running(cell):
+                cell.refresh()
             cell.end()
 
-    def _goes_on(self, cell: _Cell) -> bool:
+    def _is_running(self, cell: _CellProgress) -> bool:
         with self._changed:
             return not self._changed.wait_for(lambda: self._cell is not cell, timeout=EVERY)
 
 
-class _Cell:
-    """One cell: what was under way before it, and what of it is shown. On the thread of bars."""
+class _CellProgress:
+    """The bars of one cell. Used on the progress thread."""
 
     def __init__(
-        self, show: Shows, view: Callable[[list[Bar]], ProgressBars | None], origin: int
+        self, show: Shows, view: Callable[[list[Bar]], ProgressView | None], origin: int
     ) -> None:
         self._show = show
         self._make_view = view
@@ -112,11 +126,11 @@ class _Cell:
         self._began: dict[str, float] = {}
         self._place = uuid.uuid4().hex
         self._shown: dict[str, Any] | None = None
-        self._view: ProgressBars | None = None
-        self._looks = 0  # since the view was made
+        self._view: ProgressView | None = None
+        self._refreshes = 0  # since the view was made
 
-    def look(self) -> None:
-        """Show what is under way now."""
+    def refresh(self) -> None:
+        """Show the work that is under way now."""
         now = time.monotonic()
         calls = observe.open_calls(self._since)
         starting = [one for one in observe.starting() if one.uid not in self._others]
@@ -128,19 +142,19 @@ class _Cell:
             self.end()
             return
         if self._shown is None or self._shown == _NOTHING:
-            self._view, self._looks = self._make_view(bars), 0
+            self._view, self._refreshes = self._make_view(bars), 0
             widget = {} if self._view is None else self._view.bundle()
             self._put({**widget, **_static(bars, now)})
             return
-        self._looks += 1
-        if self._view is not None and (self._view.is_shown or self._looks <= UNHEARD):
+        self._refreshes += 1
+        if self._view is not None and (self._view.is_shown or self._refreshes <= UNHEARD):
             self._view.update(bars)
         else:
             self._close_view()
             self._put(_static(bars, now))
 
     def end(self) -> None:
-        """Take away what is shown."""
+        """Remove the bars."""
         if self._shown is not None:
             self._put(_NOTHING)
         self._close_view()
@@ -152,8 +166,8 @@ class _Cell:
 
     def _put(self, data: dict[str, Any]) -> None:
         if data != self._shown:
-            made, self._shown = self._shown is not None, data
-            self._show(data, self._origin, display_id=self._place, update=made)
+            update, self._shown = self._shown is not None, data
+            self._show(data, self._origin, display_id=self._place, update=update)
 
 
 _NOTHING: dict[str, Any] = {"text/plain": ""}

@@ -1,7 +1,7 @@
-"""The cells of this notebook, by number: which one causes a call, and where its output belongs.
+"""The cells of this notebook, by number: the cell that causes a call, and the place of its output.
 
-Runs in: the kernel. `origin_now` on any thread that calls; what writes, on the output thread and
-that of displays.
+Runs in: the kernel. `origin_now` on any thread that calls; the writing methods on the output
+thread and the display thread.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections import OrderedDict
 from typing import Any
 
 REMEMBERED = 1000
-"""Cells that output can still come to; what is caused by older ones goes to the newest."""
+"""Number of cells that still take output; that of older ones goes to the newest cell."""
 
 
 class Cells:
-    """Numbers cells, as `monarch.observe.number_calls` wants it, and writes into them."""
+    """Numbers cells for `monarch.observe.number_calls`, and writes into them."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -30,7 +30,7 @@ class Cells:
         self.begin()
 
     def begin(self) -> None:
-        """The cell that runs now is one of its own."""
+        """Give the running cell a number."""
         if not self._has_parents:
             return
         parent = self._shell.get_parent()
@@ -42,10 +42,10 @@ class Cells:
             self._numbers.pop(_id(gone), None)
 
     def origin_now(self) -> int:
-        """The number of the cell that has begun what this thread, or task, does.
+        """The number of the cell that started the work of this thread or task.
 
-        A task belongs to the cell that has made it. A thread of the user's own belongs to the cell
-        that runs, as what it prints does.
+        A task belongs to the cell that made it. A thread of the user belongs to the running cell,
+        as its output does.
         """
         if not self._has_parents:
             return 0
@@ -56,7 +56,7 @@ class Cells:
         """The number of the cell that runs, or ran last: for threads that belong to no cell."""
         return self._newest
 
-    # --- on threads of ours -----------------------------------------------------------------------
+    # --- on the output and display threads --------------------------------------------------------
 
     def write(self, stream: str, text: str, origin: int) -> None:
         """Append to the stdout or stderr of that cell."""
@@ -66,11 +66,11 @@ class Cells:
         target.flush()
 
     def show(self, what: str, text: str, origin: int) -> None:
-        """Put text in the place of what that cell has shown under this name."""
+        """Replace the text that the cell shows under this name."""
         self.put(what, {"text/plain": text}, origin)
 
     def put(self, what: str, data: dict[str, Any], origin: int) -> None:
-        """Put a mime bundle there; one whose text is empty takes away what was."""
+        """Replace the bundle that the cell shows under this name; an empty text removes it."""
         if not self._has_parents:
             return
         shown = self._displays.get((origin, what))

@@ -1,7 +1,7 @@
-"""Views without widgets, for exports: what a reader without a kernel can see, and nothing else.
+"""Views as plain HTML, for exports and readers without a kernel.
 
-A widget in a saved notebook is an empty place wherever its JavaScript or its state is not to be
-had; nbconvert takes it before the HTML beside it. So for an export the widget is left out.
+A widget in a saved notebook stays empty wherever its JavaScript or its state is missing, and
+nbconvert prefers it to the HTML beside it. So exports leave the widget out.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class StaticViews:
 
             self._formatter.format = format_without_widgets
         else:
-            del self._formatter.format  # what the class has shows again
+            del self._formatter.format  # the method of the class shows again
 
 
 def leave_out_widget(data: MutableMapping[str, Any]) -> bool:
-    """Take the widget out of a mime bundle that says the same in HTML; whether there was one."""
+    """Remove the widget from a mime bundle that has HTML too; return whether there was one."""
     if WIDGET not in data or "text/html" not in data:
         return False
     del data[WIDGET]
@@ -51,7 +51,8 @@ def static_copy(path: Path) -> tuple[Path, int]:
     """Write a copy of a saved notebook without widgets beside it; where, and how many were in it.
 
     Raises:
-        OSError: it can't be read, or the copy not written. ValueError: it is no notebook.
+        OSError: the file cannot be read, or the copy cannot be written. ValueError: it is no
+        notebook.
     """
     notebook: Any = json.loads(path.read_text("utf-8"))
     if not isinstance(notebook, dict) or "cells" not in notebook:
@@ -75,11 +76,11 @@ _shared: StaticViews | None = None
 
 
 def shared_static_views() -> StaticViews | None:
-    """Those of the loaded extension; None where that isn't loaded."""
+    """The views of the loaded extension; None if it is not loaded."""
     return _shared
 
 
 def share_static_views(views: StaticViews | None) -> None:
-    """Make these the ones that commands turn on and off."""
+    """Make these the views that commands turn on and off."""
     global _shared
     _shared = views

@@ -1,6 +1,6 @@
-"""Tracebacks as users want to see them: their own frames, and none of the runtime's.
+"""Tracebacks reduced to the user's own frames.
 
-Runs in: any thread. Owns nothing; no traceback is changed, shorter ones are made.
+Runs in: any thread. Tracebacks are never changed; these functions make shorter copies.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ def without_runtime(trace: TracebackType | None) -> TracebackType | None:
     outside = [_file(link).startswith(inner) for link in whole]
     begin = outside.index(False) if False in outside else 0
     end = next((at for at in range(begin, len(whole)) if outside[at]), len(whole))
-    return _made_of(whole[:end])
+    return _traceback_of(whole[:end])
 
 
 def without_refusal(error: BaseException, trace: TracebackType | None) -> TracebackType | None:
-    """The traceback up to the line of the user that the runtime has refused; None if it has not.
+    """The traceback up to the user's line that the runtime refused; None if this is no refusal.
 
-    It has where it raises an error itself, by a `raise`, about what it was asked for. An error that
-    happens to it, an assertion included, is a fault of its own and none of the user's line; and one
-    with a cause has more to show, unless the error tells it and no line of the user led to it.
+    A refusal is an error that the runtime raises itself, by `raise`, about its arguments. Any other
+    error inside the runtime, an assertion included, is the runtime's fault, not the user's. An
+    error with a cause has more to show, unless its text names the cause and no user code led to it.
     """
     whole = list(_links(trace))
     inner = len(whole)
     while inner and _file(whole[inner - 1]).startswith(RUNTIME):
         inner -= 1
-    asked = any(not _file(link).startswith(MACHINERY) for link in whole[:inner])
-    if not asked or inner == len(whole) or not _raises(whole[-1]):
+    led_by_user = any(not _file(link).startswith(MACHINERY) for link in whole[:inner])
+    if not led_by_user or inner == len(whole) or not _raises(whole[-1]):
         return None
     more = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if isinstance(error, AssertionError) or (more is not None and not _is_told(more, error)):
+    if isinstance(error, AssertionError) or (more is not None and not _is_in_text(more, error)):
         return None
-    return _made_of(whole[:inner])
+    return _traceback_of(whole[:inner])
 
 
 def shortened(trace: TracebackType | None) -> TracebackType | None:
@@ -68,7 +68,7 @@ def shortened(trace: TracebackType | None) -> TracebackType | None:
     if len(whole) <= MOST_LINKS:
         return trace
     half = MOST_LINKS // 2
-    return _made_of([*whole[:half], *whole[-half:]])
+    return _traceback_of([*whole[:half], *whole[-half:]])
 
 
 def is_of_runtime(trace: TracebackType | None) -> bool:
@@ -78,7 +78,7 @@ def is_of_runtime(trace: TracebackType | None) -> bool:
 
 @contextmanager
 def without_cause(error: BaseException) -> Generator[None]:
-    """While it is shown alone."""
+    """Hide the cause of an error while it is shown."""
     cause, suppressed = error.__cause__, error.__suppress_context__
     error.__cause__ = None
     try:
@@ -91,35 +91,35 @@ def without_cause(error: BaseException) -> Generator[None]:
 def with_short_causes(
     error: BaseException, of_ranks: tuple[type[BaseException], ...]
 ) -> Generator[None]:
-    """While it is shown: of what it came of, or holds, the user's frames alone where they tell all.
+    """Shorten the tracebacks of an error's causes to the user's frames while it is shown.
 
-    That is so of errors `of_ranks`, which have what happened there in their text, and of refusals.
+    This applies to errors `of_ranks`, whose text has the remote frames, and to refusals.
     """
-    kept: list[tuple[BaseException, TracebackType | None, BaseException | None, bool]] = []
+    saved: list[tuple[BaseException, TracebackType | None, BaseException | None, bool]] = []
     seen = {id(error)}
-    behind = _behind(error)
-    while behind:
-        one = behind.pop()
+    causes = _causes_of(error)
+    while causes:
+        one = causes.pop()
         if id(one) in seen:
             continue
         seen.add(id(one))
         trace = one.__traceback__
-        kept.append((one, trace, one.__cause__, one.__suppress_context__))
+        saved.append((one, trace, one.__cause__, one.__suppress_context__))
         if isinstance(one, of_ranks):
             one.__traceback__, one.__cause__ = shortened(without_runtime(trace)), None
         else:
             one.__traceback__ = shortened(without_refusal(one, trace) or trace)
-            behind += _behind(one)
+            causes += _causes_of(one)
     try:
         yield
     finally:
-        for one, trace, cause, suppressed in kept:
+        for one, trace, cause, suppressed in saved:
             one.__traceback__, one.__cause__ = trace, cause
             one.__suppress_context__ = suppressed
 
 
-def _behind(error: BaseException) -> list[BaseException]:
-    """What an error came of, and what it holds if it is a group; Python 3.10 has no class of it."""
+def _causes_of(error: BaseException) -> list[BaseException]:
+    """The cause of an error, and its members if it is a group (a class that Python 3.10 lacks)."""
     found: list[BaseException] = []
     if any(kind.__name__ == "BaseExceptionGroup" for kind in type(error).__mro__):
         found += cast(Any, error).exceptions
@@ -127,7 +127,7 @@ def _behind(error: BaseException) -> list[BaseException]:
     return found if before is None else [*found, before]
 
 
-def _is_told(cause: BaseException, error: BaseException) -> bool:
+def _is_in_text(cause: BaseException, error: BaseException) -> bool:
     text = str(cause)
     if cause is not error.__cause__ or not text or text not in str(error):
         return False
@@ -141,13 +141,13 @@ def _is_told(cause: BaseException, error: BaseException) -> bool:
 
 
 def _pickles(file: str) -> bool:
-    """Whether that is a file of what pickles; compiled modules call theirs by a relative path."""
+    """Whether the file belongs to a pickler; compiled modules name theirs by a relative path."""
     compiled = not os.path.isabs(file) and not file.startswith("<")
     return compiled or file.startswith(PICKLED)
 
 
 def _raises(link: TracebackType) -> bool:
-    """Whether that frame is at a `raise`, rather than at something that went wrong."""
+    """Whether the frame stands at a `raise` statement."""
     code = link.tb_frame.f_code.co_code
     return 0 <= link.tb_lasti < len(code) and code[link.tb_lasti] == _RAISE
 
@@ -162,7 +162,7 @@ def _links(trace: TracebackType | None) -> Iterator[TracebackType]:
         trace = trace.tb_next
 
 
-def _made_of(links: Sequence[TracebackType]) -> TracebackType | None:
+def _traceback_of(links: Sequence[TracebackType]) -> TracebackType | None:
     made: TracebackType | None = None
     for link in reversed(links):
         made = TracebackType(made, link.tb_frame, link.tb_lasti, link.tb_lineno)

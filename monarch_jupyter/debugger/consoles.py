@@ -1,10 +1,10 @@
-"""Consoles of paused ranks that pages have opened.
+"""Consoles that pages have opened for paused ranks.
 
-Runs in: the kernel, on threads of the desk, one a request; a command that runs the program holds
-its thread until the program stops again.
+Runs in: the kernel, on the request handler's threads, one for each request; a command that runs the
+program blocks its thread until the program stops again.
 Owns: the consoles, by number.
-Invariants: a console is in the table until its rank has gone on or its page lets go of it; a page
-that asks for another one is told so in a line.
+Invariants: a console is in the table until its rank has resumed or its page closes it; a request
+for any other console is refused.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from monarch_jupyter.rendering.units import count
 
 
 class StandingMessage(TypedDict):
-    """How a console stands, after a command with the `text` that it has written.
+    """The state of a console; after a command, `text` is the command's output.
 
-    `over`: the rank has gone on, and `note` says so.
+    `over`: the rank has resumed, and `note` says so.
     """
 
     console: int
@@ -40,7 +40,7 @@ class StandingMessage(TypedDict):
 
 
 class Consoles:
-    """All of one kernel."""
+    """The consoles of one kernel."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,10 +48,10 @@ class Consoles:
         self._numbers = itertools.count(1)
 
     def open(self, mesh: ProcMesh, rank: int) -> StandingMessage:
-        """The console of that rank; one that is not paused is paused where it runs.
+        """Open the console of a rank. A rank that is not paused is paused where it runs.
 
         Raises:
-            CommandError: nothing runs there, or it cannot be paused, or another console has it.
+            CommandError: the rank runs nothing, cannot be paused, or has another console.
         """
         point = mesh.extent.point_of_rank(rank)
         place = mesh.slice(**point) if point else mesh
@@ -61,7 +61,7 @@ class Consoles:
                 found = [one for one in monarch.debug.break_in(place) if one.state == "paused"]
             if not found:
                 raise CommandError(
-                    "it does not come to a line of Python; `%monarch stacks` shows where it is"
+                    "the rank does not reach a line of Python; `%monarch stacks` shows where it is"
                 )
             console = monarch.debug.attach(found[0])
         except DebugError as error:
@@ -71,8 +71,8 @@ class Consoles:
             self._open[number] = console
         return self._standing(number, console, "")
 
-    def say(self, number: int, text: str) -> StandingMessage:
-        """Do that there, and wait for what comes of it.
+    def send(self, number: int, text: str) -> StandingMessage:
+        """Run a command in a console, and wait for its output.
 
         Raises:
             CommandError: the console is closed, or a command of it still runs.
@@ -86,33 +86,33 @@ class Consoles:
             return self._standing(number, console, "", str(error))
 
     def complete(self, number: int, text: str) -> dict[str, list[str]]:
-        """What the last word could become."""
+        """Completions of the last word of `text`."""
         try:
             return {"matches": self._find(number).complete(text)}
         except DebugError as error:
             raise CommandError(str(error)) from None
 
     def standing(self, number: int) -> StandingMessage:
-        """How it stands now; others may have let the rank go on."""
+        """The current state of a console; another client may have resumed its rank."""
         console = self._find(number)
         rank = console.rank
         there = monarch.debug.waiting(rank.mesh)
         if any((o.mesh_uid, o.rank, o.session) == _place(console) for o in there):
             return self._standing(number, console, "")
-        self.let_go(number)
+        self.close_console(number)
         return _message(number, console, "", None, gone_text(rank, there))
 
-    def let_go(self, number: int) -> None:
-        """Close it; its rank stays paused. Idempotent."""
+    def close_console(self, number: int) -> None:
+        """Close a console; its rank stays paused. Idempotent."""
         with self._lock:
             console = self._open.pop(number, None)
         if console is not None:
             console.close()
 
     def close(self) -> None:
-        """Let go of all ranks. Idempotent."""
+        """Close all consoles. Idempotent."""
         for number in list(self._open):
-            self.let_go(number)
+            self.close_console(number)
 
     def _find(self, number: int) -> Console:
         with self._lock:
@@ -132,22 +132,22 @@ class Consoles:
             )
         try:
             source = console.source()
-        except DebugError:  # it was let go on, or is commanded, by somebody else just now
+        except DebugError:  # another client has just resumed or commanded it
             source = None
         return _message(number, console, text, source, "")
 
 
 def resume(mesh: ProcMesh, ranks: tuple[int, ...]) -> str:
-    """Have these ranks go on; one line that says how many did.
+    """Resume these ranks; return one line with their number.
 
     Raises:
-        CommandError: none of them waits.
+        CommandError: none of them is paused, or some refused.
     """
     found = [
         one for one in monarch.debug.waiting(mesh) if one.rank in ranks and one.state == "paused"
     ]
     if not found:
-        raise CommandError("nothing waits there any more")
+        raise CommandError("no rank is paused there any more")
     replies = monarch.debug.resume(found)
     refused = [reply.problem for reply in replies if reply.problem]
     if refused:
@@ -157,7 +157,7 @@ def resume(mesh: ProcMesh, ranks: tuple[int, ...]) -> str:
 
 
 def source_message(source: Source | None) -> dict[str, Any] | None:
-    """Lines around one, for a page."""
+    """A source excerpt as a message for a page."""
     return None if source is None else msgspec.structs.asdict(source)
 
 
@@ -166,7 +166,7 @@ def _place(console: Console) -> tuple[str, int, int]:
 
 
 def title(rank: monarch.debug.WaitingRank) -> str:
-    """`workers[gpus=3] in Trainer.step, Cell In[3], line 7`, and why it stands there."""
+    """`workers[gpus=3] in Trainer.step, Cell In[3], line 7`, and why the rank is paused."""
     thread = f", thread {rank.thread}" if rank.thread else ""
     known = {"breakpoint": "", "step": "", "break": ", broken into", IN_EDITOR: ", in an editor"}
     why = known.get(rank.why, f": {rank.why}")

@@ -1,11 +1,11 @@
-"""JupyterLab's own debugger, on ranks: it asks the kernel, and what is about ranks goes to them.
+"""JupyterLab's debugger on ranks: the kernel forwards the debugger's requests to them.
 
-Runs in: the kernel. `start` and `stop` on any thread but that of the control channel, and block;
-all else on that thread's loop, where ipykernel answers what the page asks its debugger.
-Owns: the bridge to the ranks; the place of ipykernel's debugger in front of the page.
-Invariants: ipykernel's own debugger begins and ends with the page's, as without us, and has no
-breakpoints while ranks are debugged; afterwards it has those of the page again; each question of
-the page is answered once, and a question to ranks that have gone is refused.
+Runs in: the kernel. `start` and `stop` block, on any thread but that of the control channel; all
+else runs on that thread's loop, where ipykernel answers debug requests of the page. Owns: the
+bridge to the ranks; the place of ipykernel's debugger in front of the page. Invariants: ipykernel's
+own debugger starts and stops with the page's, as usual, and has no breakpoints while ranks are
+debugged; afterwards it has the page's breakpoints again; each request of the page gets one answer,
+and a request to ranks that are gone is refused.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ logger = logging.getLogger("monarch.jupyter.debugger")
 Message: TypeAlias = "dict[str, Any]"
 T = TypeVar("T")
 BEGIN_S = 60.0
-STEP_S = 2.0  # after which a step that goes on leaves the page to another rank that stands still
-# What ranks are asked instead of the kernel.
+STEP_S = 2.0  # after which a step that still runs leaves the page to another paused rank
+# Requests that go to the ranks instead of the kernel.
 FOR_RANKS = frozenset(
     (
         "setBreakpoints", "setExceptionBreakpoints", "setFunctionBreakpoints", "stackTrace",
@@ -43,26 +43,26 @@ NO_DEBUGGER = (
 
 
 class LabDebugger:
-    """Stands in front of one kernel's debugger while ranks are debugged."""
+    """Replaces one kernel's debugger while ranks are debugged."""
 
-    def __init__(self, kernel: Any, over: Callable[[str], None]) -> None:
-        """`over` is told on any thread why a session has ended that nobody has ended here."""
+    def __init__(self, kernel: Any, on_end: Callable[[str], None]) -> None:
+        """`over` gets the reason, on any thread, if the session ends by itself."""
         if getattr(kernel, "debugger", None) is None:
             raise CommandError(NO_DEBUGGER)
         self._kernel = kernel
         self._debugger = kernel.debugger
         self._loop: asyncio.AbstractEventLoop = kernel.control_thread.io_loop.asyncio_loop
         self._ask_kernel: Callable[[Message], Awaitable[Message]] = self._debugger.process_request
-        self._in_turn = asyncio.Lock()  # ipykernel takes the next answer for that to its question
-        self._over = over
+        self._kernel_lock = asyncio.Lock()  # ipykernel matches answers by order
+        self._on_end = on_end
         self._bridge: Bridge | None = None
         self._number = 0
-        self._open: dict[int, asyncio.Future[Message]] = {}
+        self._pending: dict[int, asyncio.Future[Message]] = {}
         self._breakpoints: dict[str, list[Message]] = {}
         self._sources: dict[str, int] = {}
         self._focus = Focus()
         self._initialized = asyncio.Event()
-        self._late: asyncio.TimerHandle | None = None
+        self._step_timer: asyncio.TimerHandle | None = None
 
     @property
     def bridge(self) -> Bridge | None:
@@ -73,9 +73,9 @@ class LabDebugger:
         """Debug these ranks.
 
         Raises:
-            DebugError: some of them have no debugger; it says why.
+            DebugError: some of them have no debugger; the text says why.
         """
-        bridge = open_bridge(mesh, self._said)
+        bridge = open_bridge(mesh, self._on_message)
         self._bridge = bridge
         try:
             self._on_loop(self._begin())
@@ -85,7 +85,7 @@ class LabDebugger:
             raise
 
     def stop(self) -> None:
-        """Debug the kernel again; what stood still goes on. Idempotent."""
+        """Debug the kernel again, and resume paused ranks. Idempotent."""
         bridge, self._bridge = self._bridge, None
         if bridge is not None:
             bridge.close()
@@ -118,11 +118,11 @@ class LabDebugger:
 
     async def _end(self) -> None:
         self._debugger.process_request = self._ask_kernel
-        if self._late is not None:
-            self._late.cancel()
-        for waits in self._open.values():
-            waits.set_result({"success": False, "message": "these ranks are debugged no more"})
-        self._open.clear()
+        if self._step_timer is not None:
+            self._step_timer.cancel()
+        for reply in self._pending.values():
+            reply.set_result({"success": False, "message": "these ranks are no longer debugged"})
+        self._pending.clear()
         shown = self._focus.shown
         self._focus = Focus()
         if shown is not None:
@@ -133,35 +133,35 @@ class LabDebugger:
                 await self._set_in_kernel(path, found)
 
     async def process_request(self, message: Message) -> Message:
-        """What the page asks the kernel's debugger."""
+        """Answer a debug request of the page."""
         command = str(message.get("command"))
         if self._bridge is None:
-            return await self._kernels(message)
+            return await self._forward_to_kernel(message)
         stands = self._focus.shown is not None
         if command == "disconnect":
             threading.Thread(target=self.stop, name="monarch-debug-end", daemon=True).start()
-            return await self._kernels(message)
+            return await self._forward_to_kernel(message)
         if command == "debugInfo":
-            return self._with_ours(await self._kernels(message))
+            return self._with_rank_state(await self._forward_to_kernel(message))
         if command == "source":
             return await self._source(message)
         if stands and command == "richInspectVariables":
-            return await self._rich(message)
+            return await self._inspect_variable(message)
         if command in FOR_RANKS or (stands and command == "variables"):
-            return await self._of_ranks(message, command)
-        return await self._kernels(message)
+            return await self._forward_to_ranks(message, command)
+        return await self._forward_to_kernel(message)
 
-    async def _kernels(self, message: Message) -> Message:
-        async with self._in_turn:
+    async def _forward_to_kernel(self, message: Message) -> Message:
+        async with self._kernel_lock:
             return await self._ask_kernel(message)
 
-    async def _of_ranks(self, message: Message, command: str) -> Message:
+    async def _forward_to_ranks(self, message: Message, command: str) -> Message:
         arguments = _part(message, "arguments")
         if command in STEPS:
-            self._focus.stepped()
-            if self._late is not None:
-                self._late.cancel()
-            self._late = self._loop.call_later(STEP_S, self._show_next)
+            self._focus.on_step()
+            if self._step_timer is not None:
+                self._step_timer.cancel()
+            self._step_timer = self._loop.call_later(STEP_S, self._show_next)
         answer = await self._ask_ranks(command, arguments)
         body = _part(answer, "body")
         if command == "setBreakpoints" and answer.get("success"):
@@ -178,16 +178,16 @@ class LabDebugger:
         return {**answer, "request_seq": message.get("seq", 0), "seq": message.get("seq", 0)}
 
     async def _source(self, message: Message) -> Message:
-        """Text of the kernel's host, or, of a file that is only on that of a rank, from there."""
+        """The text of a file on the kernel's host, or else on the rank's host."""
         path = str(_part(_part(message, "arguments"), "source").get("path"))
         reference = self._sources.get(path)
         if reference is None or _is_file(path):
-            return await self._kernels(message)
+            return await self._forward_to_kernel(message)
         arguments = {"sourceReference": reference, "source": {"sourceReference": reference}}
-        return await self._of_ranks({**message, "arguments": arguments}, "source")
+        return await self._forward_to_ranks({**message, "arguments": arguments}, "source")
 
-    async def _rich(self, message: Message) -> Message:
-        """What a variable of a rank looks like: its text, since displays are the kernel's."""
+    async def _inspect_variable(self, message: Message) -> Message:
+        """The text of a rank's variable; rich displays exist in the kernel only."""
         asked = _part(message, "arguments")
         name = str(asked.get("variableName"))
         arguments = {"expression": name, "frameId": asked.get("frameId"), "context": "clipboard"}
@@ -199,7 +199,7 @@ class LabDebugger:
             "body": {"data": {"text/plain": text}, "metadata": {}},
         }  # fmt: skip
 
-    def _with_ours(self, answer: Message) -> Message:
+    def _with_rank_state(self, answer: Message) -> Message:
         body = dict(_part(answer, "body"))
         body["breakpoints"] = [
             {"source": path, "breakpoints": found} for path, found in self._breakpoints.items()
@@ -213,47 +213,47 @@ class LabDebugger:
         self._number += 1
         asked = {"type": "request", "seq": self._number, "command": "setBreakpoints",
                  "arguments": _breakpoints(path, found)}  # fmt: skip
-        await self._kernels(asked)
+        await self._forward_to_kernel(asked)
 
     async def _ask_ranks(self, command: str, arguments: Message) -> Message:
         bridge = self._bridge
         if bridge is None:
             return {"type": "response", "command": command, "success": False, "body": {},
-                    "message": "these ranks are debugged no more"}  # fmt: skip
+                    "message": "these ranks are no longer debugged"}  # fmt: skip
         self._number += 1
         number = self._number
-        waits = self._open[number] = self._loop.create_future()
+        reply = self._pending[number] = self._loop.create_future()
         bridge.said({"type": "request", "seq": number, "command": command, "arguments": arguments})
-        return await waits
+        return await reply
 
-    # --- what ranks say ---------------------------------------------------------------------------
+    # --- messages of ranks ------------------------------------------------------------------------
 
-    def _said(self, message: Message) -> None:
-        """Any thread."""
-        self._loop.call_soon_threadsafe(self._hear, message)
+    def _on_message(self, message: Message) -> None:
+        """Handle a message of the ranks' debugger. Any thread."""
+        self._loop.call_soon_threadsafe(self._handle_message, message)
 
-    def _hear(self, message: Message) -> None:
+    def _handle_message(self, message: Message) -> None:
         if message["type"] == "response":
-            waits = self._open.pop(message["request_seq"], None)
-            if waits is not None and not waits.done():
-                waits.set_result(message)
+            reply = self._pending.pop(message["request_seq"], None)
+            if reply is not None and not reply.done():
+                reply.set_result(message)
             return
         event, body = message["event"], message["body"]
         if event == "initialized":
             self._initialized.set()
         elif event == "stopped":
-            self._show(self._focus.stopped(message))
+            self._show(self._focus.on_stopped(message))
         elif event == "continued":
-            self._show(self._focus.continued(message))
+            self._show(self._focus.on_continued(message))
         elif event == "thread" and body.get("reason") == "exited":
-            self._show(self._focus.gone(int(body["threadId"])))
+            self._show(self._focus.on_thread_exit(int(body["threadId"])))
         elif event == "output" and body.get("category") == "important":
-            self._over(str(body.get("output", "")).rstrip())
+            self._on_end(str(body.get("output", "")).rstrip())
         elif event == "terminated" and self._bridge is not None:
             threading.Thread(target=self.stop, name="monarch-debug-end", daemon=True).start()
 
     def _show_next(self) -> None:
-        self._show(self._focus.overdue())
+        self._show(self._focus.on_step_timeout())
 
     def _show(self, events: list[Message]) -> None:
         for event in events:
@@ -271,7 +271,7 @@ def _is_file(path: str) -> bool:
 
 
 def _part(message: Message, name: str) -> Message:
-    """An object in a message; empty where there is none."""
+    """An object in a message, or an empty one."""
     found: Any = message.get(name)
     return cast(Message, found) if isinstance(found, dict) else {}
 
@@ -280,15 +280,15 @@ def _breakpoints(path: str, found: list[Message]) -> Message:
     return {"source": {"path": path}, "breakpoints": found, "sourceModified": False}
 
 
-_here: LabDebugger | None = None
+_active: LabDebugger | None = None
 _lock = threading.Lock()
 
 
-def debug_in_lab(mesh: ProcMesh | ActorMesh, over: Callable[[str], None]) -> str:
-    """Have JupyterLab's debugger debug these ranks; one line that says so.
+def debug_in_lab(mesh: ProcMesh | ActorMesh, on_end: Callable[[str], None]) -> str:
+    """Attach JupyterLab's debugger to these ranks; return one line about it.
 
     Raises:
-        CommandError: it cannot, and why.
+        CommandError: this is impossible; the text says why.
     """
     from IPython.core.getipython import get_ipython
 
@@ -296,12 +296,12 @@ def debug_in_lab(mesh: ProcMesh | ActorMesh, over: Callable[[str], None]) -> str
     kernel = getattr(shell, "kernel", None)
     if kernel is None:
         raise CommandError("there is no page here; `monarch debug --dap` is for other editors")
-    global _here
+    global _active
     stop_debugging_in_lab()
     with _lock:
-        debugger = LabDebugger(kernel, over)
+        debugger = LabDebugger(kernel, on_end)
         debugger.start(mesh)
-        _here = debugger
+        _active = debugger
     assert debugger.bridge is not None
     names = [one.name for one in debugger.bridge.ranks]
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -312,21 +312,21 @@ def debug_in_lab(mesh: ProcMesh | ActorMesh, over: Callable[[str], None]) -> str
 
 
 def stop_debugging_in_lab() -> None:
-    """Have it debug the kernel again. Idempotent."""
-    global _here
+    """Return JupyterLab's debugger to the kernel. Idempotent."""
+    global _active
     with _lock:
-        debugger, _here = _here, None
+        debugger, _active = _active, None
     if debugger is not None:
         debugger.stop()
 
 
 def debugged_in_lab() -> Bridge | None:
-    """The session with ranks that JupyterLab's debugger has; None: it debugs the kernel."""
-    return None if _here is None else _here.bridge
+    """The session of JupyterLab's debugger with ranks; None if it debugs the kernel."""
+    return None if _active is None else _active.bridge
 
 
 def ranks_debugged_in_lab() -> dict[str, tuple[int, ...]]:
-    """The ranks that JupyterLab's debugger is on, by uid of their mesh."""
+    """The ranks that JupyterLab's debugger debugs, by uid of their mesh."""
     bridge = debugged_in_lab()
     found: dict[str, tuple[int, ...]] = {}
     for one in () if bridge is None else bridge.ranks:

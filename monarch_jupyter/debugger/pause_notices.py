@@ -1,7 +1,7 @@
-"""Pauses as the notebook tells of them, and a console through `input()`.
+"""Notices about paused ranks, and a console through `input()`.
 
-Runs in: the kernel. Pauses are heard on the thread that receives; a thread of ours tells of them, a
-moment later, so that ranks which stop in one place are told together.
+Runs in: the kernel. The receiving thread queues pauses; a thread of this module reports them a
+moment later, so that ranks that stop in one place share a notice.
 """
 
 from __future__ import annotations
@@ -24,67 +24,67 @@ from monarch_jupyter.rendering.units import count
 TOGETHER = 0.2
 """Seconds for which a pause waits for the next one."""
 LATEST = 1.0
-"""Seconds after which pauses are told of, though others may follow."""
+"""Seconds after which pauses are reported, even if more may follow."""
 MOST_VIEWS = 50
 """Views that are kept up to date; older ones stay as they are."""
 
 
 Key = tuple[str, int, int]
 Groups = Sequence[Sequence[RankPaused]]
-"""What waits, those together that stand in one place."""
+"""Paused ranks, grouped by place."""
 
 
-class Shown(Protocol):
-    """A view of what waits, in a cell."""
+class PauseView(Protocol):
+    """A view of paused ranks in a cell."""
 
     def update(self, waits: Groups) -> None:
-        """These wait now."""
+        """Show these paused ranks."""
         ...
 
 
-Show = Callable[[Groups, str, int], "Shown | None"]
-"""Tells of pauses in the cell of that number, with the line that says all: for good, or in a view
-that is kept up to date."""
+Show = Callable[[Groups, str, int], "PauseView | None"]
+"""Shows paused ranks in the cell of that number, with a line of text; returns a view that can be
+updated, if there is one."""
 
 
 @dataclass
 class _View:
-    shown: Shown
+    shown: PauseView
     cell: int
     keys: set[Key]
 
 
 class PauseNotices:
-    """Tells once of each thread that it waits, from construction until `close`."""
+    """Reports each paused thread once, from construction until `close`."""
 
     def __init__(self, show: Show, cell_now: Callable[[], int]) -> None:
         self._show = show
         self._cell_now = cell_now
-        self._heard: queue.SimpleQueue[RankPaused | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[RankPaused | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._told: set[Key] = set()
+        self._reported: set[Key] = set()
         self._paused: dict[Key, RankPaused] = {}
         self._views: list[_View] = []
-        self._end = observe.on_change(self._changed)
+        self._unsubscribe = observe.on_change(self._on_change)
 
     def close(self) -> None:
-        """Say nothing more. Idempotent."""
-        self._end()
+        """Stop reporting. Idempotent."""
+        self._unsubscribe()
         if self._thread is not None:
-            self._heard.put(None)
+            self._queue.put(None)
             self._thread.join()
             self._thread = None
 
-    def _changed(self, change: object) -> None:
+    def _on_change(self, change: object) -> None:
         if not isinstance(change, RankPaused):
             return
         key = _key(change)
-        if change.why == IN_EDITOR:  # who debugs it there sees it there
+        if change.why == IN_EDITOR:  # the editor shows this pause
             given = [one for one in self._paused if one[:2] == key[:2]]
             for one in given:
                 del self._paused[one]
             if given:
-                self._heard.put(change)
+                self._queue.put(change)
             return
         if change.paused:
             self._paused[key] = change
@@ -93,23 +93,23 @@ class PauseNotices:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="monarch-pauses", daemon=True)
             self._thread.start()
-        self._heard.put(change)
+        self._queue.put(change)
 
     def _run(self) -> None:
         while True:
-            heard = self._heard.get()
+            change = self._queue.get()
             until = monotonic() + LATEST
             with suppress(queue.Empty):
-                while heard is not None and (left := until - monotonic()) > 0:
-                    heard = self._heard.get(timeout=min(TOGETHER, left))
-            self._tell(dict(self._paused))
-            if heard is None:
+                while change is not None and (left := until - monotonic()) > 0:
+                    change = self._queue.get(timeout=min(TOGETHER, left))
+            self._report(dict(self._paused))
+            if change is None:
                 return
 
-    def _tell(self, paused: Mapping[Key, RankPaused]) -> None:
-        # Who was quick has let some of them go on by now; who is stepped is told of already.
-        news = {key: one for key, one in paused.items() if key not in self._told}
-        self._told.update(news)
+    def _report(self, paused: Mapping[Key, RankPaused]) -> None:
+        # Some may have resumed by now, and a thread that steps has been reported already.
+        news = {key: one for key, one in paused.items() if key not in self._reported}
+        self._reported.update(news)
         cell = self._cell_now()
         if news and self._views and self._views[-1].cell == cell:
             self._views[-1].keys.update(news)  # a cell has one view, however many ranks stop
@@ -124,7 +124,7 @@ class PauseNotices:
 
 
 def gone_text(rank: WaitingRank, there: Iterable[WaitingRank]) -> str:
-    """What has become of a pause that is none of `there` any more."""
+    """The reason why a paused rank is no longer in `there`."""
     place = (rank.mesh_uid, rank.rank)
     edited = any((o.mesh_uid, o.rank, o.why) == (*place, IN_EDITOR) for o in there)
     return f"{rank.name} {'is in an editor now' if edited else 'has gone on'}"
@@ -150,7 +150,7 @@ def ranks_text(group: Sequence[RankPaused]) -> str:
 
 
 def where_text(group: Sequence[RankPaused]) -> str:
-    """`Trainer.step, Cell In[3], line 7`, and what was raised there, if anything was."""
+    """`Trainer.step, Cell In[3], line 7`, and the exception raised there, if any."""
     first = group[0]
     why = "" if first.why in ("breakpoint", "break", "step") else f": {first.why}"
     return place_text(CodePlace(first.function, first.filename, first.line)) + why
@@ -175,12 +175,12 @@ def pause_line(group: Sequence[RankPaused]) -> str:
 END = ("detach", "EOF")
 
 
-def talk(
+def run_console(
     console: Console, ask: Callable[[str], str], say: Callable[[str], object], first: str = ""
 ) -> None:
-    """Ask for commands and say what comes of them, until the rank goes on or is let go of.
+    """Read commands and print their output, until the rank resumes or the user detaches.
 
-    `ask` is `input`, or like it: it raises EOFError when there is nothing more to be had.
+    `ask` works like `input`: it raises EOFError at the end of the input.
     """
     say(with_cell_names(first))
     with console:

@@ -1,4 +1,4 @@
-"""Lines of many ranks, with equal ones said once. No I/O.
+"""Folds equal lines of several ranks into one. No I/O.
 
 Invariants: every line that goes in comes out exactly once, in one fold; each rank's lines come out
 in the order it wrote them; only lines of one mesh, one stream and one origin with exactly the same
@@ -7,7 +7,6 @@ text share a fold.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -89,28 +88,17 @@ class OutputFolder:
         return taken
 
 
-_COLOURS = re.compile(r"\x1b\[([0-9;:]*)m")
-
-
-def reset_colours(text: str) -> str:
-    """The line with its colours ended at its end, so that they stay off other ranks' lines."""
-    if "\x1b" not in text:
-        return text
-    found = _COLOURS.findall(text)
-    return f"{text}\x1b[0m" if found and found[-1] not in ("", "0") else text
-
-
 def by_rank(folds: Iterable[Fold]) -> list[Fold]:
     """The folds with each stretch of lines that only one rank wrote sorted by mesh and rank.
 
-    Ranks that speak at the same time do so in no particular order; this one is easier to read.
+    Ranks that write at the same time have no order; sorted lines are easier to read.
     """
-    meshes: dict[str, int] = {}  # in the order in which they spoke
+    meshes: dict[str, int] = {}  # in the order of their first lines
     taken: list[Fold] = []
     stretch: list[tuple[tuple[int, tuple[int, ...]], Fold]] = []
 
     def end_stretch() -> None:
-        # A stable sort: what one rank wrote keeps its order.
+        # A stable sort: the lines of a rank keep their order.
         taken.extend(fold for _, fold in sorted(stretch, key=lambda pair: pair[0]))
         stretch.clear()
 

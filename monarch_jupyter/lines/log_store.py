@@ -1,10 +1,9 @@
-"""Every line that ranks of this kernel have written, on disk: what the page does not show is here.
+"""All lines that ranks of this kernel have written, on disk.
 
 Runs in: the kernel; the output thread adds, any thread reads.
-Owns: a file in the temporary directory that has no name there, so that it ends with this process,
-however that ends; until `close`.
-Invariants: a line is there before it is shown; lines are given up only when all together are larger
-than `limit`, the oldest first, and how many those were is always said.
+Owns: an unnamed temporary file, which ends with this process in any case; until `close`.
+Invariants: a line is stored before it is shown; the oldest lines are dropped only when all together
+exceed `limit`, and every page has the number of dropped lines.
 """
 
 from __future__ import annotations
@@ -14,13 +13,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from monarch_jupyter.lines.folding import reset_colours
-from monarch_jupyter.meshes.rank_names import name_point
-from monarch_jupyter.rendering import html
-from monarch_jupyter.rendering.units import count
+from monarch_jupyter.rendering.lines import LogLine, LogPage
 
 if TYPE_CHECKING:
     from monarch.observe import OutputLine
@@ -28,7 +23,7 @@ if TYPE_CHECKING:
 LIMIT = 1 << 30
 """Bytes of text that are kept, of all meshes together."""
 _SLACK = 16
-"""A part of the limit, one in so many, that is given up at once when it is reached."""
+"""One in this many parts of the limit is dropped at once when the limit is reached."""
 _SCHEMA = """
 CREATE TABLE meshes (uid TEXT PRIMARY KEY, name TEXT, began INTEGER);
 CREATE TABLE lines (id INTEGER PRIMARY KEY, uid TEXT, rank INTEGER, stream TEXT, at REAL,
@@ -36,56 +31,6 @@ CREATE TABLE lines (id INTEGER PRIMARY KEY, uid TEXT, rank INTEGER, stream TEXT,
 CREATE INDEX by_rank ON lines (uid, rank);
 CREATE INDEX by_cell ON lines (cell);
 """
-
-
-@dataclass(frozen=True)
-class LogLine:
-    """A line as it was written. `at`: seconds since 1970 when it arrived."""
-
-    mesh: str
-    mesh_uid: str
-    rank: int
-    point: dict[str, int]
-    stream: str
-    at: float
-    text: str
-
-
-@dataclass(frozen=True, repr=False)
-class LogPage:
-    """Some lines in a row of those asked for: the first is number `first`, from 1, of `total`.
-
-    `given_up` older lines of this kernel are not there any more.
-    """
-
-    mesh: str
-    lines: tuple[LogLine, ...]
-    first: int
-    total: int
-    given_up: int = 0
-
-    def __repr__(self) -> str:
-        return page_text(self)
-
-    def _repr_html_(self) -> str:
-        return html.card(html.block(page_text(self)))
-
-
-def page_text(page: LogPage, *, several_pages: str = "") -> str:
-    """The page as text: which lines it has, and each with its rank and its time."""
-    if not page.total:
-        return f"no line of {page.mesh} is like that"
-    last = page.first + len(page.lines) - 1
-    head = f"{page.mesh}: lines {page.first:,} to {last:,} of {page.total:,}"
-    if page.given_up:
-        head += f"; {count(page.given_up, 'older line was', 'older lines were')} given up"
-    lines = [head + several_pages]
-    for line in page.lines:
-        at = time.strftime("%H:%M:%S", time.localtime(line.at))
-        where = name_point(line.point) or page.mesh
-        mark = " stderr" if line.stream == "stderr" else ""
-        lines.append(f"{at} [{where}]{mark} {reset_colours(line.text)}")
-    return "\n".join(lines)
 
 
 class LogStore:
@@ -108,7 +53,7 @@ class LogStore:
         self._watchers: list[Callable[[], None]] = []
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call `watcher` when lines were added, on the thread that adds; returns what ends it."""
+        """Call `watcher` on the adding thread after lines were added; returns the undo function."""
         self._watchers.append(watcher)
 
         def unwatch() -> None:
@@ -117,7 +62,7 @@ class LogStore:
         return unwatch
 
     def add(self, lines: Sequence[OutputLine]) -> None:
-        """Keep these lines. After `close` nothing is kept."""
+        """Store these lines. Does nothing after `close`."""
         now = time.time()
         with self._lock:
             if self._closed or not lines:
@@ -168,9 +113,9 @@ class LogStore:
         length: int = 100,
         whole_pages: bool = False,
     ) -> LogPage:
-        """A page of what the newest mesh of this name has written: page 1 is the oldest.
+        """A page of the lines of the newest mesh of this name; page 1 is the oldest.
 
-        `name` None is every mesh; `cell`: only what that cell has caused; `grep` is a regular
+        `name` None is every mesh; `cell`: only lines that this cell caused; `grep` is a regular
         expression that lines match. `page` None is the last `length` lines or, with `whole_pages`,
         the last page.
 
@@ -227,7 +172,7 @@ class LogStore:
         return " AND ".join(clauses), given
 
     def close(self) -> None:
-        """Remove it all. Idempotent."""
+        """Remove all lines. Idempotent."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -239,7 +184,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _storable(text: str) -> Any:
-    # Lone surrogates, which SQLite has no text for, are shown as what they are.
+    # SQLite cannot store lone surrogates, so they are escaped.
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -247,11 +192,11 @@ _shared: LogStore | None = None
 
 
 def shared_store() -> LogStore | None:
-    """The store of the loaded extension; None where that isn't loaded."""
+    """The store of the loaded extension; None if it is not loaded."""
     return _shared
 
 
 def share(store: LogStore | None) -> None:
-    """Make this the store that commands look into."""
+    """Make this the store that commands read."""
     global _shared
     _shared = store

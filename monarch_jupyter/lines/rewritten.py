@@ -1,7 +1,7 @@
-"""Lines that are still written over, progress bars for one: the last state of each rank. No I/O.
+"""Lines that ranks still rewrite, such as progress bars: the last state of each rank. No I/O.
 
-Invariants: a rank has one state for each stream; it is gone as soon as the line is whole, which is
-then shown as any other.
+Invariants: a rank has at most one state for each stream; the state ends when the line is complete
+and is then shown as any other line.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from monarch_jupyter.lines.folding import Fold, OutputFolder, reset_colours
+from monarch_jupyter.lines.folding import Fold, OutputFolder
+from monarch_jupyter.rendering.lines import reset_colours
 
 if TYPE_CHECKING:
     from monarch.observe import OutputLine
 
 
 class UnfinishedLines:
-    """What is to be seen of them, by origin."""
+    """The unfinished lines of all ranks, by origin."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[str, int, str], OutputLine] = {}
         self._changed: set[int] = set()
 
     def add(self, lines: Iterable[OutputLine]) -> None:
-        """Take in lines, whole ones and others, in the order in which they were written."""
+        """Add lines, complete or not, in the order in which they were written."""
         for line in lines:
             key = (line.mesh_uid, line.rank, line.stream)
             before = self._lines.pop(key, None)
@@ -34,7 +35,7 @@ class UnfinishedLines:
                 self._changed.add(line.origin)
 
     def end(self, meshes: Iterable[str]) -> None:
-        """Of other meshes than these nothing will come any more: their last states are final."""
+        """Drop the states of all meshes but these live ones."""
         live = set(meshes)
         for key in [key for key in self._lines if key[0] not in live]:
             self._changed.add(self._lines.pop(key).origin)
@@ -45,7 +46,7 @@ class UnfinishedLines:
         return bool(self._changed)
 
     def take_changed(self) -> dict[int, list[Fold]]:
-        """For each origin of which something has changed, all that is to be seen now."""
+        """For each origin that has changed, its unfinished lines now."""
         changed, self._changed = self._changed, set()
         return {origin: self._folds(origin) for origin in sorted(changed)}
 

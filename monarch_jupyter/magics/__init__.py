@@ -1,5 +1,5 @@
-"""What `%monarch` can do: one file a subcommand, each also a plain function.
+"""The subcommands of `%monarch`, one file each.
 
-A file defines the function, a `Command` that says how a line is read and calls it, and nothing
-that needs IPython.
+Each file defines a plain function and a `Command`, which parses the line and calls the function.
+Only `magic.py` and `completion.py` import IPython.
 """

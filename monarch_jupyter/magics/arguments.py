@@ -25,7 +25,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a line said: its positionals in order, and the values of each option that was given."""
+    """A parsed line: its positionals in order, and the values of each given option."""
 
     positionals: tuple[str, ...]
     options: dict[str, tuple[str, ...]]
@@ -40,7 +40,7 @@ class Arguments:
 
 
 def split_words(line: str) -> list[str]:
-    """The words of a magic's line, quotes respected; none of a comment behind them.
+    """The words of a magic's line. Quotes group words, and a trailing comment is dropped.
 
     Raises:
         CommandError: a quote is not closed.
@@ -89,7 +89,7 @@ def parse_arguments(command: str, words: Sequence[str], known: Sequence[Option])
         option = options.get(name)
         if option is None:
             near = did_you_mean(name.lstrip("-"), [known.lstrip("-") for known in options])
-            remedy = near or f"; `%monarch {command} -h` lists what it takes"
+            remedy = near or f"; `%monarch {command} -h` lists its options"
             raise CommandError(f"{command} has no option {name}{remedy}")
         if name in given and not option.repeated:
             raise CommandError(f"{name} is given twice; give it once")

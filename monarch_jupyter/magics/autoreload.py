@@ -13,52 +13,53 @@ from monarch_jupyter.ranks.module_reload import Reload
 
 _shell: Any = None
 _say: Callable[[str], object] | None = None
-_running: Autoreload | None = None
+_autoreload: Autoreload | None = None
 _every_cell = False
 
 
 def autoreload(on: bool | None = None) -> list[Reload]:
     """Reload modules of your own that were edited, here and on the ranks of all meshes.
 
-    `True`: before each cell from now on; `False`: no more. Without: once, now; the first time only
-    begins to watch. Returns what was edited, with what prevented it from being loaded here.
+    `True` reloads before each cell from now on, `False` stops that. `None` reloads once, now; the
+    first such call only records the versions of files. Returns the edited modules, each with the
+    error that prevented its reload here, if any.
 
-    Functions and classes are patched wherever they are held, and actors that live become actors of
-    the new class; their state is kept.
+    Functions and classes are patched wherever they are referenced, and live actors take the new
+    class; their state is kept.
 
     Raises:
         CommandError: `True` outside of a notebook.
     """
-    global _running
+    global _autoreload
     if on is False:
         close()
         return []
-    begins = _running is None
+    begins = _autoreload is None
     if on and _shell is None:
         raise CommandError(
             "autoreload on needs the extension, %load_ext monarch_jupyter; in a program call "
             "autoreload() where edits are to take effect"
         )
-    if _running is None:
-        _running = Autoreload(_say or _to_stderr)
+    if _autoreload is None:
+        _autoreload = Autoreload(_say or _to_stderr)
     if on:
-        _each_cell(True)
-    return [] if begins else _look()
+        _reload_each_cell(True)
+    return [] if begins else _reload()
 
 
 def install(shell: Any, say: Callable[[str], object]) -> None:
-    """Be ready to be turned on in that shell; `say` writes a line into the cell."""
+    """Prepare for this shell; `say` writes a line into the cell."""
     global _shell, _say
     _shell, _say = shell, say
 
 
 def close() -> None:
-    """Turn it off, and end what reloads on ranks. Idempotent."""
-    global _running
-    _each_cell(False)
-    running, _running = _running, None
-    if running is not None:
-        running.close()
+    """Turn it off, and stop the reloading actors on ranks. Idempotent."""
+    global _autoreload
+    _reload_each_cell(False)
+    old, _autoreload = _autoreload, None
+    if old is not None:
+        old.close()
 
 
 def restore() -> None:
@@ -68,7 +69,7 @@ def restore() -> None:
     _shell = _say = None
 
 
-def _each_cell(on: bool) -> None:
+def _reload_each_cell(on: bool) -> None:
     global _every_cell
     if on != _every_cell and _shell is not None:
         change = _shell.events.register if on else _shell.events.unregister
@@ -77,14 +78,14 @@ def _each_cell(on: bool) -> None:
 
 
 def _before_cell(*_: object) -> None:
-    _look()
+    _reload()
 
 
-def _look() -> list[Reload]:
-    assert _running is not None
+def _reload() -> list[Reload]:
+    assert _autoreload is not None
     if _shell is None:
-        return _running.look(vars(sys.modules["__main__"]))
-    return _running.look(_shell.user_ns, here=not _ipython_reloads())
+        return _autoreload.reload_edited(vars(sys.modules["__main__"]))
+    return _autoreload.reload_edited(_shell.user_ns, here=not _ipython_reloads())
 
 
 def _ipython_reloads() -> bool:
@@ -108,7 +109,7 @@ def _run(invocation: Invocation) -> None:
         return
     if words:
         autoreload(words[0] == "on")
-    state = "on: edited modules are loaded again before each cell" if _every_cell else "off"
+    state = "on: edited modules are reloaded before each cell" if _every_cell else "off"
     sys.stdout.write(f"autoreload is {state}\n")
 
 
@@ -119,7 +120,7 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="autoreload",
     usage="autoreload [on | off | now]",
-    summary="load edited modules again, here and on all ranks, before each cell; state is kept",
+    summary="reload edited modules, here and on all ranks, before each cell; state is kept",
     run=_run,
     examples=("%monarch autoreload on",),
     complete=_complete,

@@ -1,4 +1,4 @@
-"""What every subcommand of `%monarch` is made of. No I/O."""
+"""The parts of a subcommand of `%monarch`. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monarch_jupyter.magics.arguments import Arguments, Option
 
 @dataclass(frozen=True)
 class Invocation:
-    """One use of a subcommand: what the line said, the notebook's variables, and the cell below it.
+    """One use of a subcommand: its arguments, the notebook's variables, the cell below the line.
 
     `number` is the cell's execution count, by which the notebook shows it.
     """
@@ -23,11 +23,11 @@ class Invocation:
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: its name, how it is written, what it does in one line, and what runs it.
+    """A subcommand: its name, its usage, its summary in one line, the function that runs it.
 
-    `run` returns what the magic returns, None to show nothing. `complete` gives the words that
-    could come next, from those before that are no options, and the variables; options complete by
-    themselves. `takes_cell` says whether it is a magic of a whole cell.
+    `run` returns the value of the magic, or None to show nothing. `complete` gives the possible
+    next words, from the words before that are not options and the notebook's variables; options
+    complete without it. `takes_cell` says whether the command is a magic of a whole cell.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Command:
     )
 
     def help(self) -> str:
-        """What `-h` prints."""
+        """The text that `-h` prints."""
         magic = "%%monarch" if self.takes_cell else "%monarch"
         lines = [f"{magic} {self.usage}".rstrip(), f"  {self.summary}"]
         if self.options:

@@ -1,4 +1,4 @@
-"""What completes: words after `%monarch`, and the dims of a mesh in a line of code.
+"""Completion of words after `%monarch`, and of the dims of a mesh in a line of code.
 
 Runs in: the kernel, as one of IPython's matchers. It looks names up and evaluates nothing.
 """
@@ -23,7 +23,7 @@ _CALL = re.compile(r"(?P<name>[A-Za-z_]\w*)\.(?:slice|split|rename)\((?P<inside>
 _LAST = re.compile(r"[^\s,\[]*\Z")
 
 Completions = tuple[str, list[str]]
-"""The piece of text that is to be replaced, and what with."""
+"""The text to replace, and its replacements."""
 
 
 class Completion:
@@ -35,11 +35,11 @@ class Completion:
         self._matcher = self._as_matcher()
 
     def install(self) -> None:
-        """Be asked beside IPython's own matchers."""
+        """Add the matcher to IPython's own."""
         self._matchers.append(self._matcher)
 
     def restore(self) -> None:
-        """Be asked no more. Idempotent."""
+        """Remove the matcher. Idempotent."""
         if self._matcher in self._matchers:
             self._matchers.remove(self._matcher)
 
@@ -52,7 +52,7 @@ class Completion:
     def _match(self, context: Any) -> dict[str, Any]:
         text, namespace = context.text_until_cursor, self._shell.user_ns
         found = complete_magic(text, namespace)
-        # In a line of ours nothing of Python is meant; in a line of code both are.
+        # A line of the magic has no Python in it; a line of code may want both.
         ours = found is not None
         begun, words = found or complete_dims(text, namespace) or ("", [])
         return {
@@ -72,7 +72,7 @@ def complete_magic(text: str, namespace: MutableMapping[str, object]) -> Complet
 
 
 def complete_line(text: str, namespace: MutableMapping[str, object]) -> Completions:
-    """For what stands after `%monarch`, up to the cursor."""
+    """For the text after `%monarch`, up to the cursor."""
     inside = _INSIDE.search(text)
     if inside is not None:
         return _dims_after(inside["inside"], _sizes_by_name(inside["name"], namespace))
@@ -103,7 +103,7 @@ def _next_words(
         else:
             plain.append(word)
     if value_of is not None:
-        return []  # whatever the user has in mind
+        return []  # the value of an option has no known completions
     left = [
         name
         for name, option in options.items()

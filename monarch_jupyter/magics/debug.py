@@ -1,4 +1,4 @@
-"""`%monarch debug`: what waits at breakpoints, and consoles for it."""
+"""`%monarch debug`: ranks that are paused at breakpoints, and consoles for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import monarch.debug
 from monarch import observe
 from monarch.actor import ActorMesh, ProcMesh
 from monarch.debug import DebugError, Replies, Selection, WaitingRanks
-from monarch_jupyter.debugger.pause_notices import talk
+from monarch_jupyter.debugger.pause_notices import run_console
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
 from monarch_jupyter.magics.command import Command, Invocation
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def debug(which: ProcMesh | ActorMesh | str | None = None) -> WaitingRanks:
-    """What waits at breakpoints: on a mesh or slice, `"workers[gpus=0:4]"`, or anywhere.
+    """Ranks that are paused at breakpoints: on a mesh or slice, `"workers[gpus=0:4]"`, or anywhere.
 
-    `monarch.debug` has what can be done about it, for programs.
+    Programs resume or inspect them through `monarch.debug`.
 
     Raises:
         CommandError: there is no such dim.
@@ -37,26 +37,26 @@ def debug(which: ProcMesh | ActorMesh | str | None = None) -> WaitingRanks:
 
 def _run(invocation: Invocation) -> object:
     arguments = invocation.arguments
-    chosen = [name for name in _DOES if arguments.has(name)]
+    chosen = [name for name in _ACTIONS if arguments.has(name)]
     if len(chosen) > 1:
-        raise CommandError(f"one thing at a time: {' or '.join(chosen)}")
+        raise CommandError(f"these options exclude each other: {' or '.join(chosen)}")
     try:
         if chosen:
-            return _DOES[chosen[0]](invocation)
+            return _ACTIONS[chosen[0]](invocation)
         if not arguments.positionals:
             return debug()
         return _open(invocation)
     except DebugError as error:
         raise CommandError(str(error)) from None
     except TimeoutError as error:
-        raise CommandError(f"{error}; `%monarch ls` shows whether its host is well") from None
+        raise CommandError(f"{error}; `%monarch ls` shows the state of its host") from None
 
 
 def _open(invocation: Invocation) -> Debugger | None:
     which = _selected(invocation)
     console = monarch.debug.attach(which, take=invocation.arguments.has("--take"))
     if invocation.arguments.has("--text") or not _has_page():
-        talk(console, input, sys.stdout.write, console.send("where"))
+        run_console(console, input, sys.stdout.write, console.send("where"))
         return None
     # Widgets are heavy and only a kernel has them.
     from monarch_jupyter.widgets.debugger import Debugger
@@ -70,7 +70,7 @@ def _has_page() -> bool:
 
 
 def _selected(invocation: Invocation) -> Selection | None:
-    """The ranks that the line names; None: it names none."""
+    """The ranks that the line names, or None if it names none."""
     words = invocation.arguments.positionals
     if not words:
         return None
@@ -97,11 +97,11 @@ def _break(invocation: Invocation) -> WaitingRanks:
     words = invocation.arguments.positionals
     if not words:
         raise CommandError("--break needs a mesh: `%monarch debug --break workers[gpus=3]`")
-    return monarch.debug.break_in(_meant(" ".join(words), invocation))
+    return monarch.debug.break_in(_mesh_named(" ".join(words), invocation))
 
 
-def _meant(text: str, invocation: Invocation) -> ProcMesh | ActorMesh:
-    """The mesh, or slice of one, that is named like that."""
+def _mesh_named(text: str, invocation: Invocation) -> ProcMesh | ActorMesh:
+    """The mesh or slice that `text` names."""
     selection = parse_selection(text)
     bound = invocation.namespace.get(selection.name)
     mesh = bound if isinstance(bound, ActorMesh) else find_mesh(
@@ -131,10 +131,10 @@ def _lab(invocation: Invocation) -> None:
         stop_debugging_in_lab()
         say("JupyterLab's debugger is on the kernel")
         return
-    say(debug_in_lab(_meant(wanted, invocation), say))
+    say(debug_in_lab(_mesh_named(wanted, invocation), say))
 
 
-_DOES: dict[str, Callable[[Invocation], object]] = {
+_ACTIONS: dict[str, Callable[[Invocation], object]] = {
     "--cast": _cast,
     "--continue": _continue,
     "--break": _break,
@@ -153,18 +153,20 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 
 
 _OPTIONS = (
-    Option("--text", "a console through input() in place of the widget"),
-    Option("--take", "also from another console that holds it"),
-    Option("--cast", "give this command to all that wait there, and fold their answers", "COMMAND"),
-    Option("--continue", "let all that wait there go on; all at all, if none are named"),
-    Option("--break", "pause what these ranks run"),
-    Option("--post-mortem", "pause where an endpoint fails, with its frames", "on|off"),
-    Option("--lab", "JupyterLab's own debugger on these ranks; off: on the kernel", "NAME|off"),
+    Option("--text", "use input() instead of the widget"),
+    Option("--take", "take the rank over from another console"),
+    Option(
+        "--cast", "run this command on all of these paused ranks and fold their answers", "COMMAND"
+    ),
+    Option("--continue", "resume these ranks, or all paused ranks if none are named"),
+    Option("--break", "pause these ranks where they are"),
+    Option("--post-mortem", "pause each endpoint that fails, with its frames", "on|off"),
+    Option("--lab", "attach JupyterLab's debugger to these ranks; off: to the kernel", "NAME|off"),
 )
 COMMAND = Command(
     name="debug",
     usage="debug [NAME[dim=3]]",
-    summary="what waits at breakpoints; with a name, a console there",
+    summary="list ranks that are paused at breakpoints; with a name, open a console",
     run=_run,
     options=_OPTIONS,
     examples=(

@@ -1,4 +1,4 @@
-"""`%monarch detach`: let go of what is kept, without ending it."""
+"""`%monarch detach`: detach from kept meshes without ending them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monarch_jupyter.magics.command import Command, Invocation
 
 
 def detach() -> str:
-    """Let go of the session of this kernel: what was kept lives on, the rest ends; its name.
+    """Detach from the session of this kernel, and return its name. Kept meshes live on; others end.
 
     Raises:
         CommandError: nothing is kept.
@@ -22,7 +22,7 @@ def detach() -> str:
         session.detach()
     except SessionError:
         raise CommandError(
-            "nothing of this kernel is kept; `%monarch spawn NAME --keep` makes a mesh that is"
+            "this kernel has no kept mesh; `%monarch spawn NAME --keep` makes one"
         ) from None
     return next((name for name in mine if name), "")
 
@@ -31,12 +31,12 @@ def _run(invocation: Invocation) -> None:
     if invocation.arguments.positionals:
         raise CommandError("detach takes no names: a kernel holds one session")
     name = detach()
-    sys.stdout.write(f"let go of {name}; it lives on, `%monarch attach {name}` takes it up\n")
+    sys.stdout.write(f"detached from {name}; `%monarch attach {name}` attaches to it again\n")
 
 
 COMMAND = Command(
     name="detach",
     usage="detach",
-    summary="let go of meshes that were spawned with --keep: they live on, the others end",
+    summary="detach from meshes that were spawned with --keep: they live on, all others end",
     run=_run,
 )

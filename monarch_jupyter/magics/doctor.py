@@ -1,4 +1,4 @@
-"""`%monarch doctor`: what this machine has and lacks."""
+"""`%monarch doctor`: checks of this machine, with remedies."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Diagnosis:
 
 
 def doctor() -> Diagnosis:
-    """Look at what Monarch needs or could use here."""
+    """Check this machine for everything that Monarch needs or can use."""
     order = ["problem", "missing", "ok"]
     return Diagnosis(sorted(observe.doctor(), key=lambda finding: order.index(finding.status)))
 
@@ -65,6 +65,6 @@ def _run(invocation: Invocation) -> Diagnosis:
 COMMAND = Command(
     name="doctor",
     usage="doctor",
-    summary="what this machine has and lacks, with remedies",
+    summary="check this machine for what Monarch needs or can use, with remedies",
     run=_run,
 )

@@ -1,4 +1,4 @@
-"""`%monarch error`: the last error of ranks, with everything that its short form leaves out."""
+"""`%monarch error`: the last error of ranks, in full."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def error() -> str:
     """
     last = getattr(sys, "last_value", None)
     if not isinstance(last, ActorError | SupervisionError):
-        raise CommandError("no cell has raised an error of ranks since the last other error")
+        raise CommandError("the last error in this notebook did not come from a rank")
     return "\n\n".join(whole_text(group) for group in fold_failures(last.failures)) or str(last)
 
 
@@ -30,6 +30,6 @@ def _run(invocation: Invocation) -> None:
 COMMAND = Command(
     name="error",
     usage="error",
-    summary="the last error of ranks in full: every frame, where each process is, its last words",
+    summary="the last error of ranks in full: every frame, each process, its last lines on stderr",
     run=_run,
 )

@@ -12,12 +12,12 @@ from monarch_jupyter.rendering.units import count
 
 
 def kill(*meshes: ProcMesh | str) -> list[str]:
-    """Kill the processes of these meshes, whatever they do; returns the names when they are gone.
+    """Kill the processes of these meshes; return their names once the processes have ended.
 
-    No actor cleans up; `stop` lets them.
+    Actors do not clean up; use `stop` for that.
 
     Raises:
-        CommandError: nothing is named, or one that isn't there; then none is killed.
+        CommandError: no mesh is named, or one does not exist; then none is killed.
     """
     found = [find_mesh(mesh) if isinstance(mesh, str) else mesh for mesh in meshes]
     if not found:
@@ -41,7 +41,7 @@ def _run(invocation: Invocation) -> None:
 COMMAND = Command(
     name="kill",
     usage="kill NAME ...",
-    summary="end the processes of meshes at once, whatever they do; `stop` lets actors clean up",
+    summary="kill the processes of meshes at once; `stop` lets actors clean up first",
     run=_run,
     complete=complete_meshes,
 )

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 from monarch import observe
 from monarch.actor import ValueMesh
 from monarch_jupyter.errors import CommandError, did_you_mean
-from monarch_jupyter.lines.log_store import LogPage, page_text, shared_store
+from monarch_jupyter.lines.log_store import shared_store
 from monarch_jupyter.magics.arguments import Option
 from monarch_jupyter.magics.command import Command, Invocation
 from monarch_jupyter.meshes.selection import MeshSelection, parse_selection
+from monarch_jupyter.rendering.lines import LogPage, page_text
 
 if TYPE_CHECKING:
     from monarch_jupyter.widgets.log_view import LogView
 
 PAGE = 100
-NOT_LOADED = "logs are kept from when the extension is loaded: %load_ext monarch_jupyter"
+NOT_LOADED = "logs are recorded once the extension is loaded: run %load_ext monarch_jupyter"
 
 
 def logs(
@@ -32,8 +33,9 @@ def logs(
 ) -> LogPage:
     """Lines that ranks of a mesh have written since the extension was loaded, in order of arrival.
 
-    The last hundred, the last `tail`, or a `page` of a hundred, 1 being the oldest. `ranks`: of
-    these alone; `grep`: that match this regular expression. A mesh that has ended still has them.
+    Returns the last hundred, the last `tail`, or a `page` of a hundred, page 1 being the oldest.
+    `ranks` limits them to these ranks, `grep` to lines that match this regular expression. The
+    lines of a mesh stay after the mesh has ended.
 
     Raises:
         CommandError: no such mesh has written anything, no such page, no regular expression.
@@ -47,7 +49,7 @@ def logs(
         try:
             re.compile(grep)
         except re.error as error:
-            raise CommandError(f"--grep {grep} is no regular expression: {error}") from None
+            raise CommandError(f"--grep {grep} is not a regular expression: {error}") from None
     try:
         return store.page(
             mesh, ranks=ranks, grep=grep, page=page, length=PAGE if tail is None else tail
@@ -62,23 +64,23 @@ def _nothing_of(mesh: str, names: Sequence[str]) -> str:
     if any(live.name == mesh for live in observe.meshes()):
         return f"{mesh} has written nothing yet"
     listed = f"; there is {', '.join(names)}" if names else "; no rank has written anything yet"
-    return f"there are no lines of a mesh '{mesh}'{did_you_mean(mesh, names) or listed}"
+    return f"there are no lines of mesh '{mesh}'{did_you_mean(mesh, names) or listed}"
 
 
 def log_view(mesh: str) -> LogView:
-    """A view of the lines of a mesh that follows what its ranks write, with pages and a filter.
+    """A live view of the lines of a mesh, with pages and a filter.
 
     Raises:
         CommandError: the extension is not loaded.
     """
     # Widgets are heavy and only a kernel has them; procs import this package without.
-    from monarch_jupyter.page.shared import shared_desk
+    from monarch_jupyter.page.shared import shared_request_handler
     from monarch_jupyter.widgets.log_view import LogView
 
     store = shared_store()
     if store is None:
         raise CommandError(NOT_LOADED)
-    return LogView(shared_desk(), store, mesh=mesh)
+    return LogView(shared_request_handler(), store, mesh=mesh)
 
 
 def _run(invocation: Invocation) -> LogView | None:
@@ -140,14 +142,14 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="logs",
     usage="logs NAME[dim=A:B, ...] [--rank N] [--grep TEXT] [--tail N | --page N] | --live",
-    summary="what ranks have written, whole: the last hundred lines, or any page of them",
+    summary="show the last hundred lines that ranks have written, or any page of them",
     run=_run,
     options=(
-        Option("--live", "a view that follows what ranks write, with pages and a filter"),
-        Option("--rank", "only this rank, counted from 0 through the mesh", "N", True),
+        Option("--live", "a live view, with pages and a filter"),
+        Option("--rank", "only this rank, counted from 0 across the mesh", "N", True),
         Option("--grep", "only lines that match this regular expression", "TEXT"),
-        Option("--tail", "so many of the last lines", "N"),
-        Option("--page", "a hundred lines; page 1 has the oldest", "N"),
+        Option("--tail", "only the last N lines", "N"),
+        Option("--page", "page N of a hundred lines; page 1 has the oldest", "N"),
     ),
     examples=("%monarch logs workers --tail 20", "%monarch logs workers[gpus=3] --grep 'loss|nan'"),
     complete=_complete,

@@ -1,4 +1,4 @@
-"""`%monarch ls`: the meshes of this kernel, and what was counted of their endpoints."""
+"""`%monarch ls`: the meshes of this kernel, and metrics of their endpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from monarch_jupyter.rendering.telemetry import measured_html, measured_text
 class MeshListing:
     """The meshes at one moment and their endpoints, shown as tables.
 
-    `every`: endpoints from both sides and in full, and what programs have measured; or else the
+    `every`: all endpoints, seen from both sides, and the programs' own measurements; otherwise the
     busiest endpoints, as ranks ran them.
     """
 
@@ -50,7 +50,7 @@ class MeshListing:
 def ls(*, metrics: bool = False) -> MeshListing:
     """All meshes that this kernel has made and not stopped, and their endpoints.
 
-    `metrics`: with everything that was counted of those.
+    `metrics`: include all metrics.
     """
     return MeshListing(tuple(observe.snapshot()), observe.metrics(), metrics)
 

@@ -29,7 +29,7 @@ class MonarchMagic:
         self._completion.install()
 
     def restore(self) -> None:
-        """Take both away. Idempotent."""
+        """Remove both. Idempotent."""
         magics = self._shell.magics_manager.magics
         magics["line"].pop(NAME, None)
         magics["cell"].pop(NAME, None)

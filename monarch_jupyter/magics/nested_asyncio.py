@@ -15,10 +15,10 @@ _undo: ExitStack | None = None
 
 
 def nested_asyncio(on: bool) -> bool:
-    """Let `asyncio.run` and `run_until_complete` work where a loop runs already, or no more.
+    """Let `asyncio.run` and `run_until_complete` work while a loop runs, or undo that.
 
-    Returns whether that has changed anything. What it touches is put back when it is turned off,
-    and when the extension is unloaded.
+    Returns whether this changed anything. Turning it off, or unloading the extension, restores all
+    that it patched.
 
     Raises:
         CommandError: nest-asyncio2 is not installed, or the running loop is no loop of asyncio.
@@ -62,7 +62,7 @@ def _allow() -> ExitStack:
 
 
 def _touched(loop: Any) -> Iterator[Any]:
-    """Whatever nest-asyncio2 changes something in: modules and classes."""
+    """The modules and classes that nest-asyncio2 patches."""
     yield from (asyncio, asyncio.events, asyncio.futures, asyncio.tasks)
     tornado = sys.modules.get("tornado.concurrent")
     if tornado is not None:
@@ -112,7 +112,7 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="asyncio",
     usage="asyncio [on | off]",
-    summary="let asyncio.run(...) of an unmodified script work in a cell; off at first",
+    summary="let asyncio.run(...) of an unmodified script work in a cell; off by default",
     run=_run,
     complete=_complete,
 )

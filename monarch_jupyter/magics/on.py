@@ -2,113 +2,14 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import MutableMapping, Sequence
-from typing import cast
 
-from monarch import observe
-from monarch.actor import ActorMesh, ProcMesh, SupervisionError, ValueMesh
-from monarch_jupyter.cells.displays import shared_displays
+from monarch.actor import ValueMesh
+from monarch_jupyter.actions.run_cell import run_on
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.command import Command, Invocation
-from monarch_jupyter.meshes.registry import as_spawned, find_mesh, mesh_names, places_of
-from monarch_jupyter.meshes.selection import MeshSelection, parse_selection
-from monarch_jupyter.ranks.cell_runner import Cell, split_cell
-from monarch_jupyter.rendering.source_lines import rank_cell_filename
-from monarch_jupyter.rendering.values import readable_values
-
-ACTOR_NAME = "cells"
-
-_NOTEBOOKS_OWN = (
-    " on a rank: magics and ! are the notebook's own; subprocess.run(...) runs a command there"
-)
-# By uid of a mesh and selection: actors that run cells. Those of the whole mesh, under "",
-# serve every part of it; others are there only where a rank had died before the first cell.
-_cells: dict[tuple[str, str], ActorMesh] = {}
-_counted = 0
-
-
-def on(mesh: ProcMesh | str, source: str, *, number: int | None = None) -> ValueMesh[object] | None:
-    """Run `source` on every rank of a mesh, or of `"workers[gpus=0:4]"`, and wait for all of them.
-
-    It runs in a namespace that the ranks keep for later cells; `rank` and `point` are there.
-    Returns the values of its last line, by rank, or None where that is no expression, ends in `;`,
-    or is None everywhere. `number` is what tracebacks call the cell.
-
-    Raises:
-        CommandError: there is no such mesh, dim or rank.
-        SyntaxError: the source is no Python; nothing has run then.
-        ActorError: it raised on some rank; the ranks live on.
-    """
-    global _counted
-    _counted += 1
-    number = _counted if number is None else number
-    if isinstance(mesh, str):
-        return _run_on(parse_selection(mesh), {}, source, number)
-    return _run_on(MeshSelection(mesh.name, {}), {mesh.name: mesh}, source, number)
-
-
-def _run_on(
-    selection: MeshSelection, namespace: MutableMapping[str, object], cell: str, number: int
-) -> ValueMesh[object] | None:
-    mesh = find_mesh(selection.name, namespace)
-    selection.check(mesh.sizes)
-    # Ranks have the coordinates of the mesh that was spawned; so has what names them in errors.
-    unchanged = mesh.extent == as_spawned(mesh).extent and not mesh.is_slice
-    filename = rank_cell_filename(number, str(selection) if unchanged else mesh.name)
-    # The magic's own line stays in, so that line numbers are those the cell shows.
-    source = f"# %%monarch on {selection}\n{cell}"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    try:
-        split_cell(source, filename)
-    except SyntaxError as error:
-        if (error.text or "").lstrip().startswith(("!", "%")):
-            error.msg += _NOTEBOOKS_OWN
-        raise
-    cells = _cells_on(mesh, selection)
-    displays = shared_displays()
-    try:
-        values: ValueMesh[object] = cells.run.call(source, filename).get()
-    finally:
-        if displays is not None:
-            displays.flush()
-    return None if all(value is None for value in readable_values(values)) else values
-
-
-def _cells_on(mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
-    """The actors that run cells on these ranks, spawned with the first cell."""
-    spawned = as_spawned(mesh)
-    whole = _cells.get((mesh.uid, ""))
-    if whole is None:
-        try:
-            whole = _cells[mesh.uid, ""] = _spawn_cells(spawned, spawned, MeshSelection("", {}))
-        except SupervisionError:
-            # Some rank has died. The others can still be asked, if the selection leaves it out.
-            if not (selection.dims or mesh.is_slice):
-                raise
-            key = (mesh.uid, f"{sorted(places_of(spawned, mesh).values())} {selection}")
-            if key not in _cells:
-                _cells[key] = _spawn_cells(spawned, mesh, selection)
-            return _cells[key]
-    viewed = observe.as_viewed(whole, mesh)
-    return viewed.slice(**selection.dims) if selection.dims else viewed
-
-
-def adopt_cells(mesh: ActorMesh) -> None:
-    """Use actors that ran cells of another kernel: the names that those have bound are there."""
-    who = observe.call_target_of(mesh)
-    whole = next((one for one in observe.meshes() if int(one.uid, 16) == who.procs.uid), None)
-    if who.name == ACTOR_NAME and whole is not None and len(mesh) == len(whole):
-        _cells[(whole.uid, "")] = mesh
-
-
-def _spawn_cells(spawned: ProcMesh, mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
-    ranks = places_of(spawned, mesh)
-    procs = mesh
-    if selection.dims:
-        ranks, procs = ranks.slice(**selection.dims), mesh.slice(**selection.dims)
-    cells = procs.spawn(ACTOR_NAME, Cell, spawned.extent, list(ranks.values()))
-    return cast("ActorMesh", cells)
+from monarch_jupyter.meshes.registry import mesh_names
+from monarch_jupyter.meshes.selection import parse_selection
 
 
 def _run(invocation: Invocation) -> ValueMesh[object] | None:
@@ -120,7 +21,7 @@ def _run(invocation: Invocation) -> ValueMesh[object] | None:
     selection = parse_selection(" ".join(words))
     if not invocation.cell.strip():
         raise CommandError(f"there is nothing to run on {selection}; write code below the line")
-    return _run_on(selection, invocation.namespace, invocation.cell, invocation.number)
+    return run_on(selection, invocation.namespace, invocation.cell, invocation.number)
 
 
 def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:

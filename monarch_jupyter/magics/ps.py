@@ -46,7 +46,7 @@ class ProcessListing:
 def ps() -> ProcessListing:
     """Every session of yours on this machine, those of other kernels and programs too.
 
-    Of each process: its pid, what it does and for how long, what it has in memory.
+    Shows the pid of each process, its state and for how long, and its memory.
     """
     return ProcessListing(tuple(session.inspect()))
 
@@ -54,9 +54,9 @@ def ps() -> ProcessListing:
 def _headline(one: SessionSnapshot) -> str:
     info = one.info
     lease = f"kept as {info.kept_as}" if info.kept_as else "ends with its client"
-    holder = "nobody holds it"
+    holder = "no client is attached"
     if info.serves:
-        lease, holder = "for whoever asks", f"worker at {info.serves}"
+        lease, holder = "open to any client", f"worker at {info.serves}"
     if info.client_pid == os.getpid():
         holder = "of this kernel"
     elif info.client_pid is not None:
@@ -65,7 +65,7 @@ def _headline(one: SessionSnapshot) -> str:
             holder += f" ({os.path.basename(info.program.split()[0])})"
     said = f"session {info.session}: {info.state}, {lease}, {holder}, {duration(info.age_s)} old"
     if info.kept_as and info.state == "detached":
-        said += f"; `%monarch attach {info.kept_as}` takes it up"
+        said += f"; `%monarch attach {info.kept_as}` attaches to it"
     if info.hosts:
         said += f"; on {', '.join(info.hosts)} too"
     return said
@@ -107,6 +107,6 @@ def _run(invocation: Invocation) -> ProcessListing:
 COMMAND = Command(
     name="ps",
     usage="ps",
-    summary="your sessions on this machine and every process of them: pid, what it does, memory",
+    summary="your sessions on this machine and their processes: pid, state, memory",
     run=_run,
 )

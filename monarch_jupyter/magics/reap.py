@@ -1,4 +1,4 @@
-"""`%monarch reap`: end what nobody owns any more."""
+"""`%monarch reap`: end processes that no client owns any more."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from monarch_jupyter.magics.command import Command, Invocation
 
 
 def reap(*, dry_run: bool = False) -> Reaped:
-    """End sessions whose client is gone, and what is left of others; `dry_run`: only say what.
+    """End sessions whose client is gone, and remains of others; `dry_run` only lists them.
 
-    Nothing that is kept, and nothing whose client lives.
+    Kept sessions and sessions with a live client are never touched.
     """
     return session.reap(dry_run=dry_run)
 
@@ -30,7 +30,7 @@ def _run(invocation: Invocation) -> None:
 COMMAND = Command(
     name="reap",
     usage="reap [--dry-run]",
-    summary="end what is left of clients that are gone and kept nothing; living sessions are safe",
+    summary="end what clients that are gone left behind; kept and live sessions are not touched",
     run=_run,
-    options=(Option("--dry-run", "only say what would be ended"),),
+    options=(Option("--dry-run", "only list what would be ended"),),
 )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 from monarch.actor import ProcMesh, ValueMesh
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.command import Command, Invocation
-from monarch_jupyter.magics.value_grid import followed, value_grid
+from monarch_jupyter.magics.value_grid import followed_variables, value_grid
 from monarch_jupyter.meshes.registry import find_mesh, mesh_names
-from monarch_jupyter.page.shared import shared_desk, shared_publisher
+from monarch_jupyter.page.shared import shared_publisher, shared_request_handler
 
 if TYPE_CHECKING:
     from monarch_jupyter.widgets.explorer import Explorer
@@ -23,11 +23,11 @@ def show(mesh: ProcMesh | str | None = None) -> Explorer:
     Raises:
         CommandError: there is no such mesh.
     """
-    # Widgets are heavy and only a kernel has them; procs import this package without.
+    # Widgets are slow to import, and procs import this package without them.
     from monarch_jupyter.widgets.explorer import Explorer
 
     found = find_mesh(mesh) if isinstance(mesh, str) else mesh
-    return Explorer(shared_publisher(), shared_desk(), only=found.uid if found else "")
+    return Explorer(shared_publisher(), shared_request_handler(), only=found.uid if found else "")
 
 
 def _run(invocation: Invocation) -> Explorer | ValueGrid:
@@ -40,7 +40,7 @@ def _run(invocation: Invocation) -> Explorer | ValueGrid:
     values = invocation.namespace.get(name)
     if isinstance(values, ValueMesh):
         grid = value_grid(cast("ValueMesh[object]", values), name)
-        followed.add(grid, name, invocation.namespace)
+        followed_variables.add(grid, name, invocation.namespace)
         return grid
     return show(find_mesh(name, invocation.namespace))
 

@@ -2,112 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 
-from monarch import observe
-from monarch.actor import ProcMesh, this_host
-from monarch_jupyter.errors import CommandError
+from monarch.actor import ProcMesh
+from monarch_jupyter.actions.spawn import check_free, spawn_request
 from monarch_jupyter.magics.arguments import Option
 from monarch_jupyter.magics.command import Command, Invocation
 from monarch_jupyter.magics.spawn_request import (
-    SpawnRequest,
-    check_dims,
-    check_name,
     parse_spawn,
-    split_job,
 )
-from monarch_jupyter.meshes.job_hosts import hosts_of
-from monarch_jupyter.meshes.kept_sessions import keep_mesh, session_name
-
-
-def spawn(
-    name: str,
-    dims: Mapping[str, int] | None = None,
-    *,
-    preload: Sequence[str] = (),
-    env: Mapping[str, str] | None = None,
-    keep: bool = False,
-    job: str = "",
-) -> ProcMesh:
-    """Make a mesh of processes on this machine and wait until all of them run.
-
-    `dims` are the sizes by dim, `{"gpus": 8}` for eight ranks (none: one rank without dims),
-    `preload` names modules to import before the processes are forked, `env` holds what to set in
-    their environment. With `keep` it outlives the kernel, and `attach(name)` takes it up again.
-    With `job` it is on the hosts of that: the name of one, or the path of its record, and `:mesh`
-    if it has several; of `dims`, `hosts` is how many of them, and all if it is left out.
-
-    Raises:
-        CommandError: the name is taken, a dim is none, a module to preload doesn't exist, these are
-            more processes than a host may have.
-        SupervisionError: a process didn't start; the mesh is stopped again.
-    """
-    check_name(name)
-    request = SpawnRequest(
-        name, check_dims(name, dims or {}), tuple(preload), dict(env or {}), keep,
-        *split_job(job),
-    )  # fmt: skip
-    check_free(name, {})
-    return _make(request)
-
-
-def _make(request: SpawnRequest) -> ProcMesh:
-    for module in request.preload:
-        _check_module(module)
-    session = session_name(request.name) if request.keep else ""
-    dims = dict(request.dims)
-    hosts = this_host()
-    if request.job:
-        hosts = hosts_of(request.job, request.hosts, dims.pop("hosts", None))
-    try:
-        mesh = hosts.spawn_procs(
-            dims or None,
-            name=request.name,
-            env=request.env or None,
-            preload=request.preload,
-        )
-    except ValueError as error:  # more processes than a host may have
-        raise CommandError(str(error)) from None
-    try:
-        mesh.initialized.get()
-        if request.keep:
-            keep_mesh(session, mesh)
-    except BaseException:
-        # An interrupt too: a mesh that nobody has a name for would only take up memory.
-        mesh.stop("it didn't come up").get()
-        raise
-    return mesh
-
-
-def check_free(name: str, namespace: Mapping[str, object]) -> None:
-    """Raises:
-    CommandError: there is a mesh of this name, or a variable that a mesh would overwrite.
-    """
-    if any(mesh.name == name for mesh in observe.meshes()):
-        raise CommandError(
-            f"{name} is a mesh already; `%monarch stop {name}` ends it, or choose another name"
-        )
-    value = namespace.get(name)
-    if value is not None and not isinstance(value, ProcMesh):
-        raise CommandError(
-            f"{name} is a variable already ({type(value).__name__}), which spawn would overwrite; "
-            f"`del {name}`, or choose another name"
-        )
-
-
-def _check_module(module: str) -> None:
-    top = module.partition(".")[0]
-    if importlib.util.find_spec(top) is None:
-        raise CommandError(
-            f"--preload {module}: no module {top} is installed; pip install it first"
-        )
 
 
 def _run(invocation: Invocation) -> ProcMesh:
     request = parse_spawn(invocation.arguments)
     check_free(request.name, invocation.namespace)
-    mesh = _make(request)
+    mesh = spawn_request(request)
     invocation.namespace[request.name] = mesh
     return mesh
 
@@ -123,11 +32,15 @@ COMMAND = Command(
     summary="start a mesh of processes here or on a job, bind it to NAME and show it",
     run=_run,
     options=(
-        Option("--preload", "import it once, before the processes are forked", "MODULE", True),
-        Option("--env", "set an environment variable in them", "KEY=VALUE", True),
-        Option("--keep", "let it outlive this kernel; `%monarch attach NAME` takes it up again"),
         Option(
-            "--job", "on the hosts of that job: its name, or the path of its record", "JOB[:MESH]"
+            "--preload", "import this module once, before the processes are forked", "MODULE", True
+        ),
+        Option("--env", "set this environment variable in every process", "KEY=VALUE", True),
+        Option("--keep", "let it outlive this kernel; `%monarch attach NAME` attaches to it again"),
+        Option(
+            "--job",
+            "spawn on the hosts of this job: its name, or the path of its record",
+            "JOB[:MESH]",
         ),
     ),
     examples=(

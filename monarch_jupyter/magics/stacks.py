@@ -4,46 +4,19 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
 
-from monarch import observe
-from monarch.actor import ActorMesh, ProcMesh
-from monarch.observe import Stacks, StacksError
+from monarch.observe import Stacks
+from monarch_jupyter.actions.stacks import select_procs, stacks
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
 from monarch_jupyter.magics.command import Command, Invocation
-from monarch_jupyter.meshes.registry import find_mesh, mesh_names
-from monarch_jupyter.meshes.selection import parse_selection
-
-
-def stacks(
-    mesh: ProcMesh | ActorMesh | str | None = None, *, full: bool = False, idle: bool = False
-) -> Stacks:
-    """Where the ranks of a mesh, or of all, are in the program; `"workers[gpus=0:4]"` for some.
-
-    `full`: with all threads and the frames of the runtime; `idle`: also of ranks that say that
-    they are idle.
-
-    Raises:
-        CommandError: there is no such mesh, or this machine lets nobody look.
-    """
-    found = _select(mesh, {}) if isinstance(mesh, str) else mesh
-    try:
-        return observe.stacks(found, full=full, idle=idle)
-    except StacksError as error:
-        raise CommandError(str(error)) from None
-
-
-def _select(text: str, namespace: MutableMapping[str, object]) -> ProcMesh:
-    selection = parse_selection(text)
-    mesh = find_mesh(selection.name, namespace)
-    selection.check(mesh.sizes)
-    return mesh.slice(**selection.dims) if selection.dims else mesh
+from monarch_jupyter.meshes.registry import mesh_names
 
 
 def _run(invocation: Invocation) -> Stacks:
     names = invocation.arguments.positionals
     if len(names) > 1:
         raise CommandError("stacks takes one mesh or slice, or none for all of them")
-    mesh = _select(names[0], invocation.namespace) if names else None
+    mesh = select_procs(names[0], invocation.namespace) if names else None
     options = invocation.arguments
     return stacks(mesh, full=options.has("--full"), idle=options.has("--idle"))
 
@@ -55,11 +28,11 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="stacks",
     usage="stacks [NAME[dim=0:4]]",
-    summary="where ranks are in the program now, the odd ones named; finds the one that hangs",
+    summary="show where ranks are in the program, the odd ones by name; finds the one that hangs",
     run=_run,
     options=(
         Option("--full", "all threads, with the frames of the runtime"),
-        Option("--idle", "look also into ranks that say that they are idle"),
+        Option("--idle", "show ranks that report to be idle, too"),
     ),
     examples=("%monarch stacks", "%monarch stacks workers[gpus=0:4]"),
     complete=_complete,

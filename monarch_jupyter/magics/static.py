@@ -15,8 +15,8 @@ from monarch_jupyter.rendering.units import count
 def static(what: bool | str | Path) -> Path | None:
     """Show views as plain HTML from now on (`True`), or live again (`False`).
 
-    Or a path: write a copy of that saved notebook, beside it, without widgets that have HTML beside
-    them; returns where that is.
+    Given a path, write a copy of that saved notebook beside it, with HTML in the place of widgets,
+    and return the path of the copy.
 
     Raises:
         CommandError: that file can't be read or is no notebook; no extension is loaded.
@@ -62,7 +62,7 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="static",
     usage="static [on | off | NOTEBOOK.ipynb]",
-    summary="show views as plain HTML, which survives an export; or copy a saved notebook so",
+    summary="show views as plain HTML, which exports keep; or copy a saved notebook that way",
     run=_run,
     examples=("%monarch static on", "%monarch static report.ipynb"),
     complete=_complete,

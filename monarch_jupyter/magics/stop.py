@@ -1,4 +1,4 @@
-"""`%monarch stop`: end meshes and free what they hold."""
+"""`%monarch stop`: end meshes and free their resources."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from monarch_jupyter.rendering.units import count
 
 
 def stop(*meshes: ProcMesh | str, everything: bool = False) -> list[str]:
-    """Stop the meshes, or everything, and wait until their processes are gone; returns their names.
+    """Stop the meshes, or all, and wait until their processes have ended; return their names.
 
     Raises:
-        CommandError: nothing is named, or one that isn't there; then none is stopped.
+        CommandError: no mesh is named, or one does not exist; then none is stopped.
     """
     if everything:
         found = observe.meshes()
@@ -52,7 +52,7 @@ def _run(invocation: Invocation) -> None:
 COMMAND = Command(
     name="stop",
     usage="stop NAME ... | --all",
-    summary="end meshes; returns when their processes are gone",
+    summary="stop meshes and wait until their processes have ended",
     run=_run,
     options=(Option("--all", "every mesh of this kernel"),),
     complete=complete_meshes,

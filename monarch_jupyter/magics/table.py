@@ -63,12 +63,12 @@ def run_line(
     number: int = 0,
     say: Callable[[str], object] = print,
 ) -> object:
-    """Do what a line after `%monarch`, or with its cell after `%%monarch`, asks.
+    """Run the line after `%monarch`, or the line and cell after `%%monarch`.
 
     Help goes to `say`.
 
     Raises:
-        CommandError: it can't be done; its text is one line with the remedy.
+        CommandError: the command is refused; the text is one line with the remedy.
     """
     words = split_words(line)
     if not words or words[0] in ("-h", "--help", "help"):

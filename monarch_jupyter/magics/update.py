@@ -1,4 +1,4 @@
-"""`%monarch update`: a class that was defined anew, for its actors that live."""
+"""`%monarch update`: give live actors the new definition of their class."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from monarch_jupyter.rendering.units import count
 
 
 def update(cls: type[Actor]) -> list[ActorMesh]:
-    """Put a class on every live actor of its name: state is kept, no constructor runs.
+    """Give every live actor of this class name the new class. State is kept; no constructor runs.
 
-    Returns the actor meshes that have it now; later calls use it.
+    Returns the actor meshes that have the new class; later calls use it.
 
     Raises:
-        CommandError: no actor of that name lives, or they can't take it; it says why, and which
-            have it already.
+        CommandError: no live actor has a class of that name, or some cannot take the new one; the
+            text says why, and which have it already.
     """
     found = meshes_of(cls.__name__)
     if not found:
         live = {observe.actor_class_of(mesh).__name__ for mesh in observe.actor_meshes()}
         listed = f"; there are {', '.join(sorted(live))}" if live else ""
         near = did_you_mean(cls.__name__, live) or listed
-        raise CommandError(f"no actor of a class {cls.__name__} lives{near}")
+        raise CommandError(f"no live actor has the class {cls.__name__}{near}")
     done: list[ActorMesh] = []
     for mesh in found:
         try:
@@ -51,29 +51,28 @@ def meshes_of(name: str) -> list[ActorMesh]:
 def _refused(mesh: ActorMesh, why: str, done: Sequence[ActorMesh]) -> str:
     names = ", ".join(observe.call_target_of(other).name for other in done)
     has = f"; {names} {'has' if len(done) == 1 else 'have'} it already" if done else ""
-    who = observe.call_target_of(mesh)
-    return one_line(f"{who.name} on {who.procs.name} keeps the old code: {why}{has}")
+    target = observe.call_target_of(mesh)
+    return one_line(f"{target.name} on {target.procs.name} keeps the old code: {why}{has}")
 
 
 class StaleClasses:
-    """Tells once of each class that was defined anew while actors of the old one live.
+    """Reports, once each, classes that were redefined while actors of the old class live.
 
-    So it does of the functions and classes that these use: what they were is noted when a mesh is
-    first seen, after the cell that has spawned it, and when it is updated.
+    It also reports redefined functions and classes that an actor class uses. It records these when
+    it first sees a mesh, after the cell that spawned it, and when the mesh is updated.
     """
 
     def __init__(self) -> None:
-        self._told: set[tuple[int, type]] = set()
-        self._told_of_used: set[tuple[int, str, int]] = set()
+        self._reported: set[tuple[int, type]] = set()
+        self._reported_used: set[tuple[int, str, int]] = set()
 
-    def news(self, namespace: MutableMapping[str, object]) -> Iterable[str]:
-        """A line for each that was not told of yet; one for several of a name, as a cell that was
-        run again leaves them."""
-        said: set[str] = set()
+    def notices(self, namespace: MutableMapping[str, object]) -> Iterable[str]:
+        """One line for each unreported change; meshes with the same line share it."""
+        seen: set[str] = set()
         meshes = observe.actor_meshes()
         for uid in _used.keys() - {observe.call_target_of(mesh).uid for mesh in meshes}:
             del _used[uid]
-        # Spawned again under the same name, it runs the new code, whoever still has the old one.
+        # If actors were spawned again under this name, the old ones need no notice.
         classes: list[type] = [observe.actor_class_of(mesh) for mesh in meshes]
         current = {
             (observe.call_target_of(mesh).name, cls.__name__)
@@ -81,57 +80,57 @@ class StaleClasses:
             if namespace.get(cls.__name__) is cls
         }
         for mesh in meshes:
-            old, who = observe.actor_class_of(mesh), observe.call_target_of(mesh)
+            old, target = observe.actor_class_of(mesh), observe.call_target_of(mesh)
             new = namespace.get(old.__name__)
-            if who.uid not in _used:
-                _used[who.uid] = used_by(old)
+            if target.uid not in _used:
+                _used[target.uid] = used_by(old)
             if new is old:
-                news = self._news_of_used(mesh, _used[who.uid], namespace)
-            elif (who.name, old.__name__) in current:
-                news = None
+                notice = self._used_notice(mesh, _used[target.uid], namespace)
+            elif (target.name, old.__name__) in current:
+                notice = None
             else:
-                news = self._news_of_class(mesh, old, new)
-            if news is not None and news not in said:
-                said.add(news)
-                yield news
+                notice = self._class_notice(mesh, old, new)
+            if notice is not None and notice not in seen:
+                seen.add(notice)
+                yield notice
 
-    def _news_of_class(self, mesh: ActorMesh, old: type[Actor], new: object) -> str | None:
+    def _class_notice(self, mesh: ActorMesh, old: type[Actor], new: object) -> str | None:
         if not isinstance(new, type) or not issubclass(new, Actor):
             return None
-        who, name = observe.call_target_of(mesh), old.__name__
-        if (who.uid, new) in self._told:
+        target, name = observe.call_target_of(mesh), old.__name__
+        if (target.uid, new) in self._reported:
             return None
-        self._told.add((who.uid, new))
+        self._reported.add((target.uid, new))
         if same_code(old, new):
             return None
         return (
-            f"monarch: {name} has changed, and {who.name} on {who.procs.name} still runs "
+            f"monarch: {name} has changed, and {target.name} on {target.procs.name} still runs "
             f"the old code; `%monarch update {name}` puts the new one there, state kept"
         )
 
-    def _news_of_used(
+    def _used_notice(
         self, mesh: ActorMesh, before: Mapping[str, object], namespace: Mapping[str, object]
     ) -> str | None:
-        who = observe.call_target_of(mesh)
+        target = observe.call_target_of(mesh)
         fresh = {
             name: value
             for name, value in changed(before, namespace).items()
-            if (who.uid, name, id(value)) not in self._told_of_used
+            if (target.uid, name, id(value)) not in self._reported_used
         }
         if not fresh:
             return None
-        self._told_of_used.update((who.uid, name, id(value)) for name, value in fresh.items())
+        self._reported_used.update((target.uid, name, id(value)) for name, value in fresh.items())
         names = " and ".join(filter(None, (", ".join([*fresh][:-1]), [*fresh][-1])))
         have, ones = ("has", "one") if len(fresh) == 1 else ("have", "ones")
-        cls = who.class_name
+        cls = target.class_name
         return (
-            f"monarch: {names} {have} changed, and {who.name} on {who.procs.name}, which uses "
-            f"{'it' if len(fresh) == 1 else 'them'}, still has the old {ones}; "
+            f"monarch: {names} {have} changed, and {target.name} on {target.procs.name}, which "
+            f"uses {'it' if len(fresh) == 1 else 'them'}, still has the old {ones}; "
             f"`%monarch update {cls}` puts the new {ones} there, state kept"
         )
 
 
-# By uid of an actor mesh: what its class used of the functions and classes of cells.
+# By uid of an actor mesh: the functions and classes of cells that its class uses.
 _used: dict[int, Mapping[str, object]] = {}
 
 
@@ -142,12 +141,13 @@ def _run(invocation: Invocation) -> None:
     cls = invocation.namespace.get(names[0])
     if not isinstance(cls, type) or not issubclass(cls, Actor):
         known = _classes(invocation.namespace)
-        what = "is no actor class" if cls is not None else "is not defined"
+        what = "is not an actor class" if cls is not None else "is not defined"
         raise CommandError(f"{names[0]} {what}{did_you_mean(names[0], known)}")
     for mesh in update(cls):
-        who, ranks = observe.call_target_of(mesh), count(len(mesh), "rank", "ranks")
+        target, ranks = observe.call_target_of(mesh), count(len(mesh), "rank", "ranks")
         sys.stdout.write(
-            f"{who.name} on {who.procs.name}: {ranks} run the new {cls.__name__}, state kept\n"
+            f"{target.name} on {target.procs.name}: {ranks} run the new {cls.__name__}, "
+            "state kept\n"
         )
     for base in old_bases(cls, invocation.namespace):
         sys.stdout.write(
@@ -171,7 +171,7 @@ def _complete(words: Sequence[str], namespace: MutableMapping[str, object]) -> l
 COMMAND = Command(
     name="update",
     usage="update CLASS",
-    summary="put a class that was defined anew on its live actors; they keep their state",
+    summary="give live actors the new definition of their class; they keep their state",
     run=_run,
     complete=_complete,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from monarch.actor import ValueMesh
 from monarch_jupyter.errors import CommandError
-from monarch_jupyter.page.shared import shared_desk, shared_publisher
+from monarch_jupyter.page.shared import shared_publisher, shared_request_handler
 
 if TYPE_CHECKING:
     from monarch_jupyter.widgets.value_grid import ValueGrid
@@ -20,19 +20,19 @@ MOST = 32
 def value_grid(values: ValueMesh[Any], name: str = "") -> ValueGrid:
     """A live grid of these values, one a rank, over the dims of their mesh: numbers as a heat map.
 
-    `update(values)` shows others in their place, also while a cell runs.
+    `update(values)` replaces the values, also while a cell runs.
 
     Raises:
-        CommandError: they are no values of a mesh, or more than 4,096.
+        CommandError: `values` is not a ValueMesh, or has more than 4,096 values.
     """
-    # Widgets are heavy and only a kernel has them; procs import this package without.
+    # Widgets are slow to import, and procs import this package without them.
     from monarch_jupyter.widgets.value_grid import ValueGrid
 
-    return ValueGrid(shared_publisher(), shared_desk(), values, name)
+    return ValueGrid(shared_publisher(), shared_request_handler(), values, name)
 
 
 class FollowedVariables:
-    """Grids that show what a variable holds, brought up to date after each cell."""
+    """Grids that show the value of a variable and are updated after each cell."""
 
     def __init__(self) -> None:
         # ipywidgets keeps each widget until the kernel ends, so which are still on a page is not
@@ -40,21 +40,21 @@ class FollowedVariables:
         self._grids: deque[tuple[ValueGrid, str, Mapping[str, object]]] = deque(maxlen=MOST)
 
     def add(self, grid: ValueGrid, name: str, namespace: Mapping[str, object]) -> None:
-        """Have `grid` show what the variable `name` holds."""
+        """Let `grid` follow the variable `name`."""
         self._grids.append((grid, name, namespace))
 
-    def look(self, say: Callable[[str], None]) -> None:
-        """A cell has ended; what can't be shown is said in a line, once."""
-        for followed_one in list(self._grids):
-            grid, name, namespace = followed_one
+    def update_grids(self, say: Callable[[str], None]) -> None:
+        """Update each grid after a cell; `say` reports a value that a grid cannot show, once."""
+        for entry in list(self._grids):
+            grid, name, namespace = entry
             values = namespace.get(name)
             if values is grid.values or not isinstance(values, ValueMesh):
                 continue
             try:
                 grid.update(cast("ValueMesh[object]", values))
             except CommandError as error:
-                self._grids.remove(followed_one)
-                say(f"monarch: {name} is not followed any more: {error}")
+                self._grids.remove(entry)
+                say(f"monarch: {name} no longer updates its grid: {error}")
 
 
-followed = FollowedVariables()
+followed_variables = FollowedVariables()

@@ -1,4 +1,4 @@
-"""The hosts of a job, by the name or the path that a notebook's user gives."""
+"""The hosts of a job, by its name or path."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from monarch_jupyter.errors import CommandError
 
 
 def hosts_of(job: str, mesh: str, count: int | None) -> HostMesh:
-    """Attach to that job: its mesh of that name (empty: its only one), or the first `count` hosts.
+    """Attach to a job and return its mesh `mesh` (empty: its only one), or `count` hosts.
 
     Raises:
-        CommandError: there is no such job or mesh, it has fewer hosts, or they cannot be had.
+        CommandError: there is no such job or mesh, it has fewer hosts, or they are unavailable.
     """
     try:
-        named = job in job_names()  # before what is called so in this directory
+        named = job in job_names()  # takes precedence over a file of this name
         path = job if not named and (os.sep in job or os.path.exists(job)) else job_path(job)
         found = job_load(path)
         if not found.active:

@@ -1,4 +1,4 @@
-"""Sessions that outlive the kernel, by the names that the notebook's user gives meshes."""
+"""Sessions that outlive the kernel, by name."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from monarch_jupyter.errors import CommandError
 
 
 def session_name(mesh: str) -> str:
-    """Under which name a mesh of this kernel is kept: that of its first mesh that is.
+    """The name of the session that keeps a mesh of this kernel: that of its first kept mesh.
 
     Raises:
-        CommandError: another session that is kept has it.
+        CommandError: another kept session has this name.
     """
     for one in session.sessions():
         if one.kept_as is not None and one.client_pid == os.getpid():
             return one.kept_as
         if one.kept_as == mesh:
             raise CommandError(
-                f"{mesh} is a kept session already; `%monarch attach {mesh}` takes it up, `monarch "
-                f"kill {mesh}` in a shell ends it, or choose another name"
+                f"{mesh} is already a kept session; `%monarch attach {mesh}` attaches to it, "
+                f"`monarch kill {mesh}` in a shell ends it, or choose another name"
             )
     return mesh
 
@@ -31,7 +31,7 @@ def keep_mesh(name: str, mesh: ProcMesh) -> None:
     """Let that mesh outlive the kernel, in the session of that name.
 
     Raises:
-        CommandError: somebody has taken the name meanwhile.
+        CommandError: another client has taken the name meanwhile.
     """
     try:
         session.keep(name, [mesh])
@@ -40,5 +40,5 @@ def keep_mesh(name: str, mesh: ProcMesh) -> None:
 
 
 def free_sessions() -> list[str]:
-    """The names of kept sessions that nobody holds."""
+    """The names of kept sessions to which no client is attached."""
     return [one.kept_as for one in session.sessions() if one.kept_as and one.state == "detached"]

@@ -13,7 +13,7 @@ def name_point(point: Mapping[str, int]) -> str:
 def name_ranks(points: Iterable[Mapping[str, int]]) -> str:
     """One name for all and only these points, which have the same dims.
 
-    A box of ranks is named by its sides; what is no box is named part by part, separated by `; `.
+    A box of ranks is named by its sides; any other set is named part by part, separated by `; `.
     """
     rows = list(points)
     dims = list(rows[0]) if rows else []

@@ -1,4 +1,4 @@
-"""The meshes of this kernel, found by what the user calls them."""
+"""The meshes of this kernel, by name or variable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def mesh_names() -> list[str]:
 
 
 def complete_meshes(words: Sequence[str], _namespace: MutableMapping[str, object]) -> list[str]:
-    """What may follow these words in a command that takes names of meshes."""
+    """Completions for a command that takes names of meshes."""
     return [name for name in mesh_names() if name not in words]
 
 
@@ -30,7 +30,7 @@ def places_of(spawned: ProcMesh, mesh: ProcMesh) -> ValueMesh[int]:
 
 
 def no_name(command: str, wanted: str) -> CommandError:
-    """A command was given nothing, and needs what is wanted; the text says what there is."""
+    """The error of a command that lacks a name; the text lists the meshes."""
     names = mesh_names()
     there = _listed(names) if names else "; there are no meshes"
     return CommandError(f"{command} needs {wanted}{there}")
@@ -40,7 +40,7 @@ def find_mesh(name: str, namespace: Mapping[str, object] | None = None) -> ProcM
     """The proc mesh of this name, or bound to this variable.
 
     Raises:
-        CommandError: there is none; the text names the nearest, or how to make one.
+        CommandError: there is none; the text names a close match, or how to make a mesh.
     """
     live = observe.meshes()
     value = (namespace or {}).get(name)
@@ -49,7 +49,7 @@ def find_mesh(name: str, namespace: Mapping[str, object] | None = None) -> ProcM
             return value
         if not value.stopped:
             raise CommandError(
-                f"{name} is not of this kernel any more; `%monarch attach` takes up what was kept"
+                f"{name} no longer belongs to this kernel; `%monarch attach` takes kept ones back"
             )
         raise CommandError(f"{name} has stopped; `%monarch spawn {name} ...` makes a new one")
     for mesh in live:
@@ -61,7 +61,7 @@ def find_mesh(name: str, namespace: Mapping[str, object] | None = None) -> ProcM
             f"{name} is a mesh of actors; name the mesh of processes{_listed(names)}"
         )
     if value is not None:
-        raise CommandError(f"{name} is no mesh, it is a {type(value).__name__}{_listed(names)}")
+        raise CommandError(f"{name} is not a mesh but a {type(value).__name__}{_listed(names)}")
     near = did_you_mean(name, names)
     raise CommandError(f"there is no mesh '{name}'{near or _listed(names)}")
 

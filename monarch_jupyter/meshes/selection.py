@@ -77,7 +77,9 @@ def _parse_wanted(dim: str, text: str) -> int | slice:
     if re.fullmatch(r"-?\d+", text):
         index = int(text)
         if index < 0:
-            raise CommandError(f"{dim}={text}: ranks count from 0 up; negative ones are not taken")
+            raise CommandError(
+                f"{dim}={text}: ranks count from 0 up; negative numbers are not accepted"
+            )
         return index
     bounds = _RANGE.match(text)
     if bounds is None:

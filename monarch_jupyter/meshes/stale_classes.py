@@ -1,7 +1,7 @@
-"""Actor classes, and what they use, that were defined anew while actors of the old ones live.
+"""Finds actor classes, and code that they use, redefined while actors of the old classes live.
 
-No I/O. What a class uses are the functions and classes of cells that its methods name, and those
-that these name in their turn.
+No I/O. A class uses the functions and classes of cells that its methods name, and the ones that
+those name in turn.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _NOT_CODE = {
 def same_code(old: type, new: type) -> bool:
     """Whether two classes of one name would do the same, wherever their text stands.
 
-    What can't be compared counts as changed: then one is told once too often.
+    Parts that cannot be compared count as changed: a needless notice is better than none.
     """
     mine, theirs = _parts(old), _parts(new)
     return mine.keys() == theirs.keys() and all(_alike(mine[k], theirs[k]) for k in mine)
 
 
 def used_by(cls: type) -> dict[str, Any]:
-    """By name, what a class uses of the functions and classes of cells as they are now."""
+    """By name, the functions and classes of cells that a class uses, as they are now."""
     found: dict[str, Any] = {}
     todo: list[object] = [base for base in cls.__mro__ if base.__module__ == "__main__"]
     while todo:
@@ -115,7 +115,7 @@ def _alike(old: Any, new: Any) -> bool:
     try:
         return bool(old == new)
     except Exception:
-        return False  # what cannot be compared, an array say, counts as changed
+        return False  # values that cannot be compared, such as arrays, count as changed
 
 
 def _function(value: Any) -> types.FunctionType | None:
@@ -124,7 +124,7 @@ def _function(value: Any) -> types.FunctionType | None:
 
 
 def _plain(code: types.CodeType) -> types.CodeType:
-    """The code without where it stands."""
+    """The code without its position in the file."""
     constants = tuple(_plain(c) if isinstance(c, types.CodeType) else c for c in code.co_consts)
     changes: dict[str, Any] = {"co_firstlineno": 1, "co_filename": "", "co_consts": constants}
     lines = "co_linetable" if hasattr(code, "co_linetable") else "co_lnotab"

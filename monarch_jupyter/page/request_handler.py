@@ -1,10 +1,10 @@
-"""Does what pages ask: ends, looks, spawns, attaches, reads lines, talks to paused ranks.
+"""Carries out requests of pages: end, inspect, spawn, attach, read lines, debug paused ranks.
 
-Runs in: the kernel. `ask` may be called from any thread, comm handlers included: it returns at
-once. Each request is done on a thread of its own, so that one that takes long holds no other up,
-and a cell that runs holds up none.
+Runs in: the kernel. `handle` may be called from any thread, comm handlers included: it returns at
+once. Each request runs on a thread of its own, so that neither a slow request nor a running cell
+delays the others.
 Owns: those threads, and the consoles that pages have opened.
-Invariants: every request is answered once, with a result or with one line that says why not.
+Invariants: every request gets one answer: a result, or an error in one line.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from collections.abc import Callable, MutableMapping
 from monarch import observe, session
 from monarch.actor import ProcMesh
 from monarch.debug import DebugError
+from monarch_jupyter.actions.attach import attach, bind
+from monarch_jupyter.actions.spawn import check_free, spawn
+from monarch_jupyter.actions.stacks import stacks
 from monarch_jupyter.debugger.consoles import Consoles, resume
 from monarch_jupyter.errors import CommandError, one_line
-from monarch_jupyter.lines.log_store import LogPage, shared_store
-from monarch_jupyter.magics.attach import attach, bind
-from monarch_jupyter.magics.spawn import check_free, spawn
-from monarch_jupyter.magics.stacks import stacks
+from monarch_jupyter.lines.log_store import shared_store
 from monarch_jupyter.meshes.rank_names import name_point, name_ranks
 from monarch_jupyter.protocol import requests
 from monarch_jupyter.protocol.actors import ActorsMessage, actors_message
 from monarch_jupyter.protocol.lines import PAGE, LinesMessage, lines_message
 from monarch_jupyter.protocol.requests import Request, parse_request
 from monarch_jupyter.protocol.sessions import session_message
+from monarch_jupyter.rendering.lines import LogPage
 from monarch_jupyter.rendering.units import count
 
 logger = logging.getLogger("monarch.jupyter.desk")
@@ -37,7 +38,7 @@ END_TIMEOUT = 5.0
 BACK = "JupyterLab's debugger is on the kernel"
 
 Reply = Callable[[str | None, object], None]
-"""What takes the answer: one line that says why not, or None and the result."""
+"""Receives the answer: an error in one line, or None and the result."""
 
 
 class RequestHandler:
@@ -49,8 +50,8 @@ class RequestHandler:
         self._threads: set[threading.Thread] = set()  # guarded by _lock
         self._consoles = Consoles()
 
-    def ask(self, content: object, reply: Reply) -> None:
-        """Do what `content` asks, and `reply`, on a thread of its own."""
+    def handle(self, content: object, reply: Reply) -> None:
+        """Carry out the request in `content`, and `reply`, on a thread of its own."""
         thread = threading.Thread(
             target=self._serve, args=(content, reply), name="monarch-desk", daemon=True
         )
@@ -59,7 +60,7 @@ class RequestHandler:
         thread.start()
 
     def close(self) -> None:
-        """Let go of paused ranks, and wait for what is under way, but not for long. Idempotent."""
+        """Close all consoles; wait up to `END_TIMEOUT` seconds for each request. Idempotent."""
         self._consoles.close()
         with self._lock:
             threads = list(self._threads)
@@ -74,13 +75,13 @@ class RequestHandler:
         except CommandError as error:
             problem = str(error)
         except Exception as error:
-            # The page gets what went wrong; the kernel and the other pages go on.
+            # The page gets the error; the kernel and the other pages go on.
             logger.debug("a page's request failed", exc_info=True)
             problem = one_line(f"{type(error).__name__}: {error}")
         try:
             reply(problem, result)
-        except Exception:  # it was closed meanwhile, or the kernel ends
-            logger.warning("an answer found no page", exc_info=True)
+        except Exception:  # the page was closed, or the kernel ends
+            logger.warning("an answer could not be sent to its page", exc_info=True)
         finally:
             with self._lock:
                 self._threads.discard(threading.current_thread())
@@ -89,12 +90,12 @@ class RequestHandler:
         match request:
             case requests.End():
                 return end(request)
-            case requests.Look(mesh, ranks):
-                return look(_mesh(mesh), ranks)
-            case requests.LookInside(mesh, rank):
-                return look_inside(_mesh(mesh), rank)
+            case requests.ShowStacks(mesh, ranks):
+                return stack_text(_mesh(mesh), ranks)
+            case requests.InspectActors(mesh, rank):
+                return inspect_actors(_mesh(mesh), rank)
             case requests.DebugInLab(mesh, ranks):
-                return in_lab(_mesh(mesh), ranks)
+                return debug_rank_in_lab(_mesh(mesh), ranks)
             case requests.Lines():
                 return lines(request)
             case requests.Spawn(name, sizes, keep):
@@ -107,14 +108,14 @@ class RequestHandler:
                 return self._consoles.open(_mesh(mesh), rank)
             case requests.Resume(mesh, ranks):
                 return resume(_mesh(mesh), ranks)
-            case requests.Say(console, text):
-                return self._consoles.say(console, text)
+            case requests.SendCommand(console, text):
+                return self._consoles.send(console, text)
             case requests.Complete(console, text):
                 return self._consoles.complete(console, text)
             case requests.Standing(console):
                 return self._consoles.standing(console)
-            case requests.LetGo(console):
-                return self._consoles.let_go(console)
+            case requests.CloseConsole(console):
+                return self._consoles.close_console(console)
 
     def _spawn(self, name: str, sizes: dict[str, int], keep: bool) -> str:
         check_free(name, self._namespace)
@@ -141,7 +142,7 @@ def _one(mesh: ProcMesh, rank: int) -> ProcMesh:
 
 
 def end(request: requests.End) -> str:
-    """Stop or kill a mesh or ranks of it; one line that says what was done."""
+    """Stop or kill a mesh or ranks of it; return one line about the result."""
     mesh = _mesh(request.mesh)
     if request.ranks is None:
         ending = (mesh.kill if request.kill else mesh.stop)("ended from the page")
@@ -157,31 +158,31 @@ def end(request: requests.End) -> str:
     calls = observe.cancel_on(mesh, request.ranks)
     if not calls:
         raise CommandError(
-            f"this kernel has called nothing that {where} still runs; killing its process ends it"
+            f"{where} runs no call of this kernel; kill its process to end what it runs"
         )
     first, *rest = calls
     behind = f" and {count(len(rest), 'call')} behind it" if rest else ""
     return f"asked {where} to end {first.actor_class}.{first.endpoint}{behind}"
 
 
-def look(mesh: ProcMesh, ranks: tuple[int, ...]) -> str:
+def stack_text(mesh: ProcMesh, ranks: tuple[int, ...]) -> str:
     """The stacks of these ranks as text."""
     (rank,) = ranks[:1]
     return str(stacks(_one(mesh, rank), idle=True))
 
 
-def look_inside(mesh: ProcMesh, rank: int) -> ActorsMessage:
-    """What the actors of one rank are and have."""
+def inspect_actors(mesh: ProcMesh, rank: int) -> ActorsMessage:
+    """The actors of one rank, with their attributes."""
     where = name_point(mesh.extent.point_of_rank(rank)) or mesh.name
     try:
         return actors_message(observe.live_actors(_one(mesh, rank)))
     except (LookupError, TimeoutError) as error:
-        raise CommandError(f"{where} can't be looked into: {error}") from None
+        raise CommandError(f"{where} can't be inspected: {error}") from None
 
 
-def in_lab(mesh: ProcMesh, ranks: tuple[int, ...] | None) -> str:
+def debug_rank_in_lab(mesh: ProcMesh, ranks: tuple[int, ...] | None) -> str:
     """Have JupyterLab's debugger debug the first of these ranks, or, without any, the kernel."""
-    # It stands in front of ipykernel's debugger, which loads only with its first use.
+    # This imports ipykernel's debugger, which is slow to load.
     from monarch_jupyter.debugger.lab import debug_in_lab, debugged_in_lab, stop_debugging_in_lab
 
     if not ranks:
@@ -203,11 +204,11 @@ def lines(request: requests.Lines) -> LinesMessage:
     """A page of lines as the wire has it, equal ones of several ranks together."""
     store = shared_store()
     if store is None:
-        raise CommandError("lines are kept only while the extension is loaded")
+        raise CommandError("lines are recorded only while the extension is loaded")
     try:
         re.compile(request.grep)
     except re.error as error:
-        raise CommandError(f"{request.grep} is no regular expression: {error}") from None
+        raise CommandError(f"{request.grep} is not a regular expression: {error}") from None
 
     def page(number: int | None) -> LogPage:
         return store.page(
@@ -222,7 +223,7 @@ def lines(request: requests.Lines) -> LinesMessage:
 
     try:
         return lines_message(page(request.page))
-    except KeyError:  # it has written nothing yet
+    except KeyError:  # the mesh has written nothing yet
         return lines_message(LogPage(request.mesh or "", (), 0, 0))
-    except IndexError:  # old lines were given up meanwhile
+    except IndexError:  # old lines were dropped meanwhile
         return lines_message(page(None))

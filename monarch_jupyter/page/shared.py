@@ -1,4 +1,4 @@
-"""What all views of this kernel share, made when first asked for: the publisher and the desk."""
+"""The publisher and the request handler that all views of this kernel share, made on first use."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from monarch_jupyter.protocol.messages import Debugged
 
 _lock = threading.Lock()
 _publisher: Publisher | None = None
-_desk: RequestHandler | None = None
+_request_handler: RequestHandler | None = None
 
 
 def shared_publisher() -> Publisher:
-    """The publisher that every explorer and the panel listen to."""
+    """The publisher of every explorer and of the panel."""
     global _publisher
     with _lock:
         if _publisher is None:
@@ -31,7 +31,7 @@ def _debugged() -> Debugged:
 
 
 def close_publisher() -> None:
-    """End it; the next `shared_publisher` makes a new one. Idempotent."""
+    """Close the publisher; the next `shared_publisher` makes a new one. Idempotent."""
     global _publisher
     with _lock:
         publisher, _publisher = _publisher, None
@@ -39,19 +39,19 @@ def close_publisher() -> None:
         publisher.close()
 
 
-def shared_desk(namespace: MutableMapping[str, object] | None = None) -> RequestHandler:
-    """The desk that does what pages ask; the first to ask says where it binds meshes."""
-    global _desk
+def shared_request_handler(namespace: MutableMapping[str, object] | None = None) -> RequestHandler:
+    """The request handler; the first caller's namespace is where it binds meshes."""
+    global _request_handler
     with _lock:
-        if _desk is None:
-            _desk = RequestHandler({} if namespace is None else namespace)
-        return _desk
+        if _request_handler is None:
+            _request_handler = RequestHandler({} if namespace is None else namespace)
+        return _request_handler
 
 
-def close_desk() -> None:
-    """End it; the next `shared_desk` makes a new one. Idempotent."""
-    global _desk
+def close_request_handler() -> None:
+    """Close the request handler; the next `shared_request_handler` makes a new one. Idempotent."""
+    global _request_handler
     with _lock:
-        desk, _desk = _desk, None
-    if desk is not None:
-        desk.close()
+        request_handler, _request_handler = _request_handler, None
+    if request_handler is not None:
+        request_handler.close()

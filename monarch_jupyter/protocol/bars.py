@@ -117,23 +117,23 @@ class BarTable:
     def __init__(self, bars: Sequence[Bar], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seq = 0
-        self._now: tuple[Bar, ...] = tuple(bars)  # replaced whole, by one store
-        self._told = self._now
+        self._current: tuple[Bar, ...] = tuple(bars)  # replaced whole, by one store
+        self._sent = self._current
 
     def put(self, bars: Sequence[Bar]) -> None:
         """These are the bars now."""
-        self._now = tuple(bars)
+        self._current = tuple(bars)
 
-    def now(self) -> BarsMessage:
+    def current(self) -> BarsMessage:
         """What is there now, as no part of the messages: for a page that has not asked yet."""
-        return self._bars(-1, self._now)
+        return self._bars(-1, self._current)
 
-    def news(self) -> BarsDeltaMessage | None:
+    def delta(self) -> BarsDeltaMessage | None:
         """What takes the readers to what is there now; None when they know it."""
-        before, now = self._told, self._now
+        before, now = self._sent, self._current
         if now == before:
             return None
-        self._told = now
+        self._sent = now
         self._seq += 1
         return BarsDeltaMessage(
             type="bars_delta",
@@ -144,7 +144,7 @@ class BarTable:
 
     def snapshot(self) -> BarsMessage:
         """All that was told last, under the number of the last message."""
-        return self._bars(self._seq, self._told)
+        return self._bars(self._seq, self._sent)
 
     def _bars(self, seq: int, bars: Sequence[Bar]) -> BarsMessage:
         return BarsMessage(type="bars", seq=seq, bars=[self._bar(bar) for bar in bars])

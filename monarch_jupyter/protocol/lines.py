@@ -11,8 +11,8 @@ from typing import TypedDict
 
 from monarch.observe import OutputLine
 from monarch_jupyter.lines.folding import OutputFolder
-from monarch_jupyter.lines.log_store import LogLine, LogPage
 from monarch_jupyter.meshes.rank_names import name_point, name_ranks
+from monarch_jupyter.rendering.lines import LogLine, LogPage
 
 PAGE = 500
 """Lines of a page before equal ones are folded."""

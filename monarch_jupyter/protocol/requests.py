@@ -24,7 +24,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Look:
+class ShowStacks:
     """Where these ranks are in the program."""
 
     mesh: str
@@ -32,7 +32,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class LookInside:
+class InspectActors:
     """What the actors of this rank are and have."""
 
     mesh: str
@@ -99,7 +99,7 @@ class Resume:
 
 
 @dataclass(frozen=True)
-class Say:
+class SendCommand:
     """A line for the debugger of that console."""
 
     console: int
@@ -122,15 +122,15 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class LetGo:
+class CloseConsole:
     """Close that console; its rank stays paused."""
 
     console: int
 
 
 Request = (
-    End | Look | LookInside | DebugInLab | Lines | Spawn | Attach | ListSessions
-    | OpenConsole | Resume | Say | Complete | Standing | LetGo
+    End | ShowStacks | InspectActors | DebugInLab | Lines | Spawn | Attach | ListSessions
+    | OpenConsole | Resume | SendCommand | Complete | Standing | CloseConsole
 )  # fmt: skip
 
 
@@ -142,23 +142,25 @@ def parse_request(content: object) -> Request:
     """
     fields = cast("Mapping[str, object]", content if isinstance(content, dict) else {})
     kind = fields.get("do")
-    made = _MADE.get(kind) if isinstance(kind, str) else None
-    if made is None:
+    parser = _PARSERS.get(kind) if isinstance(kind, str) else None
+    if parser is None:
         raise CommandError(
             f"the page asks for {kind!r}, which this kernel does not know: page and kernel have "
             "different versions of monarch-jupyter; install the same one, and reload the page"
         )
-    return made(fields)
+    return parser(fields)
 
 
 def _read(fields: Mapping[str, object], name: str, read: Callable[[object], T | None]) -> T:
     value = read(fields.get(name))
     if value is None:
-        raise CommandError(f"the page asks without a valid {name!r}: {fields.get(name)!r}")
+        raise CommandError(f"the page's request has no valid {name!r}: {fields.get(name)!r}")
     return value
 
 
-def _maybe(fields: Mapping[str, object], name: str, read: Callable[[object], T | None]) -> T | None:
+def _read_optional(
+    fields: Mapping[str, object], name: str, read: Callable[[object], T | None]
+) -> T | None:
     return None if fields.get(name) is None else _read(fields, name, read)
 
 
@@ -166,14 +168,14 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _whole(value: object) -> int | None:
+def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _ranks(value: object) -> tuple[int, ...] | None:
     if not isinstance(value, list):
         return None
-    numbers = [_whole(item) for item in cast("list[object]", value)]
+    numbers = [_integer(item) for item in cast("list[object]", value)]
     return None if None in numbers else tuple(n for n in numbers if n is not None)
 
 
@@ -187,7 +189,7 @@ def _sizes(value: object) -> dict[str, int] | None:
         return None
     sizes: dict[str, int] = {}
     for dim, size in cast("dict[object, object]", value).items():
-        number = _whole(size)
+        number = _integer(size)
         if not isinstance(dim, str) or number is None:
             return None
         sizes[dim] = number
@@ -199,21 +201,21 @@ def _mesh(fields: Mapping[str, object]) -> str:
 
 
 def _console(fields: Mapping[str, object]) -> int:
-    return _read(fields, "console", _whole)
+    return _read(fields, "console", _integer)
 
 
-_MADE: Mapping[str, Callable[[Mapping[str, object]], Request]] = {
-    "stop": lambda f: End(_mesh(f), _maybe(f, "ranks", _ranks), kill=False),
-    "kill": lambda f: End(_mesh(f), _maybe(f, "ranks", _ranks), kill=True),
-    "stacks": lambda f: Look(_mesh(f), _read(f, "ranks", _ranks)),
-    "actors": lambda f: LookInside(_mesh(f), _read(f, "ranks", _one_rank)),
-    "debug_in_lab": lambda f: DebugInLab(_mesh(f), _maybe(f, "ranks", _ranks)),
+_PARSERS: Mapping[str, Callable[[Mapping[str, object]], Request]] = {
+    "stop": lambda f: End(_mesh(f), _read_optional(f, "ranks", _ranks), kill=False),
+    "kill": lambda f: End(_mesh(f), _read_optional(f, "ranks", _ranks), kill=True),
+    "stacks": lambda f: ShowStacks(_mesh(f), _read(f, "ranks", _ranks)),
+    "actors": lambda f: InspectActors(_mesh(f), _read(f, "ranks", _one_rank)),
+    "debug_in_lab": lambda f: DebugInLab(_mesh(f), _read_optional(f, "ranks", _ranks)),
     "lines": lambda f: Lines(
-        mesh=_maybe(f, "mesh", _text),
-        cell=_maybe(f, "cell", _whole),
-        ranks=_maybe(f, "ranks", _ranks),
+        mesh=_read_optional(f, "mesh", _text),
+        cell=_read_optional(f, "cell", _integer),
+        ranks=_read_optional(f, "ranks", _ranks),
         grep=_read(f, "grep", _text),
-        page=_maybe(f, "page", _whole),
+        page=_read_optional(f, "page", _integer),
     ),
     "spawn": lambda f: Spawn(
         _read(f, "name", _text), _read(f, "sizes", _sizes), f.get("keep") is True
@@ -222,9 +224,9 @@ _MADE: Mapping[str, Callable[[Mapping[str, object]], Request]] = {
     "sessions": lambda _: ListSessions(),
     "console": lambda f: OpenConsole(_mesh(f), _read(f, "ranks", _one_rank)),
     "resume": lambda f: Resume(_mesh(f), _read(f, "ranks", _ranks)),
-    "say": lambda f: Say(_console(f), _read(f, "text", _text)),
+    "say": lambda f: SendCommand(_console(f), _read(f, "text", _text)),
     "complete": lambda f: Complete(_console(f), _read(f, "text", _text)),
     "standing": lambda f: Standing(_console(f)),
-    "let_go": lambda f: LetGo(_console(f)),
+    "let_go": lambda f: CloseConsole(_console(f)),
 }
 """By what a page writes as `do`."""

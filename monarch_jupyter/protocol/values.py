@@ -47,23 +47,23 @@ class ValueTable:
 
     def __init__(self, picture: Picture) -> None:
         self._seq = 0
-        self._now = picture  # replaced whole, by one store
-        self._told: Picture = picture
+        self._current = picture  # replaced whole, by one store
+        self._sent: Picture = picture
 
     def put(self, picture: Picture) -> None:
         """These are the values now."""
-        self._now = picture
+        self._current = picture
 
-    def now(self) -> ValuesMessage:
+    def current(self) -> ValuesMessage:
         """What is there now, as no part of the messages: for a page that has not asked yet."""
-        return _values(-1, self._now)
+        return _values(-1, self._current)
 
-    def news(self) -> GridMessage | None:
+    def delta(self) -> GridMessage | None:
         """What takes the readers to what is there now; None when they know it."""
-        before, now = self._told, self._now
+        before, now = self._sent, self._current
         if now is before:
             return None
-        self._told = now
+        self._sent = now
         if _kind(now) != _kind(before):
             self._seq += 1
             return self.snapshot()
@@ -81,7 +81,7 @@ class ValueTable:
 
     def snapshot(self) -> ValuesMessage:
         """All that was told last, under the number of the last message."""
-        return _values(self._seq, self._told)
+        return _values(self._seq, self._sent)
 
 
 def _kind(picture: Picture) -> tuple[object, ...]:

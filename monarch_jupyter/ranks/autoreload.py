@@ -1,9 +1,9 @@
-"""Edited modules, loaded again in the kernel and on every rank before each cell.
+"""Reloads edited modules in the kernel and on every rank before each cell.
 
-Runs in: the kernel's main thread. On ranks an actor of ours reloads; it is spawned beside the
-actors that a mesh has, never as the first, whose thread is the one that signals reach.
-Invariants: a version of a file that does not load is told of once. A rank that does not answer
-holds a cell up for `PATIENCE` seconds once; it is not asked again before it has answered.
+Runs in: the kernel's main thread. On ranks an actor reloads; it is spawned beside the
+actors of a mesh, never as the first one, whose thread receives signals.
+Invariants: a version of a file that fails to load is reported once. A rank that does not answer
+delays a cell by at most `PATIENCE` seconds, once; it gets no request before it has answered.
 """
 
 from __future__ import annotations
@@ -27,74 +27,78 @@ PATIENCE = 2.0
 
 Point = Mapping[str, int]
 Known = tuple[dict[str, Stamp], float]
-"""Versions of files that were loaded at that time."""
+"""Versions of the loaded files, and the time of the check in seconds since 1970."""
 
 
 @dataclass
 class _Ranks:
-    """Those of one mesh: actors that cover them, and of which an answer is still to come."""
+    """The ranks of one mesh: the actors that reload on them, and open requests."""
 
     parts: list[ActorMesh]
     pending: list[tuple[ActorMesh, Future[Any]]] = field(default_factory=list[Any])
 
 
 class Autoreload:
-    """Has everything reloaded that was edited, at each `look`; `say` tells what went wrong."""
+    """Reloads edited modules everywhere at each `reload_edited`; `say` reports errors."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
-        self._here = ModuleReloader()
-        self._here.note()
+        self._local = ModuleReloader()
+        self._local.mark_loaded()
         self._ranks: dict[str, _Ranks] = {}
-        self._told: set[object] = set()
+        self._reported: set[object] = set()
 
-    def look(
+    def reload_edited(
         self, names: MutableMapping[str, object] | None = None, *, here: bool = True
     ) -> list[Reload]:
-        """Reload what was edited since the last time; what that was in this process.
+        """Reload modules edited since the last call; return those of this process.
 
-        `names`: variables that may mean functions or classes of it. Without `here` this process is
-        left to somebody else who reloads, IPython for one.
+        `names`: variables that may refer to functions or classes of a module. Without `here`,
+        another reloader, such as IPython's, reloads in this process.
         """
-        known = (self._here.stamps, self._here.since)
+        known = (self._local.stamps, self._local.since)
         found: list[Reload] = []
         if here:
-            found = self._here.look([cast("dict[str, Any]", names)] if names is not None else [])
+            found = self._local.reload_edited(
+                [cast("dict[str, Any]", names)] if names is not None else []
+            )
         else:
-            self._here.note()
+            self._local.mark_loaded()
         problems: dict[tuple[str, str], list[str]] = {}
         for one in found:
             if one.error is not None:
                 problems[one.module, one.error] = ["here"]
         deadline = time.monotonic() + PATIENCE
         meshes = observe.meshes()
-        self._forget_others(meshes)
-        asked = [mesh for mesh in meshes if self._ask(mesh, known)]
+        self._drop_ended(meshes)
+        asked = [mesh for mesh in meshes if self._request_reload(mesh, known)]
         for mesh in asked:
             self._collect(mesh, problems, deadline)
         for (module, error), places in problems.items():
             where = " and on ".join(places) if places[0] == "here" else f"on {' and '.join(places)}"
-            self._say(f"monarch: {module} can't be reloaded {where}: {error}; the old code runs on")
+            self._say(
+                f"monarch: {module} can't be reloaded {where}: {error}; the old code stays in use"
+            )
         self._update_actors(deadline)
         return found
 
     def close(self) -> None:
-        """End the actors on ranks. What fails has ended them already."""
+        """Stop the actors on ranks. An error means that they have ended already."""
         for ranks in self._ranks.values():
             for part in ranks.parts:
                 try:
                     part.stop("autoreload is off")
                 except (RuntimeError, ValueError, SupervisionError):
-                    continue  # its mesh has stopped, or this is a part of an actor mesh that has
+                    continue  # its mesh, or the actor mesh it is part of, has stopped
         self._ranks.clear()
 
-    def _forget_others(self, meshes: Sequence[ProcMesh]) -> None:
+    def _drop_ended(self, meshes: Sequence[ProcMesh]) -> None:
         live = {mesh.uid for mesh in meshes}
         for uid in [uid for uid in self._ranks if uid not in live]:
             del self._ranks[uid]
 
-    def _ask(self, mesh: ProcMesh, known: Known) -> bool:
-        """Whether an answer of the ranks of that mesh is to come."""
+    def _request_reload(self, mesh: ProcMesh, known: Known) -> bool:
+        """Request a reload on a mesh; return whether an answer will come."""
         ranks = self._ranks.get(mesh.uid)
         if ranks is None:
             if not mesh.actor_names:
@@ -102,7 +106,7 @@ class Autoreload:
             parts = adopted.pop(mesh.uid, None) or self._spawn(mesh, known)
             ranks = self._ranks[mesh.uid] = _Ranks(parts)
         if not ranks.pending:
-            ranks.pending = [(part, part.look.call()) for part in ranks.parts]
+            ranks.pending = [(part, part.reload_edited.call()) for part in ranks.parts]
         return True
 
     def _spawn(self, mesh: ProcMesh, known: Known) -> list[ActorMesh]:
@@ -128,12 +132,12 @@ class Autoreload:
                 late.append((part, future))
                 continue
             except SupervisionError:
-                # A rank has died; the others are asked one by one from now on.
+                # A rank has died; the others get requests one by one from now on.
                 ranks.parts.remove(part)
                 if len(part) > 1:
                     split = [part.slice(**point) for point in _living_points(mesh)]
                     ranks.parts += split
-                    ranks.pending += [(one, one.look.call()) for one in split]
+                    ranks.pending += [(one, one.reload_edited.call()) for one in split]
                 continue
             for point, found in answers.items():
                 for one in cast("list[Reload]", found):
@@ -144,43 +148,43 @@ class Autoreload:
             named = name_ranks(points)
             problems.setdefault(what, []).append(f"{mesh.name}[{named}]" if named else mesh.name)
         if late:
-            text = f"{mesh.name} is busy; what was edited is loaded there when it comes to it"
-            self._tell_once((mesh.uid, "late", id(late[0][1])), text)
+            text = f"{mesh.name} is busy; it reloads edited modules when it is free"
+            self._report_once((mesh.uid, "late", id(late[0][1])), text)
 
     def _update_actors(self, deadline: float) -> None:
-        """Live actors of a class that was loaded anew become actors of the new one."""
+        """Give live actors of a reloaded class the new class."""
         for mesh in observe.actor_meshes():
             old = observe.actor_class_of(mesh)
-            new = _now(old)
-            if new is old or (mesh.uid, id(new)) in self._told:
+            new = _current_class(old)
+            if new is old or (mesh.uid, id(new)) in self._reported:
                 continue
             try:
                 observe.update_actors(mesh, new, timeout=max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 text = f"{mesh.name} is busy; its actors run the new {new.__name__} when it is not"
-                self._tell_once((mesh.uid, "busy", id(new)), text)
+                self._report_once((mesh.uid, "busy", id(new)), text)
             except (ActorError, SupervisionError, ValueError, TypeError) as error:
-                self._told.add((mesh.uid, id(new)))
-                self._tell_once(
+                self._reported.add((mesh.uid, id(new)))
+                self._report_once(
                     (mesh.uid, str(error)), f"{mesh.name} keeps the old {new.__name__}: {error}"
                 )
 
-    def _tell_once(self, what: object, text: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _report_once(self, what: object, text: str) -> None:
+        if what not in self._reported:
+            self._reported.add(what)
             self._say(f"monarch: {one_line(text)}")
 
 
-# By uid of a mesh: what reloads on its ranks since another kernel had it.
+# By uid of a mesh: the reloading actors that another kernel spawned.
 adopted: dict[str, list[ActorMesh]] = {}
 
 
 def adopt(mesh: ActorMesh) -> bool:
-    """Use what reloaded for another kernel, which knows what is loaded; whether it is that."""
-    who = observe.call_target_of(mesh)
-    if who.name != ACTOR_NAME or who.class_name != RankReloader.__name__:
+    """Use the reloading actors of another kernel; return whether `mesh` is such."""
+    target = observe.call_target_of(mesh)
+    if target.name != ACTOR_NAME or target.class_name != RankReloader.__name__:
         return False
-    adopted.setdefault(f"{who.procs.uid:x}", []).append(mesh)
+    adopted.setdefault(f"{target.procs.uid:x}", []).append(mesh)
     return True
 
 
@@ -192,8 +196,8 @@ def _living_points(mesh: ProcMesh) -> list[dict[str, int]]:
     return [row.point for row in _rows(mesh) if row.state != "failed"]
 
 
-def _now(cls: type[Actor]) -> type[Actor]:
-    """The class that its module has under its name now; that itself, if it was not reloaded."""
+def _current_class(cls: type[Actor]) -> type[Actor]:
+    """The class that its module has under its name now, or `cls` if that was not reloaded."""
     module: Any = sys.modules.get(cls.__module__)
     if source_file(module) is None or cls.__module__ == "__main__":
         return cls

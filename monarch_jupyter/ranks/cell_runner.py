@@ -1,9 +1,9 @@
 """The actor that runs notebook cells on a rank.
 
 Runs in: procs; imported there, so it imports nothing of Jupyter. The kernel only names the class,
-`Cell`, which is what users read in "busy in Cell.run".
-Owns: the proc's `__main__`, which is the namespace the cells share, so that classes made in a cell
-pickle there as they do in any interactive session.
+`Cell`; users read it in "busy in Cell.run".
+Owns: the proc's `__main__`, which is the cells' namespace, so that classes of a cell pickle as they
+do in any interactive session.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _dumps = cast("Callable[..., bytes]", cloudpickle.dumps)  # pyright: ignore[repo
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-# What tells a `__main__` that an earlier cell runner of this proc has made.
+# Marks a `__main__` that an earlier cell runner of this proc has made.
 _MARK, _OURS = "__monarch_cells__", object()
 
 
@@ -52,19 +52,19 @@ class StaysOnRank:
 
 
 class Cell(Actor):
-    """Runs cells one after another; names they bind stay for the next one."""
+    """Runs cells one after another, in one namespace."""
 
-    # Who looks at this actor is shown the names of the cells.
+    # Views of this actor show the names of the cells.
     __live_namespace__ = "_namespace"
 
     def __init__(self, extent: Extent, ranks: Sequence[int]) -> None:
-        """`ranks` are the places in the mesh, of this extent, that these actors have in order."""
+        """`ranks`: the ranks of these actors, in order, in the spawned mesh with this extent."""
         rank = ranks[context().actor_instance.rank.rank]
         main = sys.modules["__main__"]
         if main.__dict__.get(_MARK) is not _OURS:
             before = vars(main)
             main = types.ModuleType("__main__")
-            # What came by value is found under its name here, too.
+            # Classes that were pickled by value keep their names here.
             main.__dict__.update({n: v for n, v in before.items() if not n.startswith("__")})
             main.__dict__.update({_MARK: _OURS, "rank": rank, "point": extent.point_of_rank(rank)})
             sys.modules["__main__"] = main
@@ -74,10 +74,10 @@ class Cell(Actor):
 
     @endpoint
     def run(self, source: str, filename: str) -> object:
-        """Run `source`; the value of its last line, if that is an expression without a `;`.
+        """Run `source`; return the value of its last line, if that is an expression without a `;`.
 
-        `filename` is what tracebacks call it. Raises whatever the cell raises; a cell that asks
-        the interpreter to exit is a RuntimeError, because the rank serves other cells too.
+        Tracebacks call the source by `filename`. Raises the errors of the cell; a request to exit
+        the interpreter is a RuntimeError, because the rank serves other cells too.
         """
         __tracebackhide__ = True
         # With no modification time linecache keeps an entry, though there is no such file.
@@ -114,10 +114,10 @@ class Cell(Actor):
 
 
 def split_cell(source: str, filename: str) -> tuple[types.CodeType, types.CodeType | None]:
-    """A cell as code to execute and, if it ends in an expression without a `;`, code of its value.
+    """Compile a cell: code to execute, and code of its last expression unless a `;` follows.
 
     Raises:
-        SyntaxError: it is no Python.
+        SyntaxError: the source is not valid Python.
     """
     tree = ast.parse(source, filename)
     last: ast.Expression | None = None
@@ -142,11 +142,11 @@ def _is_silenced(source: str, last: ast.Expr) -> bool:
 
 
 def _travelling(value: object) -> object:
-    """The value, or what stands for it where it can't leave this process."""
+    """The value, or a `StaysOnRank` if the value cannot be pickled."""
     if isinstance(value, _PLAIN):
         return value
     try:
-        # Big arrays go to the callback unread, so that asking doesn't copy them.
+        # Large buffers go to the callback, so that this check does not copy them.
         _dumps(value, protocol=5, buffer_callback=_leave_unread)
     except Exception as error:
         return StaysOnRank(_safe_repr(value), " ".join(str(error).split()))
@@ -154,7 +154,7 @@ def _travelling(value: object) -> object:
 
 
 def _leave_unread(buffer: pickle.PickleBuffer) -> None:
-    """A big array, which is no question."""
+    """Accept any buffer."""
 
 
 def _safe_repr(value: object) -> str:

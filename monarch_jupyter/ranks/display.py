@@ -1,10 +1,9 @@
-"""`display(...)` on a rank: what shows a value, made there and shown in the cell that asked.
+"""`display(...)` on a rank: makes the mime bundle there, to be shown in the cell of the call.
 
-Runs in: procs; imported there, so it imports nothing of Jupyter, nor of what it can show.
-Owns: where this process sends what it displays; a `Route` comes along with each actor and bootstrap
-function, and the last one holds.
-Invariants: what leaves the rank is text and base64, so it can be shown where neither the class nor
-its library is installed. Who displays does not fail of there being nobody to show it.
+Runs in: procs; imported there, so it imports neither Jupyter nor the libraries of values. Owns: the
+route of this process's displays; a `Route` travels with each actor and bootstrap function, and the
+last one counts. Invariants: a bundle is text and base64, so the notebook needs neither the class
+nor its library. A display never fails because the notebook is gone.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ _IPYTHONS = "IPython.core.display_functions"
 
 
 def bundle_of(value: object) -> Bundle:
-    """What shows a value: by its own methods, as IPython asks them, and as text in any case.
+    """The bundle of a value: from its own methods, as IPython calls them, and always as text.
 
-    A widget is live in its own kernel only; here it is shown as it looks now, in HTML.
+    A widget is live only in its own kernel; the bundle has its current state as HTML.
     """
     found: Bundle = {"text/plain": _plain(value)}
     if isinstance(value, type):
@@ -52,7 +51,7 @@ def bundle_of(value: object) -> Bundle:
         return {**found, "image/png": base64.b64encode(file.getvalue()).decode()}
     if is_widget(value):
         return {**found, "text/html": widget_html(value)}
-    whole = _asked(value, "_repr_mimebundle_")
+    whole = _call_method(value, "_repr_mimebundle_")
     if isinstance(whole, tuple):
         whole = cast("tuple[Any, ...]", whole)[0]
     if isinstance(whole, Mapping):
@@ -61,7 +60,7 @@ def bundle_of(value: object) -> Bundle:
                 found[mime] = _as_text(data)
     for method, mime in _METHODS.items():
         if mime not in found:
-            data = _asked(value, method)
+            data = _call_method(value, method)
             if isinstance(data, tuple):  # with metadata, as IPython allows
                 data = cast("tuple[Any, ...]", data)[0]
             if data is not None:
@@ -69,14 +68,14 @@ def bundle_of(value: object) -> Bundle:
     return found
 
 
-def _asked(value: object, method: str) -> Any:
+def _call_method(value: object, method: str) -> Any:
     function = getattr(value, method, None)
     if not callable(function):
         return None
     try:
         return function()
     except Exception:
-        return None  # as in IPython: what one form can't do, another may
+        return None  # as in IPython: another form may work
 
 
 def _as_text(data: object) -> str:
@@ -97,38 +96,38 @@ def is_figure(value: object) -> bool:
 
 
 class Route:
-    """Where ranks send what they display: unpickled on one, it is the way from there."""
+    """The route of displays to the notebook; unpickling it on a rank installs it there."""
 
     def __init__(self, port: Port[Any]) -> None:
         self._port = port
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrive, (self._port,)
+        return _install_route, (self._port,)
 
 
 class Redirected(Actor):
-    """Nothing but what comes along with it."""
+    """An actor without endpoints; it carries a `Route` to its rank."""
 
 
-def _arrive(port: Port[Any]) -> None:
-    global _way
+def _install_route(port: Port[Any]) -> None:
+    global _route
     instance = context().actor_instance
     proc: ProcMesh = instance.proc
     point: Point = instance.proc_ref.point_of(instance.proc_id)
-    _way = port, (proc.name, proc.uid, point.rank, dict(point))
+    _route = port, (proc.name, proc.uid, point.rank, dict(point))
     install()
 
 
-_way: tuple[Port[Any], tuple[str, str, int, dict[str, int]]] | None = None
+_route: tuple[Port[Any], tuple[str, str, int, dict[str, int]]] | None = None
 
 
 def show(bundle: Bundle) -> None:
-    """Show it in the cell that is the cause of what runs here; as text where no notebook does."""
-    if _way is None:
+    """Show a bundle in the cell that caused this call; without a notebook, print its text."""
+    if _route is None:
         sys.stdout.write(bundle["text/plain"] + "\n")
     else:
-        port, who = _way
-        port.send((context().origin, who, bundle))
+        port, rank = _route
+        port.send((context().origin, rank, bundle))
 
 
 def display(*values: object, **_: object) -> None:
@@ -138,19 +137,19 @@ def display(*values: object, **_: object) -> None:
 
 
 def install() -> None:
-    """Have `display` here show in the cell; also in what was defined without it in mind."""
+    """Make this the `display` of builtins and of IPython in this process."""
     cast("Any", builtins).display = display
     for name in (_IPYTHONS, "IPython.display"):
         module: Any = sys.modules.get(name)
         if module is not None:
             module.display = display
-    known = any(isinstance(finder, _AsIPythonIs) for finder in sys.meta_path)
+    known = any(isinstance(finder, _DisplayFinder) for finder in sys.meta_path)
     if _IPYTHONS not in sys.modules and not known:
-        sys.meta_path.insert(0, _AsIPythonIs())
+        sys.meta_path.insert(0, _DisplayFinder())
 
 
-class _AsIPythonIs(MetaPathFinder):
-    """Puts our `display` in the place of IPython's where a program imports that.
+class _DisplayFinder(MetaPathFinder):
+    """Replaces IPython's `display` by this module's when a program imports it.
 
     IPython's own only prints where no shell of IPython runs. Nothing else of IPython is changed.
     """
@@ -160,7 +159,7 @@ class _AsIPythonIs(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != _IPYTHONS:
             return None
-        sys.meta_path.remove(self)  # for good: it is imported once, and others are to find it
+        sys.meta_path.remove(self)  # for good: the module is imported once
         spec = find_spec(fullname)
         loader: Any = None if spec is None else spec.loader
         if loader is not None:
@@ -175,7 +174,7 @@ class _AsIPythonIs(MetaPathFinder):
 
 
 def take_open_figures() -> list[Bundle]:
-    """What plotting has left open, which a notebook shows at the end of a cell; it is closed."""
+    """Close all open figures of pyplot and return their bundles, as a cell's end shows them."""
     plots: Any = sys.modules.get("matplotlib.pyplot")
     if plots is None:
         return []

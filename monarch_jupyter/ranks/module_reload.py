@@ -1,18 +1,18 @@
-"""Edited modules, reloaded in a process that goes on: what has the old code gets the new.
+"""Reloads edited modules in a running process, and patches references to the old code.
 
 Runs in: the kernel and procs; imported there, so it imports nothing of Jupyter. Any thread, one at
-a time; other threads may run the code meanwhile, and have the new with the next call.
+a time; other threads may run the code meanwhile, and get the new code with the next call.
 
-What is patched is what IPython's autoreload patches. A function that is held anywhere, in a
-closure or a list, runs the new code; a class that is held anywhere has the new attributes, and its
-instances are of the new class. Beyond that: names of other modules that were bound to the old
-function or class (`from steps import step`) are bound to the new one, because pickle asks for the
-object that the module has; and functions inside decorators are patched too. A function or class
-that is no longer in the file is gone; what else a module holds and does not assign again stays.
+This patches the same objects as IPython's autoreload. A function that is referenced anywhere, in a
+closure or a list, runs the new code; a class that is referenced anywhere has the new attributes,
+and its instances are of the new class. Beyond that: names of other modules that were bound to the
+old function or class (`from steps import step`) are bound to the new one, because pickle asks for
+the object that the module has; and functions inside decorators are patched too. A function or class
+that is no longer in the file is removed; other names that the file no longer assigns stay.
 
-Owns: which version of each file this process has loaded.
-Invariants: a file is loaded once for each version of it, whether that works or not; a module that
-fails to load has what it had before.
+Owns: the loaded version of each file of this process.
+Invariants: each version of a file is loaded once, whether that works or not; a module that fails to
+load keeps its previous contents.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, cast
 
 Stamp = tuple[int, int]
-"""What tells versions of a file apart: time of its last change in ns, and its size."""
+"""The version of a file: time of its last change in ns, and its size."""
 
 _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__", "__doc__", "__annotations__")
 _OWN_TO_A_CLASS = frozenset({"__dict__", "__weakref__", "__slots__", "__subclasshook__"})
@@ -48,16 +48,16 @@ class Reload:
 
 
 class ModuleReloader:
-    """Looks which files have changed since they were loaded, and loads those again."""
+    """Finds files that have changed since they were loaded, and reloads them."""
 
     def __init__(
         self, known: Mapping[str, Stamp] | None = None, since: float = float("inf")
     ) -> None:
         """`known`: versions of files that are loaded here.
 
-        Of a file that a look finds first, that version is taken to be loaded, unless it is newer
-        than the look before, or than `since` (seconds since 1970) at the first one: then it has
-        maybe been edited after it was loaded, and is loaded again.
+        A check that first sees a file takes its version as loaded, unless the file is newer than
+        the previous check, or than `since` (seconds since 1970) at the first check: then the file
+        may have been edited after it was loaded, and it is loaded again.
         """
         self._stamps: dict[str, Stamp] = dict(known or {})
         self._since = since
@@ -65,7 +65,7 @@ class ModuleReloader:
 
     @property
     def since(self) -> float:
-        """When it has looked last, in seconds since 1970."""
+        """The time of the last check, in seconds since 1970."""
         return self._since
 
     @property
@@ -73,16 +73,16 @@ class ModuleReloader:
         """The versions that are loaded, by file."""
         return dict(self._stamps)
 
-    def note(self) -> None:
-        """Take what is there now for what is loaded: somebody else reloads in this process."""
+    def mark_loaded(self) -> None:
+        """Take all current versions as loaded, since another reloader works in this process."""
         for name, module in list(sys.modules.items()):
             file = self._file(name, module)
             if file is not None:
                 self._is_edited(file)
         self._since = time.time()
 
-    def look(self, names: Iterable[dict[str, Any]] = ()) -> list[Reload]:
-        """Reload what has changed; what that was. `names`: where else names may be bound to it."""
+    def reload_edited(self, names: Iterable[dict[str, Any]] = ()) -> list[Reload]:
+        """Reload and return changed modules. `names`: further namespaces to rebind names in."""
         found: list[Reload] = []
         replaced: Replaced = {}
         began = time.time()
@@ -100,8 +100,8 @@ class ModuleReloader:
                     error = _one_line(failed)
                 found.append(Reload(name, file, error))
         if replaced:
-            _bind_anew(replaced, [*(vars(module) for module in users), *names])
-            _move_instances(replaced)
+            _rebind(replaced, [*(vars(module) for module in users), *names])
+            _reclass_instances(replaced)
         self._since = began
         return found
 
@@ -116,7 +116,7 @@ class ModuleReloader:
         try:
             status = os.stat(file)
         except OSError:
-            return False  # being written, or gone: the loaded code is all there is
+            return False  # being written, or gone: keep the loaded code
         now = (status.st_mtime_ns, status.st_size)
         before = self._stamps.get(file)
         self._stamps[file] = now
@@ -140,10 +140,12 @@ def _not_the_users() -> tuple[str, ...]:
     global _installed
     if _installed is None:
         import monarch
+        import monarch_jupyter
 
         paths = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib")}
         paths |= {*site.getsitepackages(), site.getusersitepackages()}
-        paths |= {os.path.dirname(file) for file in (__file__, monarch.__file__ or "") if file}
+        ours = (monarch.__file__, monarch_jupyter.__file__)
+        paths |= {os.path.dirname(file) for file in ours if file}
         _installed = tuple(os.path.abspath(path) + os.sep for path in paths)
     return _installed
 
@@ -156,17 +158,17 @@ Replaced = dict[int, tuple[Any, Any]]
 
 
 def reload_module(module: types.ModuleType, replaced: Replaced) -> None:
-    """Load a module again, patch what had its old code, and note what was replaced.
+    """Load a module again, patch its old functions and classes, and record them in `replaced`.
 
     Raises:
-        Exception: whatever the module raises; it has what it had before then.
+        Exception: any error of the module, which then keeps its previous contents.
     """
     namespace = vars(module)
     before = dict(namespace)
     try:
         exec(_code_of(module), namespace)
     except BaseException:
-        namespace.update(before)  # and nothing is missing meanwhile, for threads that run it
+        namespace.update(before)  # no name is missing in between, for threads that run the module
         for name in namespace.keys() - before.keys():
             del namespace[name]
         raise
@@ -183,7 +185,7 @@ def reload_module(module: types.ModuleType, replaced: Replaced) -> None:
 def _code_of(module: types.ModuleType) -> types.CodeType:
     """The module's file, compiled.
 
-    Not by way of the bytecode that Python keeps: it tells versions apart by whole seconds.
+    This bypasses cached bytecode, which distinguishes versions by whole seconds only.
     """
     file = str(module.__file__)
     linecache.checkcache(file)
@@ -206,24 +208,24 @@ def _patch(old: Any, new: Any, replaced: Replaced) -> None:
         replaced[id(old)] = (old, new)
         _patch_class(old, new, replaced)
     elif isinstance(old, staticmethod | classmethod):
-        _patch(_inside(old), _inside(new), replaced)
+        _patch(_function_of(old), _function_of(new), replaced)
     elif isinstance(old, property):
         for part in ("fget", "fset", "fdel"):
             _patch(getattr(old, part), getattr(new, part), replaced)
     elif "__wrapped__" in getattr(old, "__dict__", {}):
-        # A decorator's object, an endpoint for one: who holds it finds the new method in it.
+        # The object of a decorator, such as an endpoint: references to it get the new method.
         _patch(old.__wrapped__, getattr(new, "__wrapped__", None), replaced)
         old.__dict__.update(new.__dict__)
 
 
-def _inside(method: Any) -> Any:
+def _function_of(method: Any) -> Any:
     return method.__func__
 
 
 def _patch_function(old: types.FunctionType, new: types.FunctionType, replaced: Replaced) -> None:
     mine, theirs = old.__closure__ or (), new.__closure__ or ()
     if len(mine) != len(theirs):
-        return  # code with another number of variables around it does not fit
+        return  # code with another number of closure variables does not fit
     for cell, other in zip(mine, theirs, strict=True):
         if cell is not other:
             _patch_cell(cell, other, replaced)
@@ -239,7 +241,7 @@ def _patch_cell(cell: types.CellType, other: types.CellType, replaced: Replaced)
         return  # empty: a name that is not bound yet
     if isinstance(inside, types.FunctionType):
         _patch(inside, now, replaced)
-    # The class that super() of a method means is in a cell, too; instances are of the new one.
+    # A cell also holds the class that super() uses; instances are of the new class.
     cell.cell_contents = now
 
 
@@ -247,19 +249,19 @@ def _patch_class(old: type, new: type, replaced: Replaced) -> None:
     mine, theirs = dict(vars(old)), vars(new)
     for name in mine:
         if name not in _OWN_TO_A_CLASS and name not in theirs:
-            _try(delattr, old, name)
+            _try_change(delattr, old, name)
     for name, value in theirs.items():
         own = name in _OWN_TO_A_CLASS or isinstance(value, types.MemberDescriptorType)
         if not own and mine.get(name) is not value:
             if name in mine:
                 _patch(mine[name], value, replaced)
-            _try(setattr, old, name, _as_of(old, value))
+            _try_change(setattr, old, name, _bound_to(old, value))
 
 
-def _as_of(cls: type, method: Any) -> Any:
-    """A method for that class, which its super() has to mean: who holds the class makes more."""
+def _bound_to(cls: type, method: Any) -> Any:
+    """A copy of a method whose super() refers to `cls`, since references to `cls` remain."""
     if isinstance(method, classmethod):
-        return classmethod(_as_of(cls, _inside(method)))
+        return classmethod(_bound_to(cls, _function_of(method)))
     if not isinstance(method, types.FunctionType) or "__class__" not in method.__code__.co_freevars:
         return method
     cells = tuple(
@@ -276,14 +278,14 @@ def _as_of(cls: type, method: Any) -> Any:
     return copy
 
 
-def _try(change: Any, *arguments: Any) -> None:
+def _try_change(change: Any, *arguments: Any) -> None:
     try:
         change(*arguments)
     except (AttributeError, TypeError):
-        pass  # an enum, a slot: it can't be changed in place, and the new class has it
+        pass  # an enum or a slot cannot be changed in place, and the new class has it
 
 
-def _bind_anew(replaced: Replaced, namespaces: Iterable[dict[str, Any]]) -> None:
+def _rebind(replaced: Replaced, namespaces: Iterable[dict[str, Any]]) -> None:
     for namespace in namespaces:
         for name, value in list(namespace.items()):
             found = replaced.get(id(value))
@@ -291,20 +293,20 @@ def _bind_anew(replaced: Replaced, namespaces: Iterable[dict[str, Any]]) -> None
                 namespace[name] = found[1]
 
 
-def _move_instances(replaced: Replaced) -> None:
+def _reclass_instances(replaced: Replaced) -> None:
     """Make instances of old classes, and classes derived from them, those of the new ones."""
     classes = {old: new for old, new in replaced.values() if isinstance(old, type)}
     for old, new in classes.items():
         for derived in old.__subclasses__():
             if derived not in classes:
                 bases = tuple(new if base is old else base for base in derived.__bases__)
-                _try(setattr, derived, "__bases__", bases)
+                _try_change(setattr, derived, "__bases__", bases)
     if not classes:
         return
     for holder in gc.get_referrers(*classes):
         new = classes.get(cast("Any", type(holder)))
         if new is not None:
-            _try(object.__setattr__, holder, "__class__", new)
+            _try_change(object.__setattr__, holder, "__class__", new)
 
 
 def _one_line(error: Exception) -> str:

@@ -13,13 +13,13 @@ from monarch_jupyter.ranks.module_reload import ModuleReloader, Reload, Stamp
 
 
 class RankReloader(Actor):
-    """Reloads what has changed, whenever it is asked."""
+    """Reloads changed modules on request."""
 
     def __init__(self, known: dict[str, Stamp], since: float) -> None:
         """See `ModuleReloader`."""
         self._reloader = ModuleReloader(known, since)
 
     @endpoint(instrument=False)
-    def look(self) -> list[Reload]:
-        """What was edited since the last time; names that cells have bound here go over too."""
-        return self._reloader.look([vars(sys.modules["__main__"])])
+    def reload_edited(self) -> list[Reload]:
+        """Reload and return modules edited since the last call; also rebind names of cells."""
+        return self._reloader.reload_edited([vars(sys.modules["__main__"])])

@@ -1,7 +1,7 @@
-"""A widget of a rank, as it looks at this moment: ipywidgets in plain HTML.
+"""The current state of a rank's ipywidgets as plain HTML.
 
-Runs in: procs; imported there, so it imports nothing of Jupyter. A widget that was made on a rank
-has its model there, where no page can reach it; a progress bar or a form can still be read.
+Runs in: procs; imported there, so it imports nothing of Jupyter. The model of a widget on a
+rank is out of reach of any page, but its state can still be shown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def is_widget(value: object) -> bool:
 
 
 def widget_html(widget: Any) -> str:
-    """The widget with all that it holds."""
+    """A widget and its children as HTML."""
     kind = {base.__name__ for base in type(widget).__mro__}
     if "Box" in kind:
         along = "row" if "HBox" in kind else "column"

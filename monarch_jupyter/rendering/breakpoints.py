@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from monarch.debug import WaitingRank, WaitingRanks
 
-NOTHING = "nothing waits at a breakpoint; write breakpoint() in an endpoint and call it"
-HOW = "`%monarch debug {name}` opens a console; `%monarch debug --continue` lets all go on"
+NOTHING = "no rank is paused at a breakpoint; write breakpoint() in an endpoint and call it"
+HOW = "`%monarch debug {name}` opens a console; `%monarch debug --continue` resumes all"
 
 
 def ranks_name(ranks: Sequence[WaitingRank]) -> str:
@@ -35,20 +35,20 @@ def where(rank: WaitingRank, cell_names: CellNames) -> str:
 def waiting_text(found: WaitingRanks, cell_names: CellNames) -> str:
     """One entry for all ranks that stand in one place, with the line."""
     if not len(found):
-        return _keeping(found) or NOTHING
+        return _post_mortem_note(found) or NOTHING
     parts = [
         f"{count(len(ranks), 'rank')}: {ranks_name(ranks)} in {where(ranks[0], cell_names)}"
         f"{_notes(ranks)}\n    {ranks[0].code}"
         for _, ranks in found.groups()
     ]
     parts.append(HOW.format(name=found[0].name))
-    return "\n".join([*parts, *filter(None, [_keeping(found)])])
+    return "\n".join([*parts, *filter(None, [_post_mortem_note(found)])])
 
 
 def waiting_html(found: WaitingRanks, cell_names: CellNames) -> Html:
     """The same as a table."""
     if not len(found):
-        return html.card(html.toned(_keeping(found) or NOTHING, "muted"))
+        return html.card(html.toned(_post_mortem_note(found) or NOTHING, "muted"))
     rows = [
         (
             ranks_name(ranks), where(ranks[0], cell_names), html.code(ranks[0].code),
@@ -59,7 +59,7 @@ def waiting_html(found: WaitingRanks, cell_names: CellNames) -> Html:
     how = HOW.format(name=found[0].name).replace("`", "")
     return html.card(
         html.table(("ranks", "where", "line", "why", "for"), rows),
-        html.toned(" ".join(filter(None, [how, _keeping(found)])), "muted"),
+        html.toned(" ".join(filter(None, [how, _post_mortem_note(found)])), "muted"),
     )
 
 
@@ -75,5 +75,5 @@ def _why(rank: WaitingRank) -> str:
     return "in an editor" if rank.why == IN_EDITOR else rank.why
 
 
-def _keeping(found: WaitingRanks) -> str:
+def _post_mortem_note(found: WaitingRanks) -> str:
     return "Endpoints that fail are paused (--post-mortem off ends that)." * found.keeps_failures

@@ -123,7 +123,7 @@ def whole_text(group: Sequence[RankFailure]) -> str:
     while told is not None:  # from the first cause to what came of it in the end
         if told.traceback:
             parts += ["", told.traceback.rstrip()]
-        told = _came_of_it(group[0], told)
+        told = _effect_of(group[0], told)
     death = group[0].first_cause.death
     if death is not None and death.stderr_tail:
         parts += ["", "its last lines on stderr:", *death.stderr_tail]
@@ -139,11 +139,11 @@ def _has_more(failure: RankFailure) -> bool:
     while told is not None:
         if told.traceback:
             return True
-        told = _came_of_it(failure, told)
+        told = _effect_of(failure, told)
     return False
 
 
-def _came_of_it(last: RankFailure, cause: RankFailure) -> RankFailure | None:
+def _effect_of(last: RankFailure, cause: RankFailure) -> RankFailure | None:
     """What came first of a cause, on the way to the last failure; None: that is the last one."""
     while last.causes and last is not cause:
         if last.causes[0] is cause:

@@ -198,22 +198,22 @@ def _snapshot_of(mesh: ProcMesh) -> MeshSnapshot | None:
 def _line(mesh: ProcMesh) -> str:
     lives = any(other.uid == mesh.uid for other in observe.meshes())
     shown = "a slice of its ranks" if mesh.is_slice else "all of its ranks under other dims"
-    ended = "stopped" if mesh.stopped else "not of this kernel any more"
+    ended = "stopped" if mesh.stopped else "no longer of this kernel"
     what = shown if lives else ended
     return f"{mesh.name} {extent_text(mesh.sizes)}, {what}"
 
 
 def actor_mesh_text(mesh: ActorMesh) -> str:
     """What the mesh is called and what it is made of."""
-    who = observe.call_target_of(mesh)
-    return f"{who.name} {extent_text(mesh.sizes)}: {who.class_name} on {who.procs.name}"
+    target = observe.call_target_of(mesh)
+    return f"{target.name} {extent_text(mesh.sizes)}: {target.class_name} on {target.procs.name}"
 
 
 def actor_mesh_html(mesh: ActorMesh) -> Html:
     """The same as HTML."""
-    who = observe.call_target_of(mesh)
-    head = html.join([html.element("strong", who.name), html.code(extent_text(mesh.sizes))], " ")
-    return html.card(head, ": ", html.code(who.class_name), f" on {who.procs.name}")
+    target = observe.call_target_of(mesh)
+    head = html.join([html.element("strong", target.name), html.code(extent_text(mesh.sizes))], " ")
+    return html.card(head, ": ", html.code(target.class_name), f" on {target.procs.name}")
 
 
 def host_mesh_text(mesh: HostMesh) -> str:
@@ -242,13 +242,13 @@ def attached_html(found: AttachedSession) -> Html:
 def _metrics_text(metrics: Metrics) -> str:
     uids = _meshes_of(metrics)
     parts = [endpoints_text(metrics, uids, every=True), measured_text(metrics, uids)]
-    return "\n\n".join(part for part in parts if part) or "nothing was called yet"
+    return "\n\n".join(part for part in parts if part) or "no endpoint was called yet"
 
 
 def _metrics_html(metrics: Metrics) -> Html:
     uids = _meshes_of(metrics)
     shown = [endpoints_html(metrics, uids, every=True), measured_html(metrics, uids)]
-    return html.card(html.join(shown) or "nothing was called yet")
+    return html.card(html.join(shown) or "no endpoint was called yet")
 
 
 def _meshes_of(metrics: Metrics) -> set[str]:

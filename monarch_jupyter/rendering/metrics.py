@@ -109,5 +109,5 @@ def _notes(metrics: Metrics, left_out: int, *, every: bool) -> list[str]:
         groups.setdefault((missing.process.mesh, missing.reason), []).append(missing.process)
     for (mesh, reason), processes in groups.items():
         ranks = name_ranks(process.point for process in processes)
-        said.append(f"no figures of {f'{mesh} {ranks}'.strip()}: {reason}")
+        said.append(f"no metrics from {f'{mesh} {ranks}'.strip()}: {reason}")
     return said

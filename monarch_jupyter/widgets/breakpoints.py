@@ -1,6 +1,6 @@
-"""What waits at breakpoints, shown in the cell that ran into them, while it still runs.
+"""Paused ranks, shown in the cell that ran into breakpoints, while it still runs.
 
-Runs in: the kernel; told of changes on the thread of `pauses.py`. The page's side is
+Runs in: the kernel; updated on the thread of `pause_notices.py`. The page's side is
 `breakpoints.js`.
 """
 
@@ -31,25 +31,25 @@ class GroupMessage(TypedDict):
 
 
 class Breakpoints(RequestingWidget):
-    """Live, with a console a click away."""
+    """A live view of paused ranks, with a console a click away."""
 
     _esm = joined("breakpoints")
     _css = styles("explorer", "console")
-    groups: Any = traitlets.List(traitlets.Dict(), help="what waits").tag(sync=True)
+    groups: Any = traitlets.List(traitlets.Dict(), help="paused ranks").tag(sync=True)
 
-    def __init__(self, desk: RequestHandler, waits: Groups, said: str) -> None:
-        super().__init__(desk, groups=[_group_message(group) for group in waits])
+    def __init__(self, request_handler: RequestHandler, waits: Groups, said: str) -> None:
+        super().__init__(request_handler, groups=[_group_message(group) for group in waits])
         self._said = said
 
     def update(self, waits: Groups) -> None:
-        """These wait now, in groups that stand in one place; any thread."""
+        """Show these paused ranks, grouped by place. Any thread."""
         self.groups = [_group_message(group) for group in waits]
 
     def __repr__(self) -> str:
         return self._said
 
     def static_bundle(self) -> dict[str, str]:
-        """The line that says what waited, and what to do about it."""
+        """The line about the paused ranks, with the commands to use."""
         return {"text/plain": self._said, "text/html": html.card(self._said)}
 
 

@@ -1,8 +1,8 @@
-"""The pages' modules as anywidget takes them: one module without imports.
+"""Joins the pages' modules into one without imports, as anywidget needs it.
 
 Each file is a plain ES module of its own, for editors, type checkers, tests and the side panel. A
-widget's module has to be one text, because it is loaded from no place that it could import from. So
-each module becomes a function of its own, which returns its exports: names stay apart.
+widget's module must be one text, because it has no URL to import from. So each module becomes a
+function that returns its exports, which keeps names apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DEFAULT = re.compile(r"^export default ", re.MULTILINE)
 
 
 def joined(name: str) -> str:
-    """The module of that name, with all that it imports before it."""
+    """The module of that name, after all modules that it imports."""
     done: dict[str, str] = {}
     _add(name, done)
     return "\n".join([*done.values(), f"export default module_{name}.default;\n"])

@@ -1,8 +1,8 @@
 """A console for one paused thread, in a cell.
 
-Runs in: the kernel. What the page says is handled off the main thread while a cell runs, so it is
-passed on and not waited for; answers come in on the thread that receives and go to the page from
-there. The page's side is `debugger.js`.
+Runs in: the kernel. Messages of the page may arrive off the main thread while a cell runs, so their
+handlers never block; the receiving thread sends answers to the page. The page's side is
+`debugger.js`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Debugger(anywidget.AnyWidget):
     prompt = traitlets.Unicode("(Pdb) ").tag(sync=True)
     busy = traitlets.Bool(False, help="a command runs").tag(sync=True)
     over = traitlets.Bool(False, help="the rank has gone on").tag(sync=True)
-    entries = traitlets.List(traitlets.Dict(), help="what was said, by whom").tag(sync=True)
-    source = traitlets.Dict(allow_none=True, help="the lines around where it stands").tag(sync=True)
+    entries = traitlets.List(traitlets.Dict(), help="commands and answers").tag(sync=True)
+    source = traitlets.Dict(allow_none=True, help="the lines around the current one").tag(sync=True)
 
     def __init__(self, console: Console) -> None:
         super().__init__(
@@ -50,64 +50,64 @@ class Debugger(anywidget.AnyWidget):
         self._console = console
         self._rank = console.rank
         self._lock = threading.Lock()
-        self._questions: deque[tuple[int, str, Callable[[Any], None]]] = deque()
-        self._asking = False
-        cast("Any", self).on_msg(self._received)
+        self._pending: deque[tuple[int, str, Callable[[Any], None]]] = deque()
+        self._is_waiting = False
+        cast("Any", self).on_msg(self._on_message)
         answer_while_busy(self.comm)
-        self._unwatch = on_change(self._changed)
+        self._unwatch = on_change(self._on_change)
 
     def close(self) -> None:
-        """Let go of the rank, which stays paused, and end the widget. Idempotent."""
+        """Detach from the rank, which stays paused, and end the widget. Idempotent."""
         self._unwatch()
         self._console.close()
         super().close()
 
     def command(self, text: str) -> None:
-        """Say that to the debugger; its answer shows when it comes. Any thread."""
+        """Send a command to the debugger; the answer is shown when it arrives. Any thread."""
         with self._lock:
             if self.busy or self.over:
                 return
             self.busy = True
             self._add("said", f"{self.prompt}{text}")
         if text.strip() in END and self.prompt.startswith("("):
-            # It asks the host agent and waits; what the page says is handled where nobody may wait.
-            threading.Thread(target=self._let_go, name="monarch-console", daemon=True).start()
+            # Detaching waits for the host agent, and handlers of page messages must not block.
+            threading.Thread(target=self._detach, name="monarch-console", daemon=True).start()
             return
-        self._post(COMMAND, text, self._answered)
+        self._post(COMMAND, text, self._on_reply)
 
     # --- from the page ----------------------------------------------------------------------------
 
-    def _received(self, widget: object, content: object, buffers: object) -> None:
+    def _on_message(self, widget: object, content: object, buffers: object) -> None:
         match content:
             case {"type": "command", "text": str(text)}:
                 self.command(text.split("\n")[0])
             case {"type": "complete", "text": str(text), "id": int(number)}:
                 if not self.busy:
-                    self._post(COMPLETE, text, partial(self._completed, number))
+                    self._post(COMPLETE, text, partial(self._on_completions, number))
             case _:
                 pass
 
-    # --- on threads of ours -----------------------------------------------------------------------
+    # --- on threads of the widget -----------------------------------------------------------------
 
-    def _let_go(self) -> None:
+    def _detach(self) -> None:
         self._console.close()
         name = self._rank.name
-        self._ended(f"{name} stays paused; `%monarch debug {name}` opens another console")
+        self._end(f"{name} stays paused; `%monarch debug {name}` opens another console")
 
-    def _look(self) -> None:
-        """Somebody else has let this rank run: for good?"""
+    def _check_gone(self) -> None:
+        """Another client has resumed this rank; end the console if the rank is no longer paused."""
         try:
             there = waiting(self._rank.mesh)
         except TimeoutError:
-            return  # the host agent is slow; the next command will tell
+            return  # the host agent is slow; the next command finds out
         rank = self._rank
         known = (rank.mesh_uid, rank.rank, rank.session)
         if not self.busy and all((o.mesh_uid, o.rank, o.session) != known for o in there):
-            self._ended(gone_text(rank, there))
+            self._end(gone_text(rank, there))
 
-    # --- on the thread that receives --------------------------------------------------------------
+    # --- on the receiving thread --------------------------------------------------------------
 
-    def _changed(self, change: object) -> None:
+    def _on_change(self, change: object) -> None:
         rank = self._rank
         if not isinstance(change, RankPaused) or self.busy or self.over:
             return
@@ -115,57 +115,57 @@ class Debugger(anywidget.AnyWidget):
         if place and (
             change.session != rank.session if change.paused else change.session == rank.session
         ):
-            threading.Thread(target=self._look, name="monarch-console", daemon=True).start()
+            threading.Thread(target=self._check_gone, name="monarch-console", daemon=True).start()
 
     def _post(self, what: int, text: str, on_answer: Callable[[Any], None]) -> None:
-        """Ask that behind what is asked already: a rank takes one thing at a time. Any thread."""
+        """Queue a request: a rank takes one at a time. Any thread."""
         with self._lock:
-            self._questions.append((what, text, on_answer))
-            if self._asking:
+            self._pending.append((what, text, on_answer))
+            if self._is_waiting:
                 return
-            self._asking = True
+            self._is_waiting = True
         self._ask_next()
 
     def _ask_next(self) -> None:
         with self._lock:
-            if self.over or not self._questions:
-                self._asking = False
+            if self.over or not self._pending:
+                self._is_waiting = False
                 return
-            what, text, on_answer = self._questions.popleft()
+            what, text, on_answer = self._pending.popleft()
 
-        def came(answer: Any) -> None:
+        def on_reply(answer: Any) -> None:
             on_answer(answer)
             self._ask_next()
 
         try:
-            post(what, self._rank, text, came)
+            post(what, self._rank, text, on_reply)
         except RuntimeError as error:  # the session has ended
-            self._ended(str(error))
+            self._end(str(error))
 
-    def _answered(self, answer: Any) -> None:
+    def _on_reply(self, answer: Any) -> None:
         if answer.problem:
-            self._ended(answer.problem)
+            self._end(answer.problem)
             return
         if answer.text:
             self._add("answer", with_cell_names(answer.text))
         if answer.at is not None:
             self._rank = moved(self._rank, answer.at)
         if answer.state in ENDED_STATES:
-            self._ended(f"{self._rank.name} has gone on")
+            self._end(f"{self._rank.name} has gone on")
             return
         self.title, self.prompt = title(self._rank), answer.prompt
         self.busy = False
-        self._post(SOURCE, "", self._located)
+        self._post(SOURCE, "", self._on_source)
 
-    def _located(self, answer: Any) -> None:
+    def _on_source(self, answer: Any) -> None:
         if not answer.problem and answer.text:
             self.source = source_message(msgspec.json.decode(answer.text, type=Source))
 
-    def _completed(self, number: int, answer: Any) -> None:
+    def _on_completions(self, number: int, answer: Any) -> None:
         matches = [] if answer.problem else [word for word in answer.text.split("\n") if word]
         cast("Any", self).send({"type": "completions", "id": number, "matches": matches})
 
-    def _ended(self, why: str) -> None:
+    def _end(self, why: str) -> None:
         with self._lock:
             if self.over:
                 return

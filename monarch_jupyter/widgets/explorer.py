@@ -1,6 +1,6 @@
-"""The mesh explorer: a live grid of ranks in a cell, and what can be done about them.
+"""The mesh explorer: a live grid of ranks in a cell, with actions on them.
 
-Runs in: the kernel. The page's side is `explorer.js`, which speaks the wire of
+Runs in: the kernel. The page's side is `explorer.js`, which uses the messages of
 `monarch_jupyter.protocol.messages`.
 """
 
@@ -35,15 +35,17 @@ class Explorer(StreamingWidget):
     _css = styles("explorer")
     only = traitlets.Unicode("", help="uid of the mesh to show; empty for all").tag(sync=True)
 
-    def __init__(self, publisher: Publisher, desk: RequestHandler, only: str = "") -> None:
+    def __init__(
+        self, publisher: Publisher, request_handler: RequestHandler, only: str = ""
+    ) -> None:
         self._last_seen = LastSeen()  # before the traits, of which one is made of it
-        super().__init__(publisher, desk, None, only=only)
+        super().__init__(publisher, request_handler, None, only=only)
 
-    def now(self) -> SnapshotMessage:
+    def current(self) -> SnapshotMessage:
         return SnapshotMessage(type="snapshot", seq=NO_SEQ, meshes=self.meshes_now())
 
     def meshes_now(self) -> list[MeshMessage]:
-        """The meshes to show; one that has ended as it was last seen."""
+        """The meshes to show; an ended one in its last known state."""
         meshes = [mesh_message(mesh) for mesh in observe.snapshot()]
         if self.only and all(mesh["uid"] != self.only for mesh in meshes):
             ended = self._last_seen.of(self.only)

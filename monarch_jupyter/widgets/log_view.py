@@ -1,6 +1,6 @@
-"""A view of lines: of one mesh, or of what one cell has caused.
+"""A view of the lines of one mesh or of one cell.
 
-Runs in: the kernel; told of new lines on the output thread. The page's side is `log_view.js`.
+Runs in: the kernel; notified of new lines on the output thread. The page's side is `log_view.js`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from monarch_jupyter.widgets.widget import RequestingWidget
 
 
 class LogView(RequestingWidget):
-    """Pages of lines; those of the newest page follow what ranks write."""
+    """Pages of lines; the newest page follows the output of ranks."""
 
     _esm = joined("log_view")
     _css = styles("explorer")
@@ -23,28 +23,28 @@ class LogView(RequestingWidget):
     cell = traitlets.Int(0, help="the number of a cell; 0 for any").tag(sync=True)
 
     def __init__(
-        self, desk: RequestHandler, store: LogStore, *, mesh: str = "", cell: int = 0
+        self, request_handler: RequestHandler, store: LogStore, *, mesh: str = "", cell: int = 0
     ) -> None:
-        super().__init__(desk, mesh=mesh, cell=cell)
-        self._told = False
-        self._unwatch = store.watch(self._more)
+        super().__init__(request_handler, mesh=mesh, cell=cell)
+        self._notified = False
+        self._unwatch = store.watch(self._on_new_lines)
 
     def close(self) -> None:
         """End the updates and the widget. Idempotent."""
         self._unwatch()
         super().close()
 
-    def last_view_left(self) -> None:
-        """Nobody looks any more; a page that is loaded again asks, and hears of more again."""
-        self._told = True
+    def on_last_view_closed(self) -> None:
+        """Stop notifying; the next request of a page starts it again."""
+        self._notified = True
 
-    def _more(self) -> None:
-        if not self._told:
-            self._told = True
-            self.tell(MoreMessage(type="more"))
+    def _on_new_lines(self) -> None:
+        if not self._notified:
+            self._notified = True
+            self.send_to_views(MoreMessage(type="more"))
 
     def _ask(self, ask: AskMessage) -> None:
-        self._told = False  # before the lines are read: what comes meanwhile is said
+        self._notified = False  # before the lines are read, so that later ones notify again
         super()._ask(ask)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Bars of slow work in the cell that waits for it, live.
 
 Runs in: the kernel; made, updated and closed on the thread of `monarch_jupyter.cells.progress`. The
-page's side is `progress.js`, which speaks the wire of `monarch_jupyter.protocol.messages`.
+page's side is `progress.js`, which uses `monarch_jupyter.protocol.messages`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ class ProgressBars(StreamingWidget):
     _esm = joined("progress")
     _css = styles("explorer")
 
-    def __init__(self, publisher: Publisher, desk: RequestHandler, bars: Sequence[Bar]) -> None:
+    def __init__(
+        self, publisher: Publisher, request_handler: RequestHandler, bars: Sequence[Bar]
+    ) -> None:
         self._table = BarTable(bars)  # before the traits, of which one is made of it
         self.is_shown = False
-        super().__init__(publisher, desk, self._table)
+        super().__init__(publisher, request_handler, self._table)
 
     def update(self, bars: Sequence[Bar]) -> None:
-        """Show these from now on."""
+        """Show these bars from now on."""
         self._table.put(bars)
         self._publisher.wake()
 
-    def now(self) -> BarsMessage:
-        return self._table.now()
+    def current(self) -> BarsMessage:
+        return self._table.current()
 
-    def view_asks_all(self) -> None:
+    def on_sync(self) -> None:
         self.is_shown = True
-        super().view_asks_all()
+        super().on_sync()

@@ -1,4 +1,4 @@
-"""Where ranks are, with a console a click away.
+"""The stacks of ranks, with a console a click away.
 
 Runs in: the kernel. The page's side is `stacks_view.js`.
 """
@@ -31,8 +31,12 @@ class StacksView(RequestingWidget):
     _css = styles("explorer", "console")
     meshes: Any = traitlets.List(traitlets.Dict(), help="groups by mesh").tag(sync=True)
 
-    def __init__(self, desk: RequestHandler, stacks: Stacks, cell_names: CellNames) -> None:
-        super().__init__(desk, meshes=[_mesh(mesh, cell_names) for mesh in stacks.meshes])
+    def __init__(
+        self, request_handler: RequestHandler, stacks: Stacks, cell_names: CellNames
+    ) -> None:
+        super().__init__(
+            request_handler, meshes=[_mesh(mesh, cell_names) for mesh in stacks.meshes]
+        )
         self._static = {
             "text/plain": stacks_text(stacks, cell_names),
             "text/html": str(stacks_html(stacks, cell_names)),

@@ -1,6 +1,6 @@
-"""What widgets have in common whose views follow a stream: a snapshot first, then what changes.
+"""The base of widgets whose views follow a stream: a snapshot first, then changes.
 
-Runs in: the kernel. Sends on the publisher's thread; the page's side is `talk.js`.
+Runs in: the kernel. Sends on the publisher's thread; the page's side is `requests.js`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from monarch_jupyter.widgets.widget import RequestingWidget
 
 
 def _fresh(_: object, widget: Any) -> StreamMessage:
-    # Serialised when a page asks for the model, so a page loaded later starts from how things are
-    # then.
-    return widget.now()
+    # Serialised when a page asks for the model, so that a page loaded later starts from the state
+    # of that time.
+    return widget.current()
 
 
 class StreamingWidget(RequestingWidget):
@@ -30,30 +30,34 @@ class StreamingWidget(RequestingWidget):
     )
 
     def __init__(
-        self, publisher: Publisher, desk: RequestHandler, stream: Stream | None, **traits: object
+        self,
+        publisher: Publisher,
+        request_handler: RequestHandler,
+        stream: Stream | None,
+        **traits: object,
     ) -> None:
-        """`stream`: None for that of all meshes."""
-        super().__init__(desk, **traits)
+        """`stream`: None for the stream of all meshes."""
+        super().__init__(request_handler, **traits)
         self._publisher = publisher
         self._stream = stream
         publisher.connect(self._sink, stream, repeat=True)
 
     @abstractmethod
-    def now(self) -> StreamMessage:
-        """What is there now, under a number below 0: it is no part of the stream."""
+    def current(self) -> StreamMessage:
+        """The current state, under a number below 0, since it is not part of the stream."""
 
     def close(self) -> None:
         """End the updates and the widget. Idempotent."""
         self._publisher.disconnect(self._sink)
         super().close()
 
-    def view_asks_all(self) -> None:
-        """A page starts, or has missed something."""
+    def on_sync(self) -> None:
+        """A page starts or has missed a message: send it a snapshot."""
         self._publisher.sync(self._sink, self._stream)
 
-    def last_view_left(self) -> None:
-        """Nobody looks any more."""
+    def on_last_view_closed(self) -> None:
+        """End the updates, since no view is left."""
         self._publisher.disconnect(self._sink)
 
     def _sink(self, message: StreamMessage) -> None:
-        self.tell(message)
+        self.send_to_views(message)

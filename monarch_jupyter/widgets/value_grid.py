@@ -1,7 +1,7 @@
 """The value grid: one value a rank over the dims of its mesh, in a cell, live.
 
-Runs in: the kernel. `update` may be called from any thread; the publisher's sends. The page's side
-is `value_grid.js`, which speaks the wire of `monarch_jupyter.protocol.messages`.
+Runs in: the kernel. `update` may be called from any thread; the publisher's thread sends. The
+page's side is `value_grid.js`, which uses `monarch_jupyter.protocol.messages`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from monarch_jupyter.widgets.bundle import joined, styles
 from monarch_jupyter.widgets.stream_widget import StreamingWidget
 
 MOST = 4096
-"""Values that a grid shows; a page with many more is slow, and nobody can tell them apart."""
+"""Values that a grid shows; a page with many more is slow and unreadable."""
 
 
 class ValueGrid(StreamingWidget):
@@ -32,11 +32,15 @@ class ValueGrid(StreamingWidget):
     name = traitlets.Unicode("", help="what the values are called").tag(sync=True)
 
     def __init__(
-        self, publisher: Publisher, desk: RequestHandler, values: ValueMesh[Any], name: str = ""
+        self,
+        publisher: Publisher,
+        request_handler: RequestHandler,
+        values: ValueMesh[Any],
+        name: str = "",
     ) -> None:
         self._values = values
         self._table = ValueTable(_picture(values))  # before the traits, of which one is made of it
-        super().__init__(publisher, desk, self._table, name=name)
+        super().__init__(publisher, request_handler, self._table, name=name)
 
     @property
     def values(self) -> ValueMesh[Any]:
@@ -44,18 +48,18 @@ class ValueGrid(StreamingWidget):
         return self._values
 
     def update(self, values: ValueMesh[Any]) -> None:
-        """Show these from now on; of those that come faster than ten times a second, the last.
+        """Show these values from now on; of more than ten updates a second, only the last counts.
 
         Raises:
-            CommandError: they are no values of a mesh, or too many to show.
+            CommandError: `values` is not a ValueMesh, or has too many values.
         """
         picture = _picture(values)
         self._values = values
         self._table.put(picture)
         self._publisher.wake()
 
-    def now(self) -> ValuesMessage:
-        return self._table.now()
+    def current(self) -> ValuesMessage:
+        return self._table.current()
 
     def __repr__(self) -> str:
         return values_text(self._values.sizes, self._values.values())

@@ -1,7 +1,7 @@
-"""What the widgets have in common: views that come and go, and ask for things.
+"""The base of all widgets: views that come and go and send requests.
 
-Runs in: the kernel. Messages of a page are handled off the main thread while a cell runs, and only
-passed on. The page's side is `talk.js`.
+Runs in: the kernel. Messages of a page may arrive off the main thread while a cell runs, so
+handlers never block. The page's side is `requests.js`.
 """
 
 from __future__ import annotations
@@ -21,51 +21,51 @@ from monarch_jupyter.protocol.messages import (
 
 
 class RequestingWidget(anywidget.AnyWidget):
-    """A widget whose views ask the desk."""
+    """A widget whose views send requests to the request handler."""
 
-    def __init__(self, desk: RequestHandler, **traits: object) -> None:
+    def __init__(self, request_handler: RequestHandler, **traits: object) -> None:
         super().__init__(**traits)
-        self._desk = desk
+        self._request_handler = request_handler
         self._views: set[str] = set()
-        cast("Any", self).on_msg(self._received)
+        cast("Any", self).on_msg(self._on_message)
         answer_while_busy(self.comm)
 
-    def tell(self, message: KernelMessage) -> None:
-        """Send to all views; any thread."""
+    def send_to_views(self, message: KernelMessage) -> None:
+        """Send a message to all views. Any thread."""
         cast("Any", self).send(message)
 
-    def view_asks_all(self) -> None:
-        """A view starts, or has missed something."""
+    def on_sync(self) -> None:
+        """A view starts or has missed a message."""
 
-    def last_view_left(self) -> None:
-        """Nobody looks any more."""
+    def on_last_view_closed(self) -> None:
+        """The last view is gone."""
 
     def static_bundle(self) -> dict[str, str]:
-        """What shows it to readers without widgets."""
+        """The mime bundle for readers without widgets."""
         return {"text/plain": repr(self)}
 
-    def _received(self, widget: object, content: object, buffers: object) -> None:
-        said = parse_page_message(content)
-        if said is None:
+    def _on_message(self, widget: object, content: object, buffers: object) -> None:
+        request = parse_page_message(content)
+        if request is None:
             return
-        if said["type"] == "sync":
-            self._views.add(said["view"])
-            self.view_asks_all()
-        elif said["type"] == "leave":
-            self._views.discard(said["view"])
+        if request["type"] == "sync":
+            self._views.add(request["view"])
+            self.on_sync()
+        elif request["type"] == "leave":
+            self._views.discard(request["view"])
             if not self._views:
-                self.last_view_left()
+                self.on_last_view_closed()
         else:
-            self._ask(said)
+            self._ask(request)
 
     def _ask(self, ask: AskMessage) -> None:
         def reply(error: str | None, result: object) -> None:
-            self.tell(answer_message(ask, error, result))
+            self.send_to_views(answer_message(ask, error, result))
 
-        self._desk.ask(ask["what"], reply)
+        self._request_handler.handle(ask["what"], reply)
 
     def bundle(self) -> dict[str, Any]:
-        """What shows it, by mime type."""
+        """The mime bundle that displays the widget."""
         made = self._repr_mimebundle_()
         return dict(self.static_bundle()) if made is None else made[0]
 

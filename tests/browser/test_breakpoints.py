@@ -193,7 +193,7 @@ def test_a_cell_that_waits_shows_for_what_and_consoles_are_a_click_away_everywhe
         expect(waits).to_have_count(1)
         expect(waits).to_contain_text(f"workers[gpus=2] in {STANDS}")
         board.get_by_role("button", name="Continue workers[gpus=2]").click()
-        expect(board.get_by_role("status").first).to_have_text("Nothing waits here now.")
+        expect(board.get_by_role("status").first).to_have_text("No rank is paused here now.")
         expect(in_details.get_by_role("log")).to_contain_text("workers[gpus=2] has gone on")
         expect(in_panel.get_by_role("log")).to_contain_text("workers[gpus=2] has gone on")
         expect(paused).to_be_hidden()

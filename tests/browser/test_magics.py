@@ -39,7 +39,7 @@ CELLS = [
     ),
     ("%monarch logs workers", "hello 1"),
     ("%monarch stacks", "2 idle"),
-    ("%monarch debug", "nothing waits at a breakpoint"),
+    ("%monarch debug", "no rank is paused at a breakpoint"),
     (CLASS.format("100 * "), "`%monarch update Counter` puts the new one there"),
     ("%monarch update Counter", "2 ranks run the new Counter, state kept"),
     ("%monarch autoreload on", "autoreload is on"),

@@ -122,7 +122,9 @@ class Kernel:
 
     def hold_output(self, seconds: float) -> None:
         """How long a line waits for its like from other ranks, unless its cell ends before."""
-        self.ok(f"from monarch_jupyter.cells import output\noutput.HOLD = {seconds}")
+        self.ok(
+            f"import monarch_jupyter.cells.output\nmonarch_jupyter.cells.output.HOLD = {seconds}"
+        )
 
     def value(self, expression: str) -> str:
         """The repr of an expression in the notebook's namespace."""

@@ -54,7 +54,7 @@ def steps(kernel: Kernel) -> str:
 def watched(kernel: Kernel, module: str) -> str:
     """The module, with autoreload on."""
     shown = kernel.ok("%monarch autoreload on").stdout
-    assert shown == "autoreload is on: edited modules are loaded again before each cell\n"
+    assert shown == "autoreload is on: edited modules are reloaded before each cell\n"
     return module
 
 
@@ -119,7 +119,7 @@ def test_a_version_that_does_not_load_is_told_once_and_the_old_code_runs_on(
     write(kernel, watched, "def scale(:")
     assert kernel.ok("1").stderr == (
         f"monarch: {watched} can't be reloaded here and on workers[gpus=0..3]: SyntaxError: "
-        "invalid syntax, line 1; the old code runs on\n"
+        "invalid syntax, line 1; the old code stays in use\n"
     )
     shown = kernel.ok("values = trainers.step.call().get().values()")
     assert (shown.stderr, kernel.value("values")) == ("", "[2, 2, 2, 2]")

@@ -10,7 +10,7 @@ import pytest
 from monarch.observe import RankPaused
 from monarch_jupyter.debugger.pause_notices import groups_of, pause_line
 from tests.notebook.kernel import PATIENCE, Kernel, Shown
-from tests.notebook.test_desk import Page, uid_of
+from tests.notebook.test_page_requests import Page, uid_of
 
 TRAINER = """
 import time
@@ -210,11 +210,12 @@ def test_a_failing_endpoint_waits_with_its_frames(paused: Kernel) -> None:
 
 
 def test_what_cannot_be_done_is_said_in_a_line(paused: Kernel) -> None:
-    assert refused(paused, "%monarch debug nobody").startswith("nothing waits at a breakpoint")
+    assert refused(paused, "%monarch debug nobody").startswith("no rank is paused at a breakpoint")
     assert "2 ranks are paused on" in refused(paused, "%monarch debug workers")
     assert "no dim 'hosts'" in refused(paused, "%monarch debug workers[hosts=1]")
     assert "write on or off" in refused(paused, "%monarch debug --post-mortem maybe")
-    assert "one thing at a time" in refused(paused, "%monarch debug --continue --break workers")
+    two = refused(paused, "%monarch debug --continue --break workers")
+    assert "these options exclude each other" in two
     assert "no endpoint is running there" in refused(
         paused, "%monarch debug --break workers[gpus=0]"
     )
@@ -289,7 +290,7 @@ def test_a_cell_that_waits_says_for_what_and_is_interrupted_as_ever(kernel: Kern
     assert "`%monarch debug workers[gpus=1]` opens a console" in said
     assert shown.error_name == "KeyboardInterrupt"
     assert "cancelled Trainer.step on" in shown.traceback + shown.stderr
-    assert "nothing waits" in kernel.ok("%monarch debug").result["text/plain"]
+    assert "no rank is paused" in kernel.ok("%monarch debug").result["text/plain"]
 
 
 def test_a_page_opens_a_console_by_asking_also_where_a_rank_only_runs(
@@ -312,7 +313,7 @@ def test_a_page_opens_a_console_by_asking_also_where_a_rank_only_runs(
     assert (gone["over"], gone["note"]) == (True, "workers[gpus=2] has gone on")
     assert page.refused(do="say", console=console, text="p 1").startswith("this console is closed")
     assert page.refused(do="console", mesh=uid, ranks=[2]) == "no endpoint is running there"
-    assert page.refused(do="resume", mesh=uid, ranks=[2]) == "nothing waits there any more"
+    assert page.refused(do="resume", mesh=uid, ranks=[2]) == "no rank is paused there any more"
     page.done(do="let_go", console=console)
     kernel.ok("answer.get(60)")
 

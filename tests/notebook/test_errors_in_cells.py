@@ -76,7 +76,7 @@ def test_an_endpoint_is_shown_with_its_own_signature_and_text(kernel: Kernel) ->
 
 def test_who_waits_for_a_broadcast_is_told_that_nothing_comes_back(kernel: Kernel) -> None:
     kernel.ok(f"%monarch spawn workers gpus=1\n{DOCUMENTED}t = workers.spawn('t', Trainer)")
-    hint = ".broadcast(...) gives nothing back; .call(...) gives a future of the answers"
+    hint = ".broadcast(...) returns None; .call(...) returns a future of the answers"
     said = kernel.run("t.fit.broadcast(1).get()").traceback
     assert f"'NoneType' object has no attribute 'get'; {hint}" in said
     assert hint in kernel.run("await t.fit.broadcast(1)").traceback

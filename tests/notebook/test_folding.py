@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monarch_jupyter.cells.output import tag
-from monarch_jupyter.lines.by_rank import unfolded_html
 from monarch_jupyter.lines.folding import Fold, OutputFolder
 from monarch_jupyter.lines.log_store import LogStore
+from monarch_jupyter.rendering.lines import unfolded_html
 from tests.notebook.samples import line
 
 WRITTEN = st.lists(

@@ -166,7 +166,7 @@ def test_a_cell_that_calls_nothing_is_interrupted_as_ever(kernel: Kernel) -> Non
 
 def test_the_second_press_signals_and_the_third_says_what_ends_them(kernel: Kernel) -> None:
     sleepers(kernel, 2)
-    kernel.ok("from monarch_jupyter.cells import interrupt_policy as p; p.PATIENCE = 60")
+    kernel.ok("from monarch_jupyter.cells import interrupt_policy\ninterrupt_policy.PATIENCE = 60")
     shown = kernel.interrupt_when("actors.ignore.call().get()", "begun")
     assert told(shown) == (
         "interrupted; cancelled Sync.ignore on 2 ranks. Still running: Sync.ignore on "
@@ -237,7 +237,7 @@ def test_a_loop_that_waits_in_c_ends_on_eight_ranks_and_the_actors_go_on(kernel:
 
 
 def test_a_collective_that_never_comes_is_named_on_eight_ranks_and_killed(kernel: Kernel) -> None:
-    kernel.ok("from monarch_jupyter.cells import interrupt_policy as p; p.PATIENCE = 60")
+    kernel.ok("from monarch_jupyter.cells import interrupt_policy\ninterrupt_policy.PATIENCE = 60")
     kernel.ok("%monarch spawn workers gpus=8")
     kernel.ok("%monarch spawn others gpus=1")
     kernel.ok(f"{WAITS_IN_C}\nactors = workers.spawn('actors', InC)")

@@ -33,7 +33,7 @@ def test_a_mesh_on_a_job_has_its_hosts_as_the_first_dim(kernel: Kernel, training
     shown = kernel.ok("%monarch ps").result["text/plain"]
     workers = [line for line in shown.splitlines() if "worker at ipc://" in line]
     assert len(workers) == 3
-    assert all(": live, for whoever asks, worker at ipc://" in line for line in workers)
+    assert all(": live, open to any client, worker at ipc://" in line for line in workers)
     kernel.ok("import os, tempfile; os.chdir(tempfile.mkdtemp()); os.mkdir('training')")
     kernel.ok("%monarch spawn two gpus=1 --job training:loaders")
     kernel.ok("os.rmdir('training')")
@@ -48,7 +48,7 @@ def test_a_mesh_on_a_job_can_be_kept_and_the_job_gives_the_hosts_that_came_with_
     kernel.ok(f"%%monarch on {name}\nheld = 7")
     kernel.ok("%monarch detach")
     shown = kernel.ok("%monarch ps").result["text/plain"]
-    assert f"`%monarch attach {name}` takes it up; on " in shown
+    assert f"`%monarch attach {name}` attaches to it; on " in shown
     assert "the session" in kernel.refused("%monarch spawn later gpus=1 --job training:trainers")
     kernel.ok(f"%monarch attach {name}")
     kernel.ok(f"%%monarch on {name}\nheld")

@@ -123,16 +123,16 @@ def test_a_restart_ends_what_is_tied_and_lets_what_is_kept_live(
 
 def test_detach_lets_go_and_attach_takes_up_in_the_same_kernel(name: str) -> None:
     with a_kernel() as kernel, ending(kernel):
-        assert "nothing of this kernel is kept" in kernel.refused("%monarch detach")
+        assert "this kernel has no kept mesh" in kernel.refused("%monarch detach")
         begin(kernel, name)
         said = kernel.ok("%monarch detach").stdout
-        assert said == f"let go of {name}; it lives on, `%monarch attach {name}` takes it up\n"
+        assert said == f"detached from {name}; `%monarch attach {name}` attaches to it again\n"
         shown = kernel.run("trainers.step.call().get()")
         assert f"this process has let go of the session '{name}'" in shown.traceback
         text = kernel.ok(name).result["text/plain"]
-        assert text == f"{name} {{gpus: 2}}, not of this kernel any more"
+        assert text == f"{name} {{gpus: 2}}, no longer of this kernel"
         said = kernel.refused(f"%%monarch on {name}\n1")
-        assert said.startswith(f"{name} is not of this kernel any more; `%monarch attach` takes")
+        assert said.startswith(f"{name} is no longer of this kernel; `%monarch attach` takes")
         shown = kernel.run(f"{name}.spawn('another', Trainer)").traceback
         assert "'another' is not spawned: they are of a session that is not this process's" in shown
         kernel.ok(f"%monarch attach {name}")
@@ -168,7 +168,7 @@ def test_two_kernels_have_one_session_in_turn(name: str) -> None:
         said = second.refused(f"%monarch attach {name}")
         assert "holds it; take=True (--take) takes it over" in said
         said = second.refused(f"%monarch spawn {name} gpus=1 --keep")
-        assert f"{name} is a kept session already" in said
+        assert f"{name} is already a kept session" in said
         second.ok(f"%monarch attach {name} --take")
         assert second.value("trainers.step.call().get().values()") == "[2, 2]"
         assert "has taken it over" in first.run("trainers.step.call().get()").traceback

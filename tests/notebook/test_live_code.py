@@ -97,7 +97,7 @@ def test_update_refuses_in_one_line(kernel: Kernel) -> None:
     assert "did you mean 'Counter'?" in kernel.refused("%monarch update Countr")
     kernel.ok("class Other(Actor):\n    pass")
     assert kernel.refused("%monarch update Other") == (
-        "no actor of a class Other lives; there are Counter"
+        "no live actor has the class Other; there are Counter"
     )
     assert "Counter" in kernel.complete("%monarch update ")
 

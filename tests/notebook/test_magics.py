@@ -182,9 +182,9 @@ def test_monarch_alone_lists_its_subcommands(kernel: Kernel, line: str) -> None:
         ("%monarch sapwn workers", "monarch has no subcommand 'sapwn'; did you mean 'spawn'?"),
         ("%monarch dance", "monarch has no subcommand 'dance'; there are spawn, on, ls"),
         ("%monarch spawn workers gpus=0", "gpus=0 leaves workers without ranks"),
-        ("%monarch spawn workers gpus=x", "gpus=x: 'x' is no size; give a whole number"),
-        ("%monarch spawn workers 8", "'8' is no dim; write dim=N"),
-        ("%monarch spawn taken gpus=1", "taken is a variable already (str), which spawn would"),
+        ("%monarch spawn workers gpus=x", "gpus=x: 'x' is not a size; give a whole number"),
+        ("%monarch spawn workers 8", "'8' is not a dim; write dim=N"),
+        ("%monarch spawn taken gpus=1", "taken is already a variable (str), which spawn would"),
         ("%monarch spawn w gpus=1 --preload nosuch", "--preload nosuch: no module nosuch is"),
         ("%monarch spawn w gpus=99999", "99999 processes on one host; the most is"),
         ("%monarch ls workers", "ls takes no names; `%monarch show workers` shows a single mesh"),
@@ -195,8 +195,8 @@ def test_monarch_alone_lists_its_subcommands(kernel: Kernel, line: str) -> None:
         ("%monarch on workers", "on runs a whole cell: write %%monarch, and the code below it"),
         ("%%monarch on\n1", "on needs a mesh; for example `%%monarch on workers[gpus=0:4]`"),
         ("%%monarch ls\n1", "ls takes no cell: write %monarch ls, with a single %"),
-        ("%%monarch on taken\n1", "taken is no mesh, it is a str"),
-        ("%monarch error", "no cell has raised an error of ranks"),
+        ("%%monarch on taken\n1", "taken is not a mesh but a str"),
+        ("%monarch error", "the last error in this notebook did not"),
     ],
 )
 def test_a_line_that_cannot_be_done_is_one_line_with_the_remedy(
@@ -223,7 +223,7 @@ def test_the_name_of_a_mesh_in_place_of_a_subcommand_is_told_what_was_meant(
     [
         (
             "%monarch spawn workers gpus=1",
-            "workers is a mesh already; `%monarch stop workers` ends",
+            "workers is already a mesh; `%monarch stop workers` ends",
         ),
         ("%monarch show worker", "there is no mesh 'worker'; did you mean 'workers'?"),
         ("%monarch stop", "stop needs the name of a mesh, or --all; there is workers"),

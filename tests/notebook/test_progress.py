@@ -60,16 +60,16 @@ def bar(key: str, done: int) -> Bar:
 
 def test_a_page_hears_all_bars_first_and_then_those_that_are_others() -> None:
     table = BarTable([bar("a", 1), bar("b", 1)], lambda: 5.0)
-    assert table.news() is None
+    assert table.delta() is None
     first: Any = table.snapshot()
     assert (first["seq"], [one["key"] for one in first["bars"]]) == (0, ["a", "b"])
     assert first["bars"][0]["for_s"] == 5.0
     table.put([bar("b", 2), bar("c", 0)])
-    delta: Any = table.news()
+    delta: Any = table.delta()
     assert (delta["seq"], delta["gone"]) == (1, ["a"])
     assert [(one["key"], one["done"]) for one in delta["bars"]] == [("b", 2), ("c", 0)]
     table.put([bar("b", 2), bar("c", 0)])
-    assert table.news() is None
+    assert table.delta() is None
     assert table.snapshot()["seq"] == 1
 
 
@@ -119,7 +119,7 @@ def test_a_page_that_shows_the_bars_is_told_what_changes_and_that_they_are_gone(
     kernel.ok(
         "from monarch_jupyter.widgets.progress import ProgressBars\n"
         "asks, tell, update = (\n"
-        "    ProgressBars.view_asks_all, ProgressBars.tell, ProgressBars.update\n"
+        "    ProgressBars.on_sync, ProgressBars.send_to_views, ProgressBars.update\n"
         ")\n"
         "def tells(self, message):\n"
         "    tell(self, message)\n"
@@ -128,8 +128,8 @@ def test_a_page_that_shows_the_bars_is_told_what_changes_and_that_they_are_gone(
         "    if heard and told: fcntl.flock(gate, fcntl.LOCK_UN)\n"
         "    update(self, bars)\n"
         "heard, told = [], []\n"
-        "ProgressBars.view_asks_all = lambda self: (heard.append(1), asks(self))\n"
-        "ProgressBars.tell, ProgressBars.update = tells, opens"
+        "ProgressBars.on_sync = lambda self: (heard.append(1), asks(self))\n"
+        "ProgressBars.send_to_views, ProgressBars.update = tells, opens"
     )
     kernel.ok("monarch_jupyter.cells.progress.UNHEARD = 1e9")  # however slow this machine is
     subshell = kernel.new_subshell()

@@ -35,7 +35,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
 def loaded() -> ModuleReloader:
     reloader = ModuleReloader()
-    assert reloader.look() == []
+    assert reloader.reload_edited() == []
     return reloader
 
 
@@ -47,7 +47,7 @@ def edited(found: list[Reload]) -> list[str]:
 def test_what_has_not_changed_is_left_alone(write: Write) -> None:
     module = write("things = []")
     things, reloader = module.things, loaded()
-    assert reloader.look() == []
+    assert reloader.reload_edited() == []
     assert module.things is things
 
 
@@ -57,9 +57,9 @@ def test_a_function_that_is_held_runs_the_new_code_though_nothing_but_a_digit_ha
     held = [write("def f(x, by=1):\n    return x + by").f]
     reloader = loaded()
     write("def f(x, by=2):\n    return x + by")
-    assert edited(reloader.look()) == ["edited"]
+    assert edited(reloader.reload_edited()) == ["edited"]
     assert held[0](1) == 3
-    assert reloader.look() == []
+    assert reloader.reload_edited() == []
 
 
 BASE = """
@@ -92,7 +92,7 @@ def test_instances_of_a_class_keep_their_state_and_have_its_new_methods(write: W
     old, shape, inner = module.Shape, module.Shape(), module.Shape.Inner()
     reloader = loaded()
     write(BASE.format(factor=20, name="new") + "    def added(self):\n        return 'added'\n")
-    reloader.look()
+    reloader.reload_edited()
     for one in (shape, old()):
         assert (one.state, one.area(), one.name, one.plain(), one.made(), one.added()) == (
             "kept", 20, "new", 20, ("Shape", 20), "added",
@@ -110,7 +110,7 @@ def test_what_is_no_longer_in_the_file_is_gone_and_what_it_did_not_assign_stays(
     module.cache = {"kept": 1}
     held, reloader = module.A, loaded()
     write("class A:\n    def f(self): return 2")
-    reloader.look()
+    reloader.reload_edited()
     assert not hasattr(module, "gone")
     assert module.cache == {"kept": 1}
     assert (hasattr(held, "old"), held().f()) == (False, 2)
@@ -126,7 +126,7 @@ def test_names_of_other_modules_and_of_the_notebook_mean_the_new_objects(
     names = {"A": module.A, "f": module.f, "x": 1}
     reloader = loaded()
     write("class A:\n    def g(self):\n        return 2\ndef f():\n    return 2")
-    reloader.look([names])
+    reloader.reload_edited([names])
     assert other.A is module.A is names["A"]
     assert other.f is module.f is names["f"]
     assert isinstance(other.b, module.A)
@@ -153,7 +153,7 @@ def test_decorated_functions_are_patched_inside(write: Write) -> None:
     module = write(DECORATED.format(value=1))
     held, reloader = module.f, loaded()
     write(DECORATED.format(value=5))
-    reloader.look()
+    reloader.reload_edited()
     assert (held(), module.f(), module.cached()) == (10, 10, 5)
 
 
@@ -170,12 +170,12 @@ def test_a_version_that_does_not_load_is_told_once_and_the_old_code_runs_on(
     module = write("x = 1\ndef f():\n    return 1")
     reloader = loaded()
     write(text)
-    (found,) = reloader.look()
+    (found,) = reloader.reload_edited()
     assert (found.module, found.error) == ("edited", error)
-    assert reloader.look() == []
+    assert reloader.reload_edited() == []
     assert (module.x, module.f()) == (1, 1)
     write("def f():\n    return 3")
-    assert edited(reloader.look()) == ["edited"]
+    assert edited(reloader.reload_edited()) == ["edited"]
     assert module.f() == 3
 
 
@@ -183,7 +183,7 @@ def test_a_file_that_is_gone_leaves_its_module_as_it_is(write: Write, tmp_path: 
     module = write("def f():\n    return 1")
     reloader = loaded()
     (tmp_path / "edited.py").unlink()
-    assert reloader.look() == []
+    assert reloader.reload_edited() == []
     assert module.f() == 1
 
 
@@ -191,12 +191,12 @@ def test_an_edit_between_loading_and_the_first_look_is_not_missed(write: Write) 
     module = write("def f():\n    return 1")
     stamps = loaded().stamps
     write("def f():\n    return 22")
-    assert edited(ModuleReloader(stamps).look()) == ["edited"]
+    assert edited(ModuleReloader(stamps).reload_edited()) == ["edited"]
     assert module.f() == 22
     # Where nobody knows which version was loaded, a file that is newer than that is loaded again.
     before, after = (os.stat(module.__file__).st_mtime + by for by in (-1, 1))
-    assert edited(ModuleReloader(since=before).look()) == ["edited"]
-    assert ModuleReloader(since=after).look() == []
+    assert edited(ModuleReloader(since=before).reload_edited()) == ["edited"]
+    assert ModuleReloader(since=after).reload_edited() == []
 
 
 def test_only_files_of_the_users_own_are_looked_at(write: Write) -> None:

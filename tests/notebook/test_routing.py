@@ -209,7 +209,7 @@ def test_logs_show_the_last_lines_of_any_rank_and_those_that_match(kernel: Kerne
     one = kernel.ok("%monarch logs workers[gpus=1] --grep 'step 1?7$'").stdout.splitlines()
     assert [line.partition("] ")[2] for line in one[1:]] == ["step 7", "step 17"]
     assert kernel.ok("%monarch logs workers --rank 0 --page 2").stdout.count("gpus=0") == 50
-    assert "no line of workers is like that" in kernel.ok("%monarch logs workers --grep zz").stdout
+    assert "no line of workers matches" in kernel.ok("%monarch logs workers --grep zz").stdout
 
 
 def test_logs_outlive_their_mesh(kernel: Kernel) -> None:
@@ -226,7 +226,7 @@ def test_logs_refuse_in_one_line(kernel: Kernel) -> None:
         "logs needs a mesh; for example `%monarch logs workers[gpus=3]`"
     )
     assert "did you mean 'workers'?" in kernel.refused("%monarch logs worker")
-    assert "is no regular expression" in kernel.refused("%monarch logs workers --grep [")
+    assert "is not a regular expression" in kernel.refused("%monarch logs workers --grep [")
     assert "the last one is --page" in kernel.refused("%monarch logs workers --page 99999")
     assert "give a whole number from 1 up" in kernel.refused("%monarch logs workers --tail=-1")
     assert "--tail or --page, not both" in kernel.refused("%monarch logs workers --tail 1 --page 1")

@@ -19,7 +19,7 @@ SIZES = {"hosts": 2, "gpus": 2}
 class TestTable:
     def test_a_page_hears_all_values_first_and_then_those_that_are_others(self) -> None:
         table = ValueTable(picture_of(SIZES, [1, 2.5, 3, 4]))
-        assert table.news() is None
+        assert table.delta() is None
         assert table.snapshot() == {
             "type": "values",
             "seq": 0,
@@ -28,25 +28,25 @@ class TestTable:
             "texts": ["1", "2.5", "3", "4"],
         }
         table.put(picture_of(SIZES, [1, 2.5, 0.1, 5]))
-        assert table.news() == {
+        assert table.delta() == {
             "type": "values_delta",
             "seq": 1,
             "ranks": [2, 3],
             "numbers": [0.1, 5],
             "texts": ["0.1", "5"],
         }
-        assert table.news() is None
+        assert table.delta() is None
         assert table.snapshot()["seq"] == 1
 
     def test_of_values_that_come_faster_than_they_are_told_the_last_counts(self) -> None:
         table = ValueTable(picture_of({"gpus": 1}, [0]))
         for number in (1, 2, 3):
             table.put(picture_of({"gpus": 1}, [number]))
-        news = table.news()
+        news = table.delta()
         assert news is not None
         assert (news["seq"], news["texts"]) == (1, ["3"])
         table.put(picture_of({"gpus": 1}, [3]))
-        assert table.news() is None
+        assert table.delta() is None
 
     @pytest.mark.parametrize(
         ("sizes", "values"),
@@ -58,7 +58,7 @@ class TestTable:
     ) -> None:
         table = ValueTable(picture_of(SIZES, [1, 2, 3, 4]))
         table.put(picture_of(sizes, values))
-        news = table.news()
+        news = table.delta()
         assert news is not None
         assert (news["type"], news["seq"]) == ("values", 1)
 
@@ -111,7 +111,7 @@ def test_show_of_a_variable_follows_it_from_cell_to_cell(kernel: Kernel) -> None
     # What can't be shown is said once.
     many = "ValueMesh(Extent(['gpus'], [5000]), range(5000))"
     said = kernel.ok(f"losses = {many}").stderr
-    assert "losses is not followed any more: a value grid shows up to 4,096 values" in said
+    assert "losses no longer updates its grid: a value grid shows up to 4,096 values" in said
     assert kernel.ok("1").stderr == ""
     # Its static form is the picture of its values.
     kernel.ok("losses = values(1, 2, 3, 4)\n%monarch static on")

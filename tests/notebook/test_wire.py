@@ -246,7 +246,7 @@ class TestPublisher:
         publisher, page = unthreaded(lambda: [mesh([row(0)])]), Page()
         publisher.connect(page.take, repeat=True)
         publisher.sync(page.take)
-        assert publisher._unheard == {}
+        assert publisher._unconfirmed == {}
 
     def test_its_thread_serves_a_sink_until_it_is_closed(self) -> None:
         received: queue.SimpleQueue[StreamMessage] = queue.SimpleQueue()
@@ -270,7 +270,7 @@ class TestPublisher:
         assert waits == sorted(waits)
         assert waits[0] > INTERVAL
         assert waits[-1] == SLOWEST
-        pace.quicken()
+        pace.reset()
         assert pace.next_delay(changed=True) == INTERVAL
 
 

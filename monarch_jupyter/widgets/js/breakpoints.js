@@ -3,7 +3,7 @@
 import { Outcome, report } from "./controls.js";
 import { DebugPane, consoleControls } from "./console_host.js";
 import { button, count, element, setText } from "./dom.js";
-import { talk } from "./requests.js";
+import { connectView } from "./requests.js";
 
 /** @typedef {import("./console_host.js").Ranks & {name: string, where: string}} Group */
 
@@ -27,9 +27,9 @@ export class BreakpointsView {
   update(groups) {
     const waits = groups.reduce((sum, { ranks }) => sum + ranks.length, 0);
     const verb = waits === 1 ? "waits" : "wait";
-    setText(this._status, waits === 0 ? "Nothing waits here now." : `${count(waits, "rank")} ${verb} at a breakpoint`);
+    setText(this._status, waits === 0 ? "No rank is paused here now." : `${count(waits, "rank")} ${verb} at a breakpoint`);
     this.node.dataset.state = waits === 0 ? "over" : "paused";
-    this._pane.look();
+    this._pane.refresh();
     const written = JSON.stringify(groups);
     if (written !== this._before) {
       this._before = written;
@@ -58,17 +58,17 @@ export class BreakpointsView {
 
 /** @param {import("./requests.js").RenderProps} props */
 function render({ model, el }) {
-  const line = talk({ model, el }, {});
-  const view = new BreakpointsView((what) => line.ask(what));
+  const connection = connectView({ model, el }, {});
+  const view = new BreakpointsView((what) => connection.ask(what));
   const update = () => view.update(/** @type {Group[]} */ (model.get("groups")));
   model.on("change:groups", update);
   el.append(view.node);
-  line.begin(null);
+  connection.begin(null);
   update();
   return () => {
     model.off("change:groups", update);
     view.end();
-    line.end();
+    connection.end();
   };
 }
 

@@ -58,7 +58,7 @@ export class DebugPane {
         });
         this._place.replaceChildren(this._view.node);
         this._detach.hidden = false;
-        this._took(standing);
+        this._setStanding(standing);
         this._view.focus();
       })
       .catch((/** @type {unknown} */ error) => {
@@ -69,7 +69,7 @@ export class DebugPane {
   }
 
   /** Others may have let the rank go on: ask, unless the answer to a command will tell. */
-  look() {
+  refresh() {
     const { _standing: standing } = this;
     if (standing === null || standing.over || this._busy) {
       return;
@@ -77,7 +77,7 @@ export class DebugPane {
     this._ask({ do: "standing", console: standing.console })
       .then((result) => {
         if (this._standing?.console === standing.console && !this._busy) {
-          this._took(parseStanding(result));
+          this._setStanding(parseStanding(result));
         }
       })
       .catch((/** @type {unknown} */ error) => this._note(error));
@@ -114,7 +114,7 @@ export class DebugPane {
       .then((result) => {
         if (this._standing?.console === standing.console) {
           this._busy = false;
-          this._took(parseStanding(result));
+          this._setStanding(parseStanding(result));
         }
       })
       .catch((/** @type {unknown} */ error) => {
@@ -135,7 +135,7 @@ export class DebugPane {
   }
 
   /** @param {Standing} standing */
-  _took(standing) {
+  _setStanding(standing) {
     this._standing = standing;
     if (standing.text) {
       this._entries.push({ kind: "answer", text: standing.text });

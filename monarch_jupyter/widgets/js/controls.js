@@ -44,7 +44,7 @@ export function report(outcome, meanwhile, promise) {
 }
 
 /** A button that does it at the second press only, and forgets the first one when it is left. */
-export class SureButton {
+export class ConfirmButton {
   /**
    * @param {string} label
    * @param {() => string} question what the button says after the first press

@@ -9,7 +9,7 @@ import { ConsoleView } from "./console.js";
 import { parseSource } from "./protocol.js";
 
 const SHOWN = ["title", "prompt", "busy", "over", "entries", "source"];
-const LOST = "the kernel has ended or restarted, and with it this console";
+const LOST = "the kernel has onCommEnded or restarted, and with it this console";
 
 /** @param {import("./requests.js").RenderProps} props */
 function render({ model, el }) {
@@ -37,7 +37,7 @@ function render({ model, el }) {
       source: source === null ? null : parseSource(source),
     });
   };
-  const heard = (/** @type {unknown} */ content) => {
+  const onMessage = (/** @type {unknown} */ content) => {
     const message = /** @type {{type: string, id: number, matches: string[]}} */ (content);
     if (message.type === "completions") {
       open.get(message.id)?.resolve(message.matches);
@@ -45,7 +45,7 @@ function render({ model, el }) {
     }
   };
   // Told by the notebook when there is no kernel behind the model any more.
-  const ended = () => {
+  const onCommEnded = () => {
     lost = true;
     for (const { reject } of open.values()) {
       reject(new Error(LOST));
@@ -56,16 +56,16 @@ function render({ model, el }) {
   for (const name of SHOWN) {
     model.on(`change:${name}`, update);
   }
-  model.on("msg:custom", heard);
-  model.on("comm_live_update", ended);
+  model.on("msg:custom", onMessage);
+  model.on("comm_live_update", onCommEnded);
   el.append(view.node);
   update();
   return () => {
     for (const name of SHOWN) {
       model.off(`change:${name}`, update);
     }
-    model.off("msg:custom", heard);
-    model.off("comm_live_update", ended);
+    model.off("msg:custom", onMessage);
+    model.off("comm_live_update", onCommEnded);
   };
 }
 

@@ -7,8 +7,8 @@
 
 import { element, setAttribute, setText } from "./dom.js";
 import { MeshView } from "./mesh.js";
-import { anotherSource } from "./resuming.js";
-import { talk } from "./requests.js";
+import { requestSource } from "./resuming.js";
+import { connectView } from "./requests.js";
 import { EMPTY, reduce } from "./views.js";
 
 /** @typedef {import("./protocol.js").Mesh} Mesh */
@@ -87,7 +87,7 @@ function render({ model, el }) {
   const take = (/** @type {import("./protocol.js").Streamed} */ message) => {
     const { view, sync } = reduce(known, message);
     if (sync) {
-      line.sync();
+      connection.sync();
     }
     if (view.meshes !== known.meshes) {
       shown.update(view.meshes);
@@ -100,33 +100,33 @@ function render({ model, el }) {
   // The kernel has restarted. The next one has no comm with this view, but the side panel has one with it.
   const lost = (/** @type {boolean} */ isLost) => {
     unwatch();
-    source = isLost ? anotherSource(el) : null;
-    unwatch = source?.watch(lookElsewhere) ?? (() => {});
-    lookElsewhere();
+    source = isLost ? requestSource(el) : null;
+    unwatch = source?.watch(showFromSource) ?? (() => {});
+    showFromSource();
   };
-  let wasThere = false;
-  const lookElsewhere = () => {
+  let wasKnown = false;
+  const showFromSource = () => {
     const meshes = source?.meshes() ?? null;
     // One that was there and is no more has ended; before, nobody has attached to it yet.
-    wasThere = meshes !== null && (only === "" || wasThere || meshes.has(only));
-    if (meshes !== null && wasThere) {
-      line.say("");
+    wasKnown = meshes !== null && (only === "" || wasKnown || meshes.has(only));
+    if (meshes !== null && wasKnown) {
+      connection.say("");
       shown.update(meshes);
     } else if (source !== null) {
       const remedy = only === "" ? "%load_ext monarch_jupyter" : "%monarch attach, if the mesh was kept,";
-      line.say(`Not live: the kernel that made this view is gone. ${remedy} makes it live again.`);
+      connection.say(`Not live: the kernel that made this view is gone. ${remedy} makes it live again.`);
     }
   };
-  const line = talk({ model, el }, { take, lost });
-  const shown = new MeshesView((what) => source?.ask(what) ?? line.ask(what), { only });
+  const connection = connectView({ model, el }, { take, lost });
+  const shown = new MeshesView((what) => source?.ask(what) ?? connection.ask(what), { only });
   el.append(shown.node);
-  line.begin(model.get("first"));
+  connection.begin(model.get("first"));
   const timer = setInterval(() => shown.tick(), 1000);
   return () => {
     clearInterval(timer);
     shown.close();
     unwatch();
-    line.end();
+    connection.end();
   };
 }
 

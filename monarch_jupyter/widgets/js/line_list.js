@@ -113,7 +113,7 @@ export class LinesView {
     this._after.disabled = this._last.disabled = at >= lines.pages;
     this._status.classList.remove("mx-bad");
     const what = lines.total === 0 ? "no lines" : `${range(lines)} of ${count(lines.total, "line")}`;
-    const lost = lines.given_up === 0 ? "" : `; ${count(lines.given_up, "older line")} given up`;
+    const lost = lines.given_up === 0 ? "" : `; ${count(lines.given_up, "older line")} dropped`;
     setText(this._status, what + lost);
     this._list.replaceChildren(
       ...lines.folds.flatMap((fold) => (this._apart ? fold.each.map((line) => alone(fold, line)) : [together(fold)])),

@@ -1,18 +1,18 @@
 /** What ranks have written, in a cell of its own: paged, filtered, following what comes. */
 
 import { LinesView } from "./line_list.js";
-import { talk } from "./requests.js";
+import { connectView } from "./requests.js";
 
 /** @param {import("./requests.js").RenderProps} props */
 function render({ model, el }) {
-  const line = talk({ model, el }, { more: () => view.follow() });
+  const connection = connectView({ model, el }, { more: () => view.follow() });
   const mesh = String(model.get("mesh"));
   const cell = Number(model.get("cell"));
-  const view = new LinesView((what) => line.ask(what), mesh ? `Lines of ${mesh}` : "Lines of this cell");
+  const view = new LinesView((what) => connection.ask(what), mesh ? `Lines of ${mesh}` : "Lines of this cell");
   el.append(view.node);
-  line.begin(null);
+  connection.begin(null);
   view.show({ mesh: mesh || null, cell: cell || null, ranks: null });
-  return () => line.end();
+  return () => connection.end();
 }
 
 export default { render };

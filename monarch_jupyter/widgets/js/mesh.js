@@ -5,7 +5,7 @@
  * than the ranks that changed. State is an icon and a word; colour only repeats it.
  */
 
-import { SureButton, Outcome, report } from "./controls.js";
+import { ConfirmButton, Outcome, report } from "./controls.js";
 import { ICONS, count, debuggedText, doing, element, endpointText, extentText, isAtWork, pointText, setAttribute, setText } from "./dom.js";
 import { RankGrid, densityOf } from "./grid.js";
 import { RankDetails } from "./rank_details.js";
@@ -108,7 +108,7 @@ export class MeshView {
    */
   _ending(label, what, ask) {
     const question = () => `${label} ${count(this._mesh.rows.length, "process").replace(/sss?$/, "sses")}?`;
-    return new SureButton(label, question, () => {
+    return new ConfirmButton(label, question, () => {
       const meanwhile = what === "stop" ? "stopping; actors clean up" : "killing";
       report(this._outcome, `${meanwhile} …`, ask({ do: what, mesh: this._mesh.uid }));
     });

@@ -6,7 +6,7 @@
 /** @typedef {import("./protocol.js").Request} Request */
 
 /** What one view of a page has asked, and who waits for it. */
-export class Questions {
+export class PendingRequests {
   /**
    * @param {string} view tells the views of one widget apart
    * @param {(message: {type: "ask", view: string, id: number, what: Request}) => void} send
@@ -33,7 +33,7 @@ export class Questions {
   }
 
   /** @param {Answer} answer */
-  take(answer) {
+  onAnswer(answer) {
     const waiting = answer.view === this._view ? this._open.get(answer.id) : undefined;
     if (waiting === undefined) {
       return; // Another view's.

@@ -6,7 +6,7 @@
  */
 
 import { count, duration, element, setAttribute, setText } from "./dom.js";
-import { talk } from "./requests.js";
+import { connectView } from "./requests.js";
 import { reduceBars } from "./views.js";
 
 /** @typedef {import("./protocol.js").Bar} Bar */
@@ -91,20 +91,20 @@ function render({ model, el }) {
   const take = (/** @type {import("./protocol.js").Streamed} */ message) => {
     const { view, sync } = reduceBars(known, message);
     if (sync) {
-      line.sync();
+      connection.sync();
     }
     if (view !== null && view !== known && !view.stale) {
       shown.update(view.bars);
     }
     known = view;
   };
-  const line = talk({ model, el }, { take });
+  const connection = connectView({ model, el }, { take });
   el.append(shown.node);
-  line.begin(model.get("first"));
+  connection.begin(model.get("first"));
   const timer = setInterval(() => shown.tick(), 1000);
   return () => {
     clearInterval(timer);
-    line.end();
+    connection.end();
   };
 }
 

@@ -7,7 +7,7 @@
  * A snapshot replaces everything; a delta carries the meshes that changed, each with only its changed
  * rows, and is numbered one higher than the message before it. Invariant: what is shown counts as current
  * only while no number is missing. A page may ask for something to be done; every question is answered
- * once, with a result or with one line that says why not. What a page keeps of it: views.js, questions.js.
+ * once, with a result or with one line that says why not. What a page keeps of it: views.js, pending.js.
  */
 
 import { WireError, each, maybeNumbers, number, object, oneOf, orNull, show, sizes, text } from "./fields.js";

@@ -1,7 +1,7 @@
 /** What one rank is and does, and what can be done about it; works while a cell runs. */
 
 import { ActorsView } from "./actors.js";
-import { Outcome, SureButton, report } from "./controls.js";
+import { Outcome, ConfirmButton, report } from "./controls.js";
 import { DebugPane } from "./console_host.js";
 import { button, count, doing, duration, element, endpointText, isAtWork, pointText, setAttribute, setText } from "./dom.js";
 import { LinesView } from "./line_list.js";
@@ -27,14 +27,14 @@ export class RankDetails {
     this._actors = new ActorsView(ask);
     this._outcome = new Outcome();
     this._stop = button("Stop its call", () => this._endCall());
-    this._kill = new SureButton("Kill process", () => `Kill pid ${this._row?.pid ?? "?"}?`, () => this._endProcess());
-    this._stacks = button("Stack", () => this._look());
+    this._kill = new ConfirmButton("Kill process", () => `Kill pid ${this._row?.pid ?? "?"}?`, () => this._endProcess());
+    this._stacks = button("Stack", () => this._showStack());
     this._log = button("Lines", () => this._showLines());
     this._log.setAttribute("aria-expanded", "false");
     this._pane = new DebugPane(ask);
     this._console = button("Console", () => this.openConsole());
     this._lab = button("Debug in JupyterLab", () => this._debugInLab());
-    this._lab.title = "JupyterLab's own debugger on this rank; once more: on the kernel again";
+    this._lab.title = "JupyterLab's own debugger on this rank; press again to return it to the kernel";
     this._lab.setAttribute("aria-pressed", "false");
     const bar = element("div", "mx-bar", { role: "toolbar", "aria-label": "Actions on this rank" });
     bar.append(this._console, this._lab, this._stop, this._kill.node, this._stacks, this._log);
@@ -83,26 +83,26 @@ export class RankDetails {
     this._stop.disabled = this._console.disabled = !live || !isAtWork(row);
     this._console.title = row.state === "paused" ? "open its console" : "pause what it runs, and open its console";
     if (row.state !== "paused") {
-      this._pane.look();
+      this._pane.refresh();
     }
     setAttribute(this._lab, "aria-pressed", String(mesh.debugged.includes(row.rank)));
     this._actors.show(mesh.uid, row.rank, live);
     this._kill.node.disabled = this._stacks.disabled = this._lab.disabled = !live;
-    this._tell();
+    this._showFacts();
   }
 
   /** Once a second. */
   tick() {
-    this._tell();
+    this._showFacts();
     this._actors.tick();
   }
 
-  _tell() {
+  _showFacts() {
     const row = this._row;
     if (row === null) {
       return;
     }
-    const again = row.restarts > 0 ? `, started again ${count(row.restarts, "time")}` : "";
+    const again = row.restarts > 0 ? `, restarted ${count(row.restarts, "time")}` : "";
     const failed = row.errors > 0 ? `, ${row.errors} failed` : "";
     const values = [
       doing(row),
@@ -148,7 +148,7 @@ export class RankDetails {
     );
   }
 
-  _look() {
+  _showStack() {
     const { mesh, row } = this._chosen();
     this._outcome.say("looking …");
     this._ask({ do: "stacks", mesh: mesh.uid, ranks: [row.rank] })

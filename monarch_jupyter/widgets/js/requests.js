@@ -1,10 +1,10 @@
 /**
- * One view of a widget and its kernel: messages come in order, questions get their answers. When the kernel is gone the
+ * One view of a widget and its kernel: messages come in order, pending get their answers. When the kernel is gone the
  * view keeps its last picture and says so.
  */
 
 import { element, setText } from "./dom.js";
-import { Questions } from "./pending.js";
+import { PendingRequests } from "./pending.js";
 import { parse } from "./protocol.js";
 
 /**
@@ -17,9 +17,9 @@ import { parse } from "./protocol.js";
  */
 /** @typedef {{model: Model, el: HTMLElement}} RenderProps */
 /**
- * What a view does with what it hears: `more` when there are more lines, `lost` when its kernel is gone (true) or is
+ * What a view does with what it handlers: `more` when there are more lines, `lost` when its kernel is gone (true) or is
  * there again (false).
- * @typedef {object} Hears
+ * @typedef {object} Handlers
  * @property {(message: import("./protocol.js").Streamed) => void} [take]
  * @property {() => void} [more]
  * @property {(lost: boolean) => void} [lost]
@@ -31,38 +31,38 @@ const GONE = "the kernel that made this view is gone";
 
 /**
  * @param {RenderProps} props
- * @param {Hears} hears
+ * @param {Handlers} handlers
  */
-export function talk({ model, el }, hears) {
+export function connectView({ model, el }, handlers) {
   const view = Math.random().toString(36).slice(2);
-  const questions = new Questions(view, (message) => model.send(message));
+  const pending = new PendingRequests(view, (message) => model.send(message));
   const notice = element("p", "mx-lost", { role: "status" });
   notice.hidden = true;
   el.append(notice);
   let isLost = false;
-  const heard = (/** @type {unknown} */ content) => {
+  const onMessage = (/** @type {unknown} */ content) => {
     if (isLost) {
       setLost(false); // The comm has been taken up again.
     }
     const message = parse(content);
     if (message.type === "answer") {
-      questions.take(message);
+      pending.onAnswer(message);
     } else if (message.type === "more") {
-      hears.more?.();
+      handlers.more?.();
     } else {
-      hears.take?.(message);
+      handlers.take?.(message);
     }
   };
-  const ended = () => {
+  const onCommEnded = () => {
     if (!isLost) {
-      questions.end(GONE);
+      pending.end(GONE);
       setLost(true);
     }
   };
   const setLost = (/** @type {boolean} */ lost) => {
     isLost = lost;
     say(lost ? `Not live: ${GONE}. This is what it showed last.` : "");
-    hears.lost?.(lost);
+    handlers.lost?.(lost);
   };
   /** @param {string} text */
   const say = (text) => {
@@ -75,21 +75,21 @@ export function talk({ model, el }, hears) {
      * @param {import("./protocol.js").Request} what
      * @returns {Promise<unknown>}
      */
-    ask: (what) => (isLost ? Promise.reject(new Error(GONE)) : questions.ask(what)),
+    ask: (what) => (isLost ? Promise.reject(new Error(GONE)) : pending.ask(what)),
     sync: () => model.send({ type: "sync", view }),
     /** @param {unknown} first what to show before the stream begins */
     begin(first) {
       if (first !== null && first !== undefined) {
-        heard(first);
+        onMessage(first);
       }
-      model.on("msg:custom", heard);
-      model.on(COMM_ENDED, ended);
+      model.on("msg:custom", onMessage);
+      model.on(COMM_ENDED, onCommEnded);
       model.send({ type: "sync", view });
     },
     end() {
-      model.off("msg:custom", heard);
-      model.off(COMM_ENDED, ended);
-      questions.end("this view is closed");
+      model.off("msg:custom", onMessage);
+      model.off(COMM_ENDED, onCommEnded);
+      pending.end("this view is closed");
       if (!isLost) {
         model.send({ type: "leave", view });
       }

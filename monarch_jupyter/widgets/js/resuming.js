@@ -21,7 +21,7 @@ export const LOST = "monarch-view-lost";
  * @param {HTMLElement} el
  * @returns {Source | null}
  */
-export function anotherSource(el) {
+export function requestSource(el) {
   /** @type {Source[]} */
   const offered = [];
   /** @type {LostDetail} */

@@ -2,16 +2,16 @@
 
 import { DebugPane, consoleControls } from "./console_host.js";
 import { element } from "./dom.js";
-import { talk } from "./requests.js";
+import { connectView } from "./requests.js";
 
 /** @typedef {import("./console_host.js").Ranks & {head: string, stack: string, open: boolean}} Group */
 /** @typedef {{name: string, size: string, headline: string, groups: readonly Group[]}} MeshStacks */
 
 /** @param {import("./requests.js").RenderProps} props */
 function render({ model, el }) {
-  const line = talk({ model, el }, {});
+  const connection = connectView({ model, el }, {});
   const node = element("section", "mx-explorer", { "aria-label": "Stacks" });
-  const pane = new DebugPane((what) => line.ask(what));
+  const pane = new DebugPane((what) => connection.ask(what));
   for (const mesh of /** @type {MeshStacks[]} */ (model.get("meshes"))) {
     const head = element("p", "mx-tally");
     head.append(element("strong", "", {}, mesh.name), element("span", "mx-muted", {}, mesh.size), mesh.headline);
@@ -19,10 +19,10 @@ function render({ model, el }) {
   }
   node.append(pane.node);
   el.append(node);
-  line.begin(null);
+  connection.begin(null);
   return () => {
     pane.close();
-    line.end();
+    connection.end();
   };
 }
 

@@ -8,7 +8,7 @@
 
 import { count, element, extentText, pointText, setAttribute, setText } from "./dom.js";
 import { RankGrid, densityOf, pointOf, rankOf } from "./grid.js";
-import { talk } from "./requests.js";
+import { connectView } from "./requests.js";
 import { reduceValues } from "./views.js";
 
 /** @typedef {import("./views.js").ValuesView} ValuesView */
@@ -38,7 +38,7 @@ export class ValuesGrid {
     /** @type {Map<number, ValueCell>} */
     this._cells = new Map();
     /** @type {number | null} the rank that is pointed at or focused */
-    this._near = null;
+    this._pointed = null;
     /** @type {RankGrid | null} */
     this._grid = null;
     this._place.addEventListener("pointerover", (event) => this._read(rankOf(event.target)));
@@ -72,7 +72,7 @@ export class ValuesGrid {
     // Texts need room, however many there are.
     const density = densityOf(values.sizes) === "dense" && values.numbers === null ? "compact" : densityOf(values.sizes);
     this._cells.clear();
-    this._shown = this._near = null;
+    this._shown = this._pointed = null;
     const cell = (/** @type {number} */ rank) => this._cell(rank, density === "dense");
     this._grid = new RankGrid(this._name, values.sizes, density, cell, () => this._say());
     this._place.replaceChildren(this._grid.node);
@@ -115,8 +115,8 @@ export class ValuesGrid {
 
   /** @param {number | null} rank */
   _read(rank) {
-    if (rank !== this._near) {
-      this._near = rank;
+    if (rank !== this._pointed) {
+      this._pointed = rank;
       this._say();
     }
   }
@@ -125,12 +125,12 @@ export class ValuesGrid {
   _say() {
     const values = this._shown;
     const chosen = this._grid?.chosen ?? null;
-    const rank = this._near ?? chosen;
+    const rank = this._pointed ?? chosen;
     const text = rank === null ? undefined : values?.texts[rank];
     const known = rank !== null && values !== null && text !== undefined;
     setText(this._reading, known ? readingOf(rank, text, values) : HINT);
     // What is pointed at is named by its cell already; the chosen one is followed as it changes.
-    setAttribute(this._reading, "aria-live", this._near === null && chosen !== null ? "polite" : "off");
+    setAttribute(this._reading, "aria-live", this._pointed === null && chosen !== null ? "polite" : "off");
     this._reading.classList.toggle("mx-muted", !known);
   }
 }
@@ -235,17 +235,17 @@ function render({ model, el }) {
   const take = (/** @type {import("./protocol.js").Streamed} */ message) => {
     const { view, sync } = reduceValues(known, message);
     if (sync) {
-      line.sync();
+      connection.sync();
     }
     if (view !== null && view !== known && !view.stale) {
       shown.update(view);
     }
     known = view;
   };
-  const line = talk({ model, el }, { take });
+  const connection = connectView({ model, el }, { take });
   el.append(shown.node);
-  line.begin(model.get("first"));
-  return () => line.end();
+  connection.begin(model.get("first"));
+  return () => connection.end();
 }
 
 export default { render };

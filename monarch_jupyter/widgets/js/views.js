@@ -34,7 +34,7 @@ export function reduce(view, message) {
     const meshes = new Map(message.meshes.map((mesh) => [mesh.uid, mesh]));
     return { view: { seq: message.seq < 0 ? null : message.seq, stale: false, meshes }, sync: false };
   }
-  const turn = turnOf(view, message.seq);
+  const turn = orderOf(view, message.seq);
   if (turn !== "next") {
     return turn === "gap" ? { view: { ...view, stale: true }, sync: true } : { view, sync: false };
   }
@@ -55,7 +55,7 @@ export function reduce(view, message) {
  * @param {number} seq
  * @returns {"next" | "gap" | "left"}
  */
-function turnOf(view, seq) {
+function orderOf(view, seq) {
   if (view.stale || (view.seq !== null && seq <= view.seq)) {
     return "left";
   }
@@ -102,7 +102,7 @@ export function reduceValues(view, message) {
   if (view === null) {
     return { view, sync: true };
   }
-  const turn = turnOf(view, message.seq);
+  const turn = orderOf(view, message.seq);
   if (turn !== "next") {
     return turn === "gap" ? { view: { ...view, stale: true }, sync: true } : { view, sync: false };
   }
@@ -139,7 +139,7 @@ export function reduceBars(view, message) {
   if (view === null) {
     return { view, sync: true };
   }
-  const turn = turnOf(view, message.seq);
+  const turn = orderOf(view, message.seq);
   if (turn !== "next") {
     return turn === "gap" ? { view: { ...view, stale: true }, sync: true } : { view, sync: false };
   }

@@ -62,7 +62,7 @@ def _is_of_the_program(name: str, module: ModuleType) -> bool:
 
 
 def _libraries() -> tuple[str, ...]:
-    own = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # runtime/monarch
+    own = os.path.abspath(f"{os.path.dirname(__file__)}/../../..")  # runtime/monarch
     paths = [sysconfig.get_path(name) for name in _LIBRARIES]
     return tuple(os.path.join(os.path.realpath(path), "") for path in (own, *paths) if path)
 

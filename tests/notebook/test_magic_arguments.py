@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from monarch_jupyter.actions.spawn_request import SpawnRequest
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option, parse_arguments, split_words
-from monarch_jupyter.magics.spawn_request import SpawnRequest, parse_spawn
+from monarch_jupyter.magics.spawn_request import parse_spawn
 from monarch_jupyter.meshes.selection import parse_selection
 
 OPTIONS = (Option("--preload", "", "MODULE", True), Option("--env", "", "KEY=VALUE", True))
@@ -55,11 +56,11 @@ def test_what_stands_behind_a_hash_is_a_comment(line: str, words: list[str]) -> 
         ("gpus=8", "spawn needs a name before gpus=8"),
         ("my-mesh gpus=8", "'my-mesh' can't name a mesh"),
         ("class gpus=8", "'class' can't name a mesh"),
-        ("print gpus=8", "'print' is Python's own, which the notebook would lose; choose another"),
-        ("workers gpus", "'gpus' is no dim; write dim=N, as in `%monarch spawn workers gpus=8`"),
-        ("workers gpus=many", "gpus=many: 'many' is no size; give a whole number, as in gpus=8"),
-        ("workers gpus=1.5", "gpus=1.5: '1.5' is no size"),
-        ("workers gpus=", "gpus=: '' is no size"),
+        ("print gpus=8", "'print' is a Python builtin, which the mesh would hide; choose another"),
+        ("workers gpus", "'gpus' is not a dim; write dim=N, as in `%monarch spawn workers gpus=8`"),
+        ("workers gpus=many", "gpus=many: 'many' is not a size; give a whole number, as in gpus=8"),
+        ("workers gpus=1.5", "gpus=1.5: '1.5' is not a size"),
+        ("workers gpus=", "gpus=: '' is not a size"),
         ("workers gpus=0", "gpus=0 leaves workers without ranks"),
         ("workers gpus=-2", "gpus=-2 leaves workers without ranks"),
         ("workers 2x=2", "'2x' can't be a dim"),
@@ -68,7 +69,7 @@ def test_what_stands_behind_a_hash_is_a_comment(line: str, words: list[str]) -> 
         ("workers --preload 'a b'", "--preload a b: no module has this name"),
         ("workers --preload", "--preload needs a value; write --preload MODULE"),
         ("workers --prelaod torch", "spawn has no option --prelaod; did you mean 'preload'?"),
-        ("workers --loud", "spawn has no option --loud; `%monarch spawn -h` lists what it takes"),
+        ("workers --loud", "spawn has no option --loud; `%monarch spawn -h` lists its options"),
         ("workers 'gpus=8", "no closing quotation; close the quote"),
     ],
 )

@@ -73,8 +73,8 @@ class TestEndpoints:
         missing.append(MissingProcess(process(5), busy))
         said = self.said(missing=tuple(missing), every=False)
         assert said.splitlines() == [
-            "no figures of workers gpus=1..3: killed by SIGKILL",
-            f"no figures of workers gpus=5: {busy}",
+            "no metrics from workers gpus=1..3: killed by SIGKILL",
+            f"no metrics from workers gpus=5: {busy}",
         ]
 
     def test_meshes_that_are_not_listed_are_left_out_and_the_clients_own_actors_are_not(

@@ -10,7 +10,7 @@ from monarch_jupyter.cells.interrupt_policy import PATIENCE, InterruptLevel, Int
 
 def test_presses_in_time_climb_and_stay_on_top() -> None:
     ladder = InterruptPolicy()
-    rungs = [ladder.press(at * PATIENCE / 2, something_left=True) for at in range(5)]
+    rungs = [ladder.press(at * PATIENCE / 2, calls_open=True) for at in range(5)]
     assert rungs == [
         InterruptLevel.CANCEL,
         InterruptLevel.SIGNAL,
@@ -22,17 +22,17 @@ def test_presses_in_time_climb_and_stay_on_top() -> None:
 
 def test_a_late_press_begins_anew() -> None:
     ladder = InterruptPolicy()
-    ladder.press(0.0, something_left=True)
-    ladder.press(1.0, something_left=True)
-    assert not ladder.is_climbing(1.0 + PATIENCE + 0.1)
-    assert ladder.press(1.0 + PATIENCE + 0.1, something_left=True) is InterruptLevel.CANCEL
+    ladder.press(0.0, calls_open=True)
+    ladder.press(1.0, calls_open=True)
+    assert not ladder.escalates(1.0 + PATIENCE + 0.1)
+    assert ladder.press(1.0 + PATIENCE + 0.1, calls_open=True) is InterruptLevel.CANCEL
 
 
 def test_so_does_one_that_finds_nothing_left() -> None:
     ladder = InterruptPolicy()
-    ladder.press(0.0, something_left=False)
-    assert ladder.press(0.1, something_left=False) is InterruptLevel.CANCEL
-    assert ladder.press(0.2, something_left=True) is InterruptLevel.SIGNAL
+    ladder.press(0.0, calls_open=False)
+    assert ladder.press(0.1, calls_open=False) is InterruptLevel.CANCEL
+    assert ladder.press(0.2, calls_open=True) is InterruptLevel.SIGNAL
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.booleans())))
@@ -42,7 +42,7 @@ def test_no_rung_is_skipped(presses: list[tuple[float, bool]]) -> None:
     before = InterruptLevel.NONE
     for after, left in presses:
         now += after
-        rung = ladder.press(now, something_left=left)
-        assert rung is InterruptLevel.CANCEL or rung.value <= before.value + 1
-        assert after <= PATIENCE or rung is InterruptLevel.CANCEL
-        before = rung
+        level = ladder.press(now, calls_open=left)
+        assert level is InterruptLevel.CANCEL or level.value <= before.value + 1
+        assert after <= PATIENCE or level is InterruptLevel.CANCEL
+        before = level

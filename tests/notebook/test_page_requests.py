@@ -18,7 +18,7 @@ from monarch_jupyter.protocol.requests import (
     DebugInLab,
     End,
     Lines,
-    Look,
+    ShowStacks,
     Spawn,
     parse_request,
 )
@@ -87,7 +87,7 @@ def test_a_page_spawns_a_mesh_that_is_bound_in_the_notebook(kernel: Kernel, page
     said = page.done(do="spawn", name="workers", sizes={"gpus": 2}, keep=False)
     assert said == "workers is bound in the notebook, 2 ranks"
     assert kernel.value("dict(workers.sizes)") == "{'gpus': 2}"
-    assert "workers is a mesh already" in page.refused(
+    assert "workers is already a mesh" in page.refused(
         do="spawn", name="workers", sizes={}, keep=False
     )
     assert "can't name a mesh" in page.refused(do="spawn", name="2x", sizes={}, keep=False)
@@ -162,14 +162,14 @@ def test_a_page_reads_what_ranks_wrote_folded_and_loses_none(kernel: Kernel, pag
     }  # fmt: skip
     mine = page.done(do="lines", mesh="workers", cell=None, ranks=[1], grep="^mine", page=None)
     assert [fold["text"] for fold in mine["folds"]] == ["mine 1"]
-    assert "no regular expression" in page.refused(
+    assert "not a regular expression" in page.refused(
         do="lines", mesh=None, cell=None, ranks=None, grep="(", page=None
     )
 
 
 def test_a_page_of_another_version_is_told_so(page: Page) -> None:
     assert "different versions" in page.refused(do="dance")
-    assert "without a valid 'ranks'" in page.refused(do="stacks", mesh="1", ranks=["x"])
+    assert "has no valid 'ranks'" in page.refused(do="stacks", mesh="1", ranks=["x"])
 
 
 def test_a_page_sees_the_sessions_of_this_machine(kernel: Kernel, page: Page) -> None:
@@ -186,7 +186,7 @@ def test_a_page_sees_the_sessions_of_this_machine(kernel: Kernel, page: Page) ->
 def test_requests_are_read_as_they_are_meant() -> None:
     assert parse_request({"do": "stop", "mesh": "1"}) == End("1", None, kill=False)
     assert parse_request({"do": "kill", "mesh": "1", "ranks": [2]}) == End("1", (2,), kill=True)
-    assert parse_request({"do": "stacks", "mesh": "1", "ranks": [0, 3]}) == Look("1", (0, 3))
+    assert parse_request({"do": "stacks", "mesh": "1", "ranks": [0, 3]}) == ShowStacks("1", (0, 3))
     assert parse_request({"do": "debug_in_lab", "mesh": "1", "ranks": [3]}) == DebugInLab("1", (3,))
     asked = {"do": "lines", "mesh": None, "cell": 4, "ranks": None, "grep": "x", "page": 2}
     assert parse_request(asked) == Lines(None, 4, None, "x", 2)
@@ -283,4 +283,4 @@ def test_names_of_cells_are_what_a_rank_has_that_runs_cells(kernel: Kernel, page
     assert ["loss", "0.25"] in seen["attributes"]
     assert ["os", "module 'os'"] in seen["attributes"]
     refused = page.refused(do="actors", mesh=uid_of(kernel, "workers"), ranks=[0, 1])
-    assert "without a valid 'ranks'" in refused
+    assert "has no valid 'ranks'" in refused

@@ -1,0 +1,109 @@
+"""Run a cell on the ranks of a mesh."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import MutableMapping
+from typing import cast
+
+from monarch import observe
+from monarch.actor import ActorMesh, ProcMesh, SupervisionError, ValueMesh
+from monarch_jupyter.cells.displays import shared_displays
+from monarch_jupyter.meshes.registry import as_spawned, find_mesh, places_of
+from monarch_jupyter.meshes.selection import MeshSelection, parse_selection
+from monarch_jupyter.ranks.cell_runner import Cell, split_cell
+from monarch_jupyter.rendering.source_lines import rank_cell_filename
+from monarch_jupyter.rendering.values import readable_values
+
+ACTOR_NAME = "cells"
+
+_NOTEBOOKS_OWN = (
+    " on a rank: magics and ! are the notebook's own; subprocess.run(...) runs a command there"
+)
+# By uid of a mesh and selection: actors that run cells. Those of the whole mesh, under "",
+# serve every part of it; others are there only where a rank had died before the first cell.
+_cells: dict[tuple[str, str], ActorMesh] = {}
+_counted = 0
+
+
+def on(mesh: ProcMesh | str, source: str, *, number: int | None = None) -> ValueMesh[object] | None:
+    """Run `source` on every rank of a mesh, or of `"workers[gpus=0:4]"`, and wait for all of them.
+
+    The source runs in a namespace that the ranks keep for later cells; it has `rank` and `point`.
+    Returns the values of the last line by rank, or None if that line is not an expression, ends in
+    `;`, or is None everywhere. Tracebacks call the cell by `number`.
+
+    Raises:
+        CommandError: there is no such mesh, dim or rank.
+        SyntaxError: the source is not valid Python; nothing has run.
+        ActorError: the source raised on some rank; the ranks live on.
+    """
+    global _counted
+    _counted += 1
+    number = _counted if number is None else number
+    if isinstance(mesh, str):
+        return run_on(parse_selection(mesh), {}, source, number)
+    return run_on(MeshSelection(mesh.name, {}), {mesh.name: mesh}, source, number)
+
+
+def run_on(
+    selection: MeshSelection, namespace: MutableMapping[str, object], cell: str, number: int
+) -> ValueMesh[object] | None:
+    mesh = find_mesh(selection.name, namespace)
+    selection.check(mesh.sizes)
+    # Ranks have the coordinates of the spawned mesh, so errors must name them by these too.
+    unchanged = mesh.extent == as_spawned(mesh).extent and not mesh.is_slice
+    filename = rank_cell_filename(number, str(selection) if unchanged else mesh.name)
+    # The magic's own line stays in, so that line numbers are those the cell shows.
+    source = f"# %%monarch on {selection}\n{cell}"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    try:
+        split_cell(source, filename)
+    except SyntaxError as error:
+        if (error.text or "").lstrip().startswith(("!", "%")):
+            error.msg += _NOTEBOOKS_OWN
+        raise
+    cells = _cells_on(mesh, selection)
+    displays = shared_displays()
+    try:
+        values: ValueMesh[object] = cells.run.call(source, filename).get()
+    finally:
+        if displays is not None:
+            displays.flush()
+    return None if all(value is None for value in readable_values(values)) else values
+
+
+def _cells_on(mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
+    """The actors that run cells on these ranks, spawned with the first cell."""
+    spawned = as_spawned(mesh)
+    whole = _cells.get((mesh.uid, ""))
+    if whole is None:
+        try:
+            whole = _cells[mesh.uid, ""] = _spawn_cells(spawned, spawned, MeshSelection("", {}))
+        except SupervisionError:
+            # Some rank has died. The others can still run cells, if the selection leaves it out.
+            if not (selection.dims or mesh.is_slice):
+                raise
+            key = (mesh.uid, f"{sorted(places_of(spawned, mesh).values())} {selection}")
+            if key not in _cells:
+                _cells[key] = _spawn_cells(spawned, mesh, selection)
+            return _cells[key]
+    viewed = observe.as_viewed(whole, mesh)
+    return viewed.slice(**selection.dims) if selection.dims else viewed
+
+
+def adopt_cells(mesh: ActorMesh) -> None:
+    """Use the cell-running actors of another kernel; they keep the names that its cells bound."""
+    target = observe.call_target_of(mesh)
+    whole = next((one for one in observe.meshes() if int(one.uid, 16) == target.procs.uid), None)
+    if target.name == ACTOR_NAME and whole is not None and len(mesh) == len(whole):
+        _cells[(whole.uid, "")] = mesh
+
+
+def _spawn_cells(spawned: ProcMesh, mesh: ProcMesh, selection: MeshSelection) -> ActorMesh:
+    ranks = places_of(spawned, mesh)
+    procs = mesh
+    if selection.dims:
+        ranks, procs = ranks.slice(**selection.dims), mesh.slice(**selection.dims)
+    cells = procs.spawn(ACTOR_NAME, Cell, spawned.extent, list(ranks.values()))
+    return cast("ActorMesh", cells)

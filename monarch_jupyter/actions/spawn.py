@@ -1,0 +1,101 @@
+"""Make a mesh of processes, on this machine or on the hosts of a job."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+
+from monarch import observe
+from monarch.actor import ProcMesh, this_host
+from monarch_jupyter.actions.spawn_request import (
+    SpawnRequest,
+    check_dims,
+    check_name,
+    split_job,
+)
+from monarch_jupyter.errors import CommandError
+from monarch_jupyter.meshes.job_hosts import hosts_of
+from monarch_jupyter.meshes.kept_sessions import keep_mesh, session_name
+
+
+def spawn(
+    name: str,
+    dims: Mapping[str, int] | None = None,
+    *,
+    preload: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    keep: bool = False,
+    job: str = "",
+) -> ProcMesh:
+    """Make a mesh of processes on this machine and wait until all of them run.
+
+    `dims` are the sizes by dim, `{"gpus": 8}` for eight ranks (none: one rank without dims),
+    `preload` names modules to import before the processes are forked, `env` holds what to set in
+    their environment. With `keep` the mesh outlives the kernel, and `attach(name)` attaches to
+    it again. `job` places it on the hosts of a job: the job's name, or the path of its record, and
+    `:mesh` if the job has several; `hosts` in `dims` is the number of hosts, by default all.
+
+    Raises:
+        CommandError: the name is taken, a dim is invalid, a module to preload does not exist, or a
+            host would get too many processes.
+        SupervisionError: a process didn't start; the mesh is stopped again.
+    """
+    check_name(name)
+    request = SpawnRequest(
+        name, check_dims(name, dims or {}), tuple(preload), dict(env or {}), keep,
+        *split_job(job),
+    )  # fmt: skip
+    check_free(name, {})
+    return spawn_request(request)
+
+
+def spawn_request(request: SpawnRequest) -> ProcMesh:
+    for module in request.preload:
+        _check_module(module)
+    session = session_name(request.name) if request.keep else ""
+    dims = dict(request.dims)
+    hosts = this_host()
+    if request.job:
+        hosts = hosts_of(request.job, request.hosts, dims.pop("hosts", None))
+    try:
+        mesh = hosts.spawn_procs(
+            dims or None,
+            name=request.name,
+            env=request.env or None,
+            preload=request.preload,
+        )
+    except ValueError as error:  # more processes than a host may have
+        raise CommandError(str(error)) from None
+    try:
+        mesh.initialized.get()
+        if request.keep:
+            keep_mesh(session, mesh)
+    except BaseException:
+        # Also after an interrupt: no variable refers to this mesh, so nothing could stop it later.
+        mesh.stop("it didn't come up").get()
+        raise
+    return mesh
+
+
+def check_free(name: str, namespace: Mapping[str, object]) -> None:
+    """Raises:
+    CommandError: there is a mesh of this name, or a variable that a mesh would overwrite.
+    """
+    if any(mesh.name == name for mesh in observe.meshes()):
+        raise CommandError(
+            f"{name} is already a mesh; `%monarch stop {name}` ends it, or choose another name"
+        )
+    value = namespace.get(name)
+    if value is not None and not isinstance(value, ProcMesh):
+        raise CommandError(
+            f"{name} is already a variable ({type(value).__name__}), which spawn would overwrite; "
+            f"`del {name}`, or choose another name"
+        )
+
+
+def _check_module(module: str) -> None:
+    top = module.partition(".")[0]
+    if importlib.util.find_spec(top) is None:
+        raise CommandError(
+            f"--preload {module}: no module {top} is installed; pip install it first"
+        )
