@@ -14,6 +14,7 @@ import sysconfig
 import threading
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
+import monarch
 from monarch._src.actor.endpoint import forget_classes
 
 _CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)
@@ -62,7 +63,7 @@ def _is_of_the_program(name: str, module: ModuleType) -> bool:
 
 
 def _libraries() -> tuple[str, ...]:
-    own = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # runtime/monarch
+    own = os.path.dirname(monarch.__file__)
     paths = [sysconfig.get_path(name) for name in _LIBRARIES]
     return tuple(os.path.join(os.path.realpath(path), "") for path in (own, *paths) if path)
 
