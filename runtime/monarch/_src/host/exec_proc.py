@@ -32,15 +32,15 @@ _inherited_python = ""
 
 def execute(command: Command, env: dict[str, str | None], boot: Boot, lifeline: int) -> NoReturn:
     """Become that command; `env` has the changes of the mesh to the environment."""
-    asked: dict[str, str | None] = {**env, **command.env}
+    changes: dict[str, str | None] = {**env, **command.env}
     full = dict(os.environ) if command.inherit_env else {}
-    for name, value in asked.items():
+    for name, value in changes.items():
         if value is None:
             full.pop(name, None)
         else:
             full[name] = value
     # Paths that the user names come first; inherited ones are in the client's path already.
-    named = (asked.get("PYTHONPATH") or "").split(os.pathsep)
+    named = (changes.get("PYTHONPATH") or "").split(os.pathsep)
     path = [p for p in dict.fromkeys([*named, *boot.spec.path]) if p]
     boot = msgspec.structs.replace(boot, path=path, python_path=full.get("PYTHONPATH"))
     full["PYTHONPATH"] = os.pathsep.join(path)

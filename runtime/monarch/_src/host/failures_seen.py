@@ -22,7 +22,7 @@ class FailureLog:
     def __init__(self) -> None:
         # By actor mesh: its proc mesh, and the failures by rank in the actor mesh.
         self._failed: dict[int, tuple[int, dict[int, ActorFailed]]] = {}
-        self._heard: set[tuple[int, int, int]] = set()  # mesh or 0, actor or 0, rank
+        self._acknowledged: set[tuple[int, int, int]] = set()  # mesh or 0, actor or 0, rank
         # By mesh and rank: failures that no actor of that proc could judge, not acknowledged yet.
         self._passed_on: dict[tuple[int, int], ActorFailed] = {}
 
@@ -36,12 +36,12 @@ class FailureLog:
 
     def proc_ended(self, mesh: int, rank: int) -> None:
         """The process of that rank has ended, and no client has acknowledged it."""
-        self._heard.discard((mesh, 0, rank))
+        self._acknowledged.discard((mesh, 0, rank))
 
-    def heard(self, message: Heard) -> None:
+    def acknowledge(self, message: Heard) -> None:
         """A client acknowledges failures."""
         mesh = 0 if message.actor else message.mesh
-        self._heard.update((mesh, message.actor, rank) for rank in message.ranks)
+        self._acknowledged.update((mesh, message.actor, rank) for rank in message.ranks)
         for rank in message.ranks:
             self._passed_on.pop((mesh, rank), None)
 
@@ -52,19 +52,19 @@ class FailureLog:
     def forget_actors(self, actor: int) -> None:
         """That actor mesh has been stopped."""
         self._failed.pop(actor, None)
-        self._heard = {key for key in self._heard if key[1] != actor}
+        self._acknowledged = {key for key in self._acknowledged if key[1] != actor}
 
     def forget_mesh(self, mesh: int) -> None:
         """That proc mesh has been freed."""
         for actor in [uid for uid, (where, _) in self._failed.items() if where == mesh]:
             self.forget_actors(actor)
-        self._heard = {key for key in self._heard if key[0] != mesh}
+        self._acknowledged = {key for key in self._acknowledged if key[0] != mesh}
         self._passed_on = {key: one for key, one in self._passed_on.items() if key[0] != mesh}
 
     def clear(self) -> None:
         """Forget every failure."""
         self._failed.clear()
-        self._heard.clear()
+        self._acknowledged.clear()
         self._passed_on.clear()
 
     # --- for the next client ----------------------------------------------------------------------
@@ -83,7 +83,9 @@ class FailureLog:
     def ends(self, uid: int, ended: Sequence[ProcEnded]) -> list[Message]:
         """The ends of procs of a mesh; those that were acknowledged count as expected."""
         return [
-            msgspec.structs.replace(one, expected=one.expected or (uid, 0, one.rank) in self._heard)
+            msgspec.structs.replace(
+                one, expected=one.expected or (uid, 0, one.rank) in self._acknowledged
+            )
             for one in ended
         ]
 
@@ -93,6 +95,6 @@ class FailureLog:
             one
             for actor, (_, failed) in self._failed.items()
             for rank, one in failed.items()
-            if (0, actor, rank) not in self._heard
+            if (0, actor, rank) not in self._acknowledged
         ]
         return [*actors, *self._passed_on.values()]

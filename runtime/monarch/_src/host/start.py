@@ -167,7 +167,7 @@ class ProcStarter:
                 os._exit(70)
             message = decode_from_zygote(bytes(self._inbox[:size]))
             if isinstance(message, CannotBegin):
-                log.error("the zygote cannot load the modules that procs need: %s", message.why)
+                log.error("the modules that procs need cannot be loaded: %s", message.why)
                 os._exit(70)
             if isinstance(message, Started):
                 self._in_flight -= len(message.begun)

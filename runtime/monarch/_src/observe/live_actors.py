@@ -54,11 +54,11 @@ def live_actors(rank: ProcMesh, timeout: float = 1.0) -> list[LiveActor]:
     if len(rank) != 1:
         raise ValueError(f"{rank.name} has {len(rank)} ranks here; slice one of them")
     procs, region = rank._procs, rank._region  # pyright: ignore[reportPrivateUsage]
-    asked = ProcQuery(ReadActors, procs.ref, region, procs.ready if procs.owned else None)
-    ask_procs(rank._runtime, [asked], timeout)  # pyright: ignore[reportPrivateUsage]
-    for why in asked.failures.values():
+    query = ProcQuery(ReadActors, procs.ref, region, procs.ready if procs.owned else None)
+    ask_procs(rank._runtime, [query], timeout)  # pyright: ignore[reportPrivateUsage]
+    for why in query.failures.values():
         raise LookupError(f"its process is gone: {why}")
-    for payload in asked.answers.values():
+    for payload in query.answers.values():
         try:
             return [_live(seen) for seen in unpacked(payload).actors] if payload.body else []
         except UNREADABLE as error:

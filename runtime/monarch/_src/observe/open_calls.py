@@ -92,7 +92,7 @@ def cancel_on(mesh: ProcMesh, ranks: Collection[int]) -> list[OpenCall]:
     if running is None:
         return []
     uid = int(mesh.uid, 16)
-    asked: list[tuple[PendingCall, OpenCall]] = []
+    cancelled: list[tuple[PendingCall, OpenCall]] = []
     for pending in running.calls.calls():
         target: Any = pending.actor_mesh
         if not pending.endpoint or target.procs.uid != uid:
@@ -100,10 +100,10 @@ def cancel_on(mesh: ProcMesh, ranks: Collection[int]) -> list[OpenCall]:
         owing = [rank for rank in map(pending.region.global_rank, pending.owing()) if rank in ranks]
         if owing:
             points = tuple(dict(target.procs.extent.point_of_rank(rank)) for rank in owing)
-            asked.append((pending, replace(_described(pending), owing=points)))
-    for pending, _ in reversed(asked):  # the newest first, as above
+            cancelled.append((pending, replace(_described(pending), owing=points)))
+    for pending, _ in reversed(cancelled):  # the newest first, as above
         running.cancel(pending, only=ranks)
-    return [call for _, call in asked]
+    return [call for _, call in cancelled]
 
 
 def kill_procs(mesh: ProcMesh, ranks: Iterable[int], timeout: float = 5.0) -> list[int]:

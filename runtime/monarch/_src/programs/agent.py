@@ -88,13 +88,13 @@ def main() -> None:
 
 def serve(
     directory: Path,
-    said: bytes,
+    record: bytes,
     make: Callable[[socket.socket], Agent],
     own: Sequence[int] = (),
 ) -> int:
     """Run the agent of that session directory until its end; returns the exit status.
 
-    `said` is the record in the lock file. `make` is called with the socket to the zygote after the
+    `record` is written into the lock file. `make` is called with the socket to the zygote after the
     zygote was forked, so the zygote loads none of the agent's modules; it gets none of the
     descriptors in `own` either. The caller may have turned garbage collection off.
     """
@@ -102,10 +102,10 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end_quietly)
     raise_fd_limit()
-    lock = sessions.hold(directory, said)
+    lock = sessions.hold(directory, record)
     for name in BEFORE_FORK:
         importlib.import_module(name)
-    ours, theirs = seqpacket_pair()
+    agent_socket, zygote_socket = seqpacket_pair()
     lifeline_r, lifeline_w = os.pipe()
     agent_pid = os.getpid()
     zygote_pid = os.fork()
@@ -114,14 +114,14 @@ def serve(
         os.close(lifeline_w)
         for fd in own:
             os.close(fd)
-        ours.close()
+        agent_socket.close()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         die_with_parent(agent_pid)
-        Zygote(theirs, lifeline_r, ENTRY, SPARE_TIME).run()
-    theirs.close()
+        Zygote(zygote_socket, lifeline_r, ENTRY, SPARE_TIME).run()
+    zygote_socket.close()
     os.close(lifeline_r)
     try:
-        agent = make(ours)
+        agent = make(agent_socket)
         # No collection, here or during imports: it would cost 5 ms and free little.
         gc.freeze()
         gc.enable()

@@ -37,10 +37,10 @@ def main() -> None:
     """`python -c ... DIRECTORY OPTIONS`: serve this host until told to end."""
     directory = Path(sys.argv[1])
     options = msgspec.json.decode(sys.argv[2], type=WorkerOptions)
-    said = records.of_this_worker(options.address)
+    record = records.of_this_worker(options.address)
     own = [fd for fd in (options.report, options.lifeline) if fd > 2]
     try:
-        status = serve(directory, said, lambda zygote: _agent(directory, options, zygote), own)
+        status = serve(directory, record, lambda zygote: _agent(directory, options, zygote), own)
     except (OSError, ValueError) as error:
         _report(options, Report(problem=_text(options, error), kind=type(error).__name__))
         sessions.remove(directory)

@@ -317,7 +317,7 @@ class SessionHolder:
         if peer == self.lease.client and (
             message.mesh in self._host.meshes or message.actor in self._actors
         ):
-            self._happened.heard(message)
+            self._happened.acknowledge(message)
 
     def _on_attach(self, peer: str, message: Attach, _payload: Payload) -> None:
         now = time.time()

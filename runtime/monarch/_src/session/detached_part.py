@@ -177,7 +177,7 @@ class DetachedMeshes:
         if peer == self._tenancy.holder and (
             message.mesh in self._host.meshes or self._happened.knows(message.actor)
         ):
-            self._happened.heard(message)
+            self._happened.acknowledge(message)
 
     def _on_actor_failed(self, peer: str, message: ActorFailed, _payload: Payload) -> None:
         place = parse_proc_node(peer)

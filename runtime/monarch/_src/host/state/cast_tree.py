@@ -130,8 +130,8 @@ class SendToHead(msgspec.Struct, frozen=True):
 class _Standing(msgspec.Struct, Generic[T]):
     """A cast that is not known to be done.
 
-    open: the ranges that have not reported, by head. asked: the places that the root has taken over
-    because a host on the way could not pass the cast on.
+    open: the ranges that have not reported, by head. taken_over: the places that the root sends to
+    itself, because a host on the way could not pass the cast on.
     """
 
     item: T
@@ -139,7 +139,7 @@ class _Standing(msgspec.Struct, Generic[T]):
     sites: tuple[int, ...]
     before: Runs
     open: dict[int, HostRange] = {}
-    asked: set[int] = set()
+    taken_over: set[int] = set()
 
 
 class TreeSender(Generic[T]):
@@ -225,8 +225,8 @@ class TreeSender(Generic[T]):
         found = [
             head
             for at in missing
-            if at not in standing.asked
-            for head in self._around(number, standing, at, alive=True)
+            if at not in standing.taken_over
+            for head in self._bypass(number, standing, at, alive=True)
         ]
         standing.open.pop(place, None)
         self._close(number, standing)
@@ -242,7 +242,7 @@ class TreeSender(Generic[T]):
         found: list[SendToHead] = []
         for number, standing in list(self._standing.items()):
             if site in standing.sites:
-                found += self._around(number, standing, standing.sites.index(site), alive=False)
+                found += self._bypass(number, standing, standing.sites.index(site), alive=False)
         return found
 
     def stuck(self, number: int, place: int, *, alive: bool) -> list[SendToHead]:
@@ -250,9 +250,9 @@ class TreeSender(Generic[T]):
         standing = self._standing.get(number)
         if standing is None or not 0 <= place < len(standing.sites):
             return []
-        return self._around(number, standing, place, alive=alive)
+        return self._bypass(number, standing, place, alive=alive)
 
-    def _around(
+    def _bypass(
         self, number: int, standing: _Standing[T], place: int, *, alive: bool
     ) -> list[SendToHead]:
         whole = standing.open.pop(place, None)
@@ -263,7 +263,7 @@ class TreeSender(Generic[T]):
         if whole is None:
             return []
         theirs = behind(whole, self.fanout, place)
-        standing.asked.update(range(theirs.first, theirs.first + theirs.count))
+        standing.taken_over.update(range(theirs.first, theirs.first + theirs.count))
         first = theirs.first if alive else theirs.first + 1
         found = [
             self._open(number, standing, HostRange(at, 1))

@@ -105,10 +105,10 @@ class Host:
             proc.story.append((now, ProcState.STARTING))
             self._watchers[proc.node] = {spec.owner}
         self.meshes[spec.mesh] = Mesh(spec.mesh, spec, now, procs)
-        told: list[Action] = []
+        watch_actions: list[Action] = []
         for node, watcher, place in self._early_watches.pop(spec.owner, ()):
-            told += self.watch_requested(node, watcher, spec.owner, place=place)
-        starts = told + [StartProc(proc.node, spec, proc.rank) for proc in procs]
+            watch_actions += self.watch_requested(node, watcher, spec.owner, place=place)
+        starts = watch_actions + [StartProc(proc.node, spec, proc.rank) for proc in procs]
         return starts + self.node_lost(spec.owner, now) if self._is_gone(spec.owner) else starts
 
     def forked(self, node: str, pid: int, now: float) -> list[Action]:
@@ -137,10 +137,10 @@ class Host:
             return []
         proc.said_hello = True
         if proc.pending_stop is not None:
-            told, proc.pending_stop = proc.pending_stop, None
+            pending, proc.pending_stop = proc.pending_stop, None
             if proc.killed_for is None:
-                proc.deadline = now + told.grace_s
-                return [Send(node, told)]
+                proc.deadline = now + pending.grace_s
+                return [Send(node, pending)]
         if proc.state is not ProcState.STARTING:
             return []
         proc.move(ProcState.READY, now)
@@ -370,8 +370,8 @@ class Host:
             if proc.state is ProcState.RESTARTING:  # no process exists, and none will be started
                 proc.expected = True
                 death = Death(None, None, (), None, 0.0, "its mesh was stopped")
-                told = ProcEnded(proc.node, proc.mesh, proc.rank, 0, True, "stopped", death)
-                actions += self._ended_for_good(proc, told, now)
+                ended = ProcEnded(proc.node, proc.mesh, proc.rank, 0, True, "stopped", death)
+                actions += self._ended_for_good(proc, ended, now)
             if proc.state in (ProcState.STARTING, ProcState.READY):
                 proc.move(ProcState.STOPPING, now)
                 proc.expected = True
@@ -423,8 +423,8 @@ class Host:
         proc.move(ProcState.ENDED, now)
         proc.deadline = None
         self._ended_procs[proc.node] = ended
-        told = self._watchers.pop(proc.node, set[str]())
-        actions: list[Action] = [Send(node, ended) for node in sorted(told)]
+        watchers = self._watchers.pop(proc.node, set[str]())
+        actions: list[Action] = [Send(node, ended) for node in sorted(watchers)]
         return actions + self.node_lost(proc.node, now)
 
     def _renew(

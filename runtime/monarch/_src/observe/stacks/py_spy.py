@@ -119,23 +119,23 @@ class Looks:
 
     def _next(self) -> None:
         while self._child is None and self._waiting:
-            asked = self._waiting.popleft()
+            request = self._waiting.popleft()
             program = find_py_spy()
             if program is None:
                 problem = (
                     f"{PY_SPY} is not installed beside {sys.executable}, which the host agent "
                     f"runs under; {INSTALL}"
                 )
-                self._answer(asked.peer, StacksRead(asked.request, [], problem))
+                self._answer(request.peer, StacksRead(request.request, [], problem))
                 continue
             try:
-                self._begin(asked, program)
+                self._begin(request, program)
             except OSError as error:
                 problem = f"the process that reads stacks could not be started: {error}"
-                self._answer(asked.peer, StacksRead(asked.request, [], problem))
+                self._answer(request.peer, StacksRead(request.request, [], problem))
 
-    def _begin(self, asked: _Request, program: str) -> None:
-        order = Order(program, asked.jobs, asked.full, asked.timeout_s)
+    def _begin(self, request: _Request, program: str) -> None:
+        order = Order(program, request.jobs, request.full, request.timeout_s)
         with tempfile.TemporaryFile() as file:  # the agent must not block on a full pipe
             file.write(msgspec.msgpack.encode(order))
             file.seek(0)
@@ -149,18 +149,18 @@ class Looks:
         assert child.stdout is not None
         out = child.stdout
         os.set_blocking(out.fileno(), False)
-        said = bytearray()
+        output = bytearray()
         self._child = child
         self._selector.register(
-            out, selectors.EVENT_READ, lambda: self._read(child, out, said, asked)
+            out, selectors.EVENT_READ, lambda: self._read(child, out, output, request)
         )
 
     def _read(
-        self, child: subprocess.Popen[bytes], out: IO[bytes], said: bytearray, asked: _Request
+        self, child: subprocess.Popen[bytes], out: IO[bytes], output: bytearray, request: _Request
     ) -> None:
         try:
             while data := os.read(out.fileno(), _CHUNK):
-                said += data
+                output += data
         except BlockingIOError:
             return
         self._selector.unregister(out)
@@ -168,13 +168,13 @@ class Looks:
         status = child.wait()  # end-of-file came from its exit
         self._child = None
         try:
-            report = msgspec.msgpack.decode(bytes(said), type=Report)
+            report = msgspec.msgpack.decode(bytes(output), type=Report)
         except UNREADABLE:
             why = f"the process that reads stacks ended with status {status}; see agent.log"
             if status == -signal.SIGALRM:
-                why = f"nothing was read in {asked.timeout_s:g} s"
+                why = f"nothing was read in {request.timeout_s:g} s"
             report = Report([], why)
-        self._answer(asked.peer, StacksRead(asked.request, report.meshes, report.problem))
+        self._answer(request.peer, StacksRead(request.request, report.meshes, report.problem))
         self._next()
 
 
@@ -238,7 +238,7 @@ class StackReader:
                     waiting.append((job, subject))
                 else:
                     self._looks[job.mesh].append(Look(subject.rank, subject.otherwise))
-        asked = len(waiting)
+        requested = len(waiting)
         running: set[_PySpyRun] = set()
         while waiting or running:
             late = time.monotonic() >= self._until
@@ -252,7 +252,7 @@ class StackReader:
             if running:
                 self._wait(running, late=late)
         self._selector.close()
-        if asked and len(self._refusals) == asked:
+        if requested and len(self._refusals) == requested:
             return Report([], refusal(self._refusals[0]))
         return Report([
             grouping.group(job.mesh, job.name, dict(zip(job.labels, job.sizes, strict=True)),

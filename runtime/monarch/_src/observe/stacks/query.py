@@ -105,10 +105,10 @@ def stacks(
         RuntimeError: the host agent has ended.
     """
     running = current_session()
-    asked = _asked(mesh)
-    if running is None or not asked:
+    wanted = _ranks_of(mesh)
+    if running is None or not wanted:
         return Stacks(())
-    found = running.runtime.agent.read_stacks(asked, full=full, idle=idle, timeout_s=timeout)
+    found = running.runtime.agent.read_stacks(wanted, full=full, idle=idle, timeout_s=timeout)
     answer = found.get(timeout + ANSWER_S)
     if answer.problem:
         raise StacksError(answer.problem)
@@ -120,7 +120,7 @@ def of_answer(meshes: Sequence[MeshStacksMessage]) -> Stacks:
     return Stacks(tuple(_mesh(found) for found in meshes))
 
 
-def _asked(mesh: ProcMesh | ActorMesh | None) -> list[tuple[int, list[int]]]:
+def _ranks_of(mesh: ProcMesh | ActorMesh | None) -> list[tuple[int, list[int]]]:
     if mesh is None:
         return [(int(found.uid, 16), list[int]()) for found in owned_meshes()]
     return [procs_of(mesh)]

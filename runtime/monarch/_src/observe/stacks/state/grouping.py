@@ -91,8 +91,8 @@ def parse(dump: bytes) -> list[ThreadStack]:
 
 def of_user(threads: Iterable[ThreadStack]) -> list[ThreadStack]:
     """The user's part of each thread; threads that have none are left out."""
-    kept = (_of_user(thread) for thread in threads)
-    return [thread for thread in kept if thread is not None]
+    parts = (_of_user(thread) for thread in threads)
+    return [thread for thread in parts if thread is not None]
 
 
 def _of_user(thread: ThreadStack) -> ThreadStack | None:
