@@ -72,14 +72,14 @@ class DebugService:
         note: Callable[..., None] = lambda *_, **__: None,
     ) -> None:
         """`note` writes an audit record: action, peer, facts."""
-        self._note = note
+        self._write_audit = note
         self._node = node
         self._host = host
         self._client = client
-        self._told = client()  # the client that was sent the list of paused ranks
+        self._notified_client = client()  # the client that was sent the list of paused ranks
         self._table = DebugTable()
         self._bridges = BridgeTable()
-        self._keeps = False  # whether failing endpoints are paused
+        self._post_mortem = False  # whether failing endpoints are paused
         self._consoles: set[str] = set()  # terminals that have sent a request
         self._numbers = itertools.count(1)
         # Ranks asked to break in, by request number: console, its request, place.
@@ -101,39 +101,39 @@ class DebugService:
         proc = self._host.proc(peer)
         if place is not None and proc is not None and proc.state is not ProcState.ENDED:
             editor = self._bridges.console_of(place)
-            self._do(self._table.told(place, message, time.monotonic(), editor))
+            self._perform(self._table.on_reported(place, message, time.monotonic(), editor))
 
     def _on_broke_in(self, peer: str, message: BrokeIn, _payload: Payload) -> None:
         asked = self._breaking.get(message.request)
         if asked is not None and parse_proc_node(peer) == asked[2]:
             del self._breaking[message.request]
-            self._say(asked, str(message.threads), message.problem)
+            self._answer(asked, str(message.threads), message.problem)
 
-    def hello(self, node: str) -> None:
+    def on_proc_connected(self, node: str) -> None:
         """A proc has connected: send it pending bridges and the post-mortem setting."""
         place = parse_proc_node(node)
         if place is not None:
-            self._pass(self._bridges.begun(place))
-        if self._keeps:
+            self._perform_bridge(self._bridges.on_proc_connected(place))
+        if self._post_mortem:
             self._node.send(node, KeepFailures(True))
 
-    def proc_ended(self, node: str) -> None:
+    def on_proc_ended(self, node: str) -> None:
         """A proc has ended: answer the requests that wait for it."""
-        self.gone(node)
+        self.on_console_gone(node)
         place = parse_proc_node(node)
         if place is None:
             return
-        self._do(self._table.proc_ended(place))
-        self._pass(self._bridges.proc_ended(place))
+        self._perform(self._table.on_proc_ended(place))
+        self._perform_bridge(self._bridges.on_proc_ended(place))
         for number, asked in list(self._breaking.items()):
             if asked[2] == place:
                 del self._breaking[number]
-                self._say(asked, "0", "its process has ended")
+                self._answer(asked, "0", "its process has ended")
 
     # --- from consoles ----------------------------------------------------------------------------
 
     def _on_list(self, peer: str, message: ListPaused, _payload: Payload) -> None:
-        self._look_for_gone()
+        self._release_dead_terminals()
         now = time.monotonic()
         wanted = message.meshes or [(uid, list[int]()) for uid in self._host.meshes]
         found: list[PausedMesh] = []
@@ -143,14 +143,14 @@ class DebugService:
             if mesh is not None and sessions:
                 spec = mesh.spec
                 found.append(PausedMesh(uid, spec.name, spec.labels, spec.sizes, sessions))
-        self._node.send(peer, PausedListed(message.request, found, self._keeps))
+        self._node.send(peer, PausedListed(message.request, found, self._post_mortem))
         if peer.startswith(OBSERVER):  # observers send one request
             self._node.drop(peer)
 
     def _on_ask(self, peer: str, message: AskDebugger, _payload: Payload) -> None:
-        self._look_for_gone()
+        self._release_dead_terminals()
         why = self._refusal(peer, [mesh for mesh, _, _ in message.targets])
-        self._write_down(peer, message, why)
+        self._audit(peer, message, why)
         if why:
             for target in message.targets or [(0, 0, 0)]:
                 answer = DebuggerAnswered(message.request, *target, ENDED, "", "", None, why)
@@ -161,15 +161,15 @@ class DebugService:
         if peer.startswith(DEBUGGER):
             self._consoles.add(peer)
         if message.what in (KEEP, DROP):
-            self._keep(message.what == KEEP)
-            self._say((peer, message.request, (0, 0)), "", "")
+            self._set_post_mortem(message.what == KEEP)
+            self._answer((peer, message.request, (0, 0)), "", "")
         elif message.what == BREAK:
             for mesh, rank, _ in message.targets:
                 self._break_in(peer, message.request, (mesh, rank))
         else:
-            self._do(self._table.asked(peer, message))
+            self._perform(self._table.on_request(peer, message))
 
-    def _write_down(self, peer: str, message: AskDebugger, why: str) -> None:
+    def _audit(self, peer: str, message: AskDebugger, why: str) -> None:
         """Audit the request, without the command text, which may contain secrets."""
         for uid in sorted({mesh for mesh, _, _ in message.targets} or {0}):
             mesh = self._host.meshes.get(uid)
@@ -179,9 +179,9 @@ class DebugService:
                 "action": ACTIONS.get(message.what, str(message.what)),
             }
             if why:
-                self._note("refused", peer, why=why, **facts)
+                self._write_audit("refused", peer, why=why, **facts)
             else:
-                self._note("debug", peer, **facts)
+                self._write_audit("debug", peer, **facts)
 
     def _refusal(self, peer: str, meshes: Iterable[int]) -> str:
         """Why `peer` may not debug these meshes; empty if it may."""
@@ -192,8 +192,8 @@ class DebugService:
         owned = {mesh.uid for mesh in self._host.meshes.values() if mesh.spec.owner == peer}
         return "" if owned.issuperset(meshes) else f"{peer} does not own that mesh"
 
-    def _keep(self, on: bool) -> None:
-        self._keeps = on
+    def _set_post_mortem(self, on: bool) -> None:
+        self._post_mortem = on
         for mesh in self._host.meshes.values():
             self._node.forward(_living(mesh), KeepFailures(on), Payload(b""))
 
@@ -202,7 +202,7 @@ class DebugService:
         number = next(self._numbers)
         asked = (console, request, place)
         if proc is None or proc.state is ProcState.ENDED or not proc.said_hello:
-            self._say(asked, "0", "the rank has no process, or it has not started")
+            self._answer(asked, "0", "the rank has no process, or it has not started")
             return
         self._breaking[number] = asked
         self._node.send(proc.node, BreakIn(number))
@@ -210,7 +210,7 @@ class DebugService:
     # --- bridges ----------------------------------------------------------------------------------
 
     def _on_ask_bridge(self, peer: str, message: AskBridge, _payload: Payload) -> None:
-        self._look_for_gone()
+        self._release_dead_terminals()
         why = self._refusal(peer, [mesh for mesh, _ in message.targets])
         if peer.startswith(DEBUGGER):
             self._consoles.add(peer)
@@ -218,12 +218,14 @@ class DebugService:
         for target in message.targets:
             problem = why or self._unreachable(target)
             if message.opens and not problem:
-                problem = self._held(target, peer)
+                problem = self._held_problem(target, peer)
             if problem:
                 self._node.send(peer, BridgeAnswered(message.request, *target, 0, problem))
             else:
                 reachable.append(target)
-        self._pass(self._bridges.asked(peer, msgspec.structs.replace(message, targets=reachable)))
+        self._perform_bridge(
+            self._bridges.on_request(peer, msgspec.structs.replace(message, targets=reachable))
+        )
         if peer.startswith(OBSERVER):
             self._node.drop(peer)
 
@@ -232,23 +234,23 @@ class DebugService:
         ended = proc is None or proc.state is ProcState.ENDED
         return "the rank has no process" if ended else ""
 
-    def _held(self, place: Place, peer: str) -> str:
+    def _held_problem(self, place: Place, peer: str) -> str:
         holder = "" if self._bridges.console_of(place) else self._table.holder_at(place, peer)
         return f"{holder} is attached to it; `detach` there first" if holder else ""
 
     def _on_bridge_bytes(self, peer: str, message: BridgeBytes, _payload: Payload) -> None:
         place = parse_proc_node(peer)
         if place is not None and not message.mesh:  # from the debugger of that proc
-            self._pass(self._bridges.answered(place, message))
+            self._perform_bridge(self._bridges.on_rank_bytes(place, message))
         else:
-            self._pass(self._bridges.said(peer, message))
+            self._perform_bridge(self._bridges.on_console_bytes(peer, message))
 
     def _on_bridge_set(self, peer: str, message: BridgeSet, _payload: Payload) -> None:
         place = parse_proc_node(peer)
         if place is not None:
-            self._pass(self._bridges.told(place, message))
+            self._perform_bridge(self._bridges.on_bridge_set(place, message))
 
-    def _pass(self, actions: Sequence[bridges.Action]) -> None:
+    def _perform_bridge(self, actions: Sequence[bridges.Action]) -> None:
         for action in actions:
             if isinstance(action, bridges.Notify):
                 self._node.send(action.console, action.message)
@@ -257,31 +259,31 @@ class DebugService:
             if proc is not None and proc.said_hello:
                 self._node.send(proc.node, action.message)
 
-    def gone(self, console: str) -> None:
+    def on_console_gone(self, console: str) -> None:
         """A console has disconnected: release the ranks that it holds."""
-        self._table.console_gone(console)
-        self._pass(self._bridges.console_gone(console))
+        self._table.on_console_gone(console)
+        self._perform_bridge(self._bridges.on_console_gone(console))
 
-    def _look_for_gone(self) -> None:
+    def _release_dead_terminals(self) -> None:
         """Release the ranks of terminals whose pipe has ended, such as killed ones."""
         now = time.monotonic()
         for console in list(self._consoles):
             if self._node.has_said_all(console, now):
                 self._consoles.discard(console)
-                self.gone(console)
+                self.on_console_gone(console)
                 self._node.drop(console)
 
     # --- for clients and snapshots ----------------------------------------------------------------
 
-    def looked(self) -> None:
+    def on_client_changed(self) -> None:
         """If a new client has attached, send it the paused ranks."""
         client = self._client()
-        if client != self._told:
-            self._told = client
-            for message in self._table.told_anew() if client else ():
+        if client != self._notified_client:
+            self._notified_client = client
+            for message in self._table.pause_notices() if client else ():
                 self._node.send(client, message)
 
-    def show(self, states: Sequence[MeshState]) -> None:
+    def mark_paused(self, states: Sequence[MeshState]) -> None:
         """Mark paused ranks in a snapshot."""
         if not self._table:
             return
@@ -297,7 +299,7 @@ class DebugService:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _do(self, actions: Sequence[Action]) -> None:
+    def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
                 case Answer(console, message):
@@ -308,9 +310,9 @@ class DebugService:
                     if proc is not None:
                         self._node.send(proc.node, message)
                 case Notify(place, message):
-                    self._tell(place, message)
+                    self._notify_watchers(place, message)
 
-    def _tell(self, place: Place, message: RankPaused) -> None:
+    def _notify_watchers(self, place: Place, message: RankPaused) -> None:
         proc = self._proc_at(place)
         if proc is None:
             return
@@ -322,7 +324,7 @@ class DebugService:
         mesh = self._host.meshes.get(place[0])
         return None if mesh is None else mesh.at(place[1])
 
-    def _say(self, asked: tuple[str, int, Place], text: str, problem: str) -> None:
+    def _answer(self, asked: tuple[str, int, Place], text: str, problem: str) -> None:
         console, request, place = asked
         answer = DebuggerAnswered(request, *place, 0, ENDED, text, "", None, problem)
         self._node.send(console, answer)

@@ -80,22 +80,22 @@ class AgentRequests:
     def hello(self, proc: str) -> None:
         """A proc has connected."""
         if self._debugging is not None:
-            self._debugging.hello(proc)
+            self._debugging.on_proc_connected(proc)
 
     def gone(self, client: str) -> None:
         """That client is none any more."""
         if self._debugging is not None:
-            self._debugging.gone(client)
+            self._debugging.on_console_gone(client)
 
     def proc_ended(self, proc: str) -> None:
         """It has, and what waited there."""
         if self._debugging is not None:
-            self._debugging.proc_ended(proc)
+            self._debugging.on_proc_ended(proc)
 
     def looked(self) -> None:
         """All that can be read was handled."""
         if self._debugging is not None:
-            self._debugging.looked()
+            self._debugging.on_client_changed()
 
     def seen(self, message: Snapshot) -> Snapshotted:
         """What the ranks of these meshes do."""
@@ -104,7 +104,7 @@ class AgentRequests:
         now = time.monotonic()
         states = [report.mesh_state(mesh, self._boards[mesh.uid], now) for mesh in found]
         if self._debugging is not None:
-            self._debugging.show(states)
+            self._debugging.mark_paused(states)
         return Snapshotted(message.request, states, self._is_ending())
 
     def _on_snapshot(self, peer: str, message: Snapshot, _payload: Payload) -> None:
