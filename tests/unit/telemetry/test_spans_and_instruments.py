@@ -68,7 +68,7 @@ def test_while_it_lasts_it_runs(table: TelemetryTable) -> None:
 def test_one_may_be_used_again_and_not_twice_at_a_time(table: TelemetryTable) -> None:
     again = span("again")
     for _ in range(2):
-        with again, pytest.raises(RuntimeError, match="make another one"):
+        with again, pytest.raises(RuntimeError, match="create another one"):
             again.__enter__()
     assert seen(table) == {("again", ""): (2, 0, 0)}
     with pytest.raises(RuntimeError, match="has not begun"):
