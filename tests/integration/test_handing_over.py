@@ -88,7 +88,7 @@ def test_who_holds_a_rank_is_listed_and_no_console_commands_it_meanwhile(
             attach(now, take=True)
         assert HELD in str(cast("p doubled"))
         status, out, err = monarch("debug", "--in", str(own_base_directory), "-c", "continue")
-        assert (status, out) == (1, "0 ranks go on\n")
+        assert (status, out) == (1, "resumed 0 ranks\n")
         assert HELD in err
         client.do("continue", threadId=thread)
         assert answer.get(timeout=PATIENCE_S).values() == [110] * 4

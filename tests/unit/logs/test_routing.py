@@ -14,29 +14,29 @@ def line(mesh: int, rank: int, text: str, *, whole: bool = True) -> OutputLine:
 
 
 def test_lines_of_a_mesh_without_a_rule_go_on_at_once() -> None:
-    assert Streams().came(1, 0, [line(1, 0, "a")]) == ([line(1, 0, "a")], None)
+    assert Streams().on_lines(1, 0, [line(1, 0, "a")]) == ([line(1, 0, "a")], None)
 
 
 def test_lines_that_are_not_to_be_shown_go_on_marked() -> None:
     streams = Streams()
     streams.set(1, [0], Streaming(shown=False))
-    (hidden,), later = streams.came(1, 0, [line(1, 0, "a")])
+    (hidden,), later = streams.on_lines(1, 0, [line(1, 0, "a")])
     assert (hidden.text, hidden.shown, later) == ("a", False, None)
-    assert streams.came(1, 1, [line(1, 1, "b")]) == ([line(1, 1, "b")], None)
-    assert streams.came(2, 0, [line(2, 0, "c")]) == ([line(2, 0, "c")], None)
+    assert streams.on_lines(1, 1, [line(1, 1, "b")]) == ([line(1, 1, "b")], None)
+    assert streams.on_lines(2, 0, [line(2, 0, "c")]) == ([line(2, 0, "c")], None)
 
 
 def test_lines_are_held_for_one_window_and_what_is_written_over_ends_up_in_one() -> None:
     streams = Streams()
     streams.set(1, [0, 1], Streaming(window_s=3.0))
-    assert streams.came(1, 0, [line(1, 0, "50 %", whole=False)]) == ([], None)
-    assert streams.came(1, 0, [line(1, 0, "a")]) == ([], 3.0)
-    assert streams.came(1, 1, [line(1, 1, "a")]) == ([], None)
+    assert streams.on_lines(1, 0, [line(1, 0, "50 %", whole=False)]) == ([], None)
+    assert streams.on_lines(1, 0, [line(1, 0, "a")]) == ([], 3.0)
+    assert streams.on_lines(1, 1, [line(1, 1, "a")]) == ([], None)
     assert streams.due(1) == [line(1, 0, "a"), line(1, 1, "a")]
     assert streams.due(1) == []
-    assert streams.came(1, 1, [line(1, 1, "b")]) == ([], 3.0)
+    assert streams.on_lines(1, 1, [line(1, 1, "b")]) == ([], 3.0)
     assert streams.forget(1) == [line(1, 1, "b")]
-    assert streams.came(1, 1, [line(1, 1, "c")]) == ([line(1, 1, "c")], None)
+    assert streams.on_lines(1, 1, [line(1, 1, "c")]) == ([line(1, 1, "c")], None)
 
 
 _RULES = st.sampled_from([Streaming(), Streaming(shown=False), Streaming(window_s=1.0)])
@@ -55,7 +55,7 @@ def test_every_line_comes_out_once_and_in_the_order_of_its_rank_while_its_rule_l
         match step:
             case (int(mesh), int(rank)):
                 written += 1
-                seen += streams.came(mesh, rank, [line(mesh, rank, str(written))])[0]
+                seen += streams.on_lines(mesh, rank, [line(mesh, rank, str(written))])[0]
             case ((int(mesh), int(rank)), Streaming() as rule):
                 seen += streams.set(mesh, [rank], rule)
             case int(mesh):

@@ -68,7 +68,7 @@ def test_while_it_lasts_it_runs(table: TelemetryTable) -> None:
 def test_one_may_be_used_again_and_not_twice_at_a_time(table: TelemetryTable) -> None:
     again = span("again")
     for _ in range(2):
-        with again, pytest.raises(RuntimeError, match="make another one"):
+        with again, pytest.raises(RuntimeError, match="create another one"):
             again.__enter__()
     assert seen(table) == {("again", ""): (2, 0, 0)}
     with pytest.raises(RuntimeError, match="has not begun"):
@@ -132,15 +132,15 @@ def test_threads_have_spans_of_their_own(table: TelemetryTable) -> None:
 
 @pytest.mark.parametrize("wrong", [7, "name", endpoint(lambda self: None), staticmethod(len)])
 def test_what_is_no_function_is_not_traced(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="stands below @endpoint"):
+    with pytest.raises(TypeError, match="place it below @endpoint"):
         traced(wrong)
 
 
 def test_names_are_texts() -> None:
     for wrong in ("", None, 7):
-        with pytest.raises(TypeError, match="a text that is not empty"):
+        with pytest.raises(TypeError, match="a non-empty string"):
             span(wrong)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="a text that is not empty"):
+        with pytest.raises(TypeError, match="a non-empty string"):
             get_meter().create_counter(wrong)  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from monarch._src.debug.agent_connection import Answer, Ask, Heard, Place
+from monarch._src.debug.agent_connection import Answer, BridgeListener, MakeRequest, Place
 from monarch._src.errors import DebugError
 from monarch._src.net.observer import AgentLink
 from monarch._src.session.directories import Session, name_of
@@ -48,28 +48,28 @@ def choose_session(live: Sequence[Session], which: str) -> Session:
     raise DebugError(f"{problem}: {names}")
 
 
-class _Asked:
+class _SentRequest:
     """A request that the terminal has sent."""
 
-    def __init__(self, line: TerminalConnection, number: int, owed: int) -> None:
+    def __init__(self, connection: TerminalConnection, number: int, expected: int) -> None:
         self.answers: list[Any] = []
-        self._line = line
+        self._connection = connection
         self._number = number
-        self._owed = owed
+        self._expected = expected
 
     def wait(self, timeout_s: float | None) -> bool:
         """See `PendingRequest`."""
-        until = None if timeout_s is None else monotonic() + timeout_s
-        while len(self.answers) < self._owed:
-            left = None if until is None else until - monotonic()
-            if left is not None and left <= 0:
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        while len(self.answers) < self._expected:
+            remaining = None if deadline is None else deadline - monotonic()
+            if remaining is not None and remaining <= 0:
                 return False
-            answer = self._line.receive(left)
+            answer = self._connection.receive(remaining)
             if answer is not None and answer.request == self._number:
                 self.answers.append(answer)
         return True
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Do nothing: `wait` compares request numbers, so late answers match no request."""
 
 
@@ -83,29 +83,29 @@ class TerminalConnection:
         except ConnectionError:
             raise self._has_ended() from None
         self._numbers = itertools.count(1)
-        self._listeners: dict[Place, Heard] = {}
-        self._told: dict[int, Callable[[Any], None]] = {}
+        self._listeners: dict[Place, BridgeListener] = {}
+        self._callbacks: dict[int, Callable[[Any], None]] = {}
 
-    def ask(
-        self, question: Ask, answers: int, on_answer: Callable[[Any], None] | None = None
-    ) -> _Asked:
+    def request(
+        self, make: MakeRequest, answers: int, on_answer: Callable[[Any], None] | None = None
+    ) -> _SentRequest:
         """See `AgentConnection`. `receive` calls `on_answer`, on the calling thread."""
         number = next(self._numbers)
         if on_answer is not None:
-            self._told[number] = on_answer
-        self._link.send(question(number))
-        return _Asked(self, number, answers)
+            self._callbacks[number] = on_answer
+        self._link.send(make(number))
+        return _SentRequest(self, number, answers)
 
-    def tell(self, message: BridgeBytes) -> None:
+    def send_bytes(self, message: BridgeBytes) -> None:
         """See `AgentConnection`."""
         self._link.send(message)
 
-    def listen(self, place: Place, heard: Heard | None) -> None:
+    def set_listener(self, place: Place, listener: BridgeListener | None) -> None:
         """See `AgentConnection`. `receive` calls the listener, on the calling thread."""
-        if heard is None:
+        if listener is None:
             self._listeners.pop(place, None)
         else:
-            self._listeners[place] = heard
+            self._listeners[place] = listener
 
     def wait(self, fd: int, timeout_s: float) -> bool:
         """Block until the agent sends a message or `fd` is readable; return whether `fd` is."""
@@ -126,15 +126,15 @@ class TerminalConnection:
                 "command of its environment"
             )
         if isinstance(message, (BridgeBytes, BridgeClosed)):
-            heard = self._listeners.get((message.mesh, message.rank))
-            if heard is not None:
-                heard(message)
+            listener = self._listeners.get((message.mesh, message.rank))
+            if listener is not None:
+                listener(message)
             return None
         if not isinstance(message, (PausedListed, DebuggerAnswered, BridgeAnswered)):
             return None
-        told = self._told.pop(message.request, None)
-        if told is not None:
-            told(message)
+        callback = self._callbacks.pop(message.request, None)
+        if callback is not None:
+            callback(message)
         return message
 
     def _has_ended(self) -> DebugError:

@@ -36,18 +36,18 @@ def run(bases: Sequence[str] | None, which: str, name: str, port: int | None) ->
         live = [one for one in find_sessions(bases) if one.state in AGENT_LIVES]
         session = choose_session(live, which)
         ranks = _ranks(session, parse_named(name))
-        line = TerminalConnection(session)
+        connection = TerminalConnection(session)
     except DebugError as error:
         print(f"monarch debug: {error}", file=sys.stderr)
         return 1
     try:
         with _stream(port, session) as (reads, writes):
-            _serve(line, ranks, reads, writes, session)
+            _serve(connection, ranks, reads, writes, session)
     except (DapError, DebugError, OSError) as error:
         print(f"monarch debug: {error}", file=sys.stderr)
         return 1
     finally:
-        line.close()
+        connection.close()
     return 0
 
 
@@ -94,7 +94,7 @@ def _stream(port: int | None, session: Session) -> Generator[tuple[int, int]]:
 
 
 def _serve(
-    line: TerminalConnection,
+    connection: TerminalConnection,
     ranks: Sequence[BridgedRank],
     reads: int,
     writes: int,
@@ -109,15 +109,19 @@ def _serve(
             data = data[os.write(writes, data) :]
         left = left or message.get("command") == "disconnect"
 
-    with Bridge(line, ranks, send).open() as bridge:
+    with Bridge(connection, ranks, send).open() as bridge:
         try:
-            _relay(line, bridge, reads, session, lambda: left)
+            _relay(connection, bridge, reads, session, lambda: left)
         except DebugError as error:
             bridge.lost(str(error))
 
 
 def _relay(
-    line: TerminalConnection, bridge: Bridge, reads: int, session: Session, left: Callable[[], bool]
+    connection: TerminalConnection,
+    bridge: Bridge,
+    reads: int,
+    session: Session,
+    left: Callable[[], bool],
 ) -> None:
     """Relay messages between editor and ranks until one side disconnects.
 
@@ -126,14 +130,14 @@ def _relay(
     """
     unpacker, look_at_s = Unpacker(), monotonic() + LOOK_S
     while not left() and not bridge.is_over:
-        if line.wait(reads, LOOK_S):
+        if connection.wait(reads, LOOK_S):
             data = os.read(reads, 1 << 16)
             if not data:
                 return
             for message in unpacker.feed(data):
                 bridge.said(message)
-        while line.pending():
-            line.receive(0)
+        while connection.pending():
+            connection.receive(0)
         if monotonic() > look_at_s:
             look_at_s = monotonic() + LOOK_S
             if not _is_alive(session):

@@ -35,19 +35,19 @@ def run(bases: Sequence[str] | None, which: str, lines: Sequence[str] | None) ->
     live = [one for one in find_sessions(bases) if one.state in AGENT_LIVES]
     try:
         session = choose_session(live, which)
-        line = TerminalConnection(session)
+        connection = TerminalConnection(session)
     except DebugError as error:
         print(f"monarch debug: {error}", file=sys.stderr)
         return 1
     try:
-        prompt = _Prompt(DebugCommands(line))
+        prompt = _Prompt(DebugCommands(connection))
         with prompt_interrupts():
             if lines is not None:
                 done = [prompt.run_line(text) for text in lines]
                 return 0 if all(done) else 1
             return prompt.run_stdin(session)
     finally:
-        line.close()
+        connection.close()
 
 
 class _Prompt:

@@ -29,11 +29,11 @@ from monarch._src.wire.messages import (
     PausedListed,
 )
 
-Question: TypeAlias = "ListPaused | AskDebugger | AskBridge"
+DebugRequest: TypeAlias = "ListPaused | AskDebugger | AskBridge"
 Answer: TypeAlias = "PausedListed | DebuggerAnswered | BridgeAnswered"
 Place: TypeAlias = "tuple[int, int]"  # mesh, rank
-Heard: TypeAlias = "Callable[[BridgeBytes | BridgeClosed], None]"
-Ask: TypeAlias = "Callable[[int], Question]"  # makes the request with this number
+BridgeListener: TypeAlias = "Callable[[BridgeBytes | BridgeClosed], None]"
+MakeRequest: TypeAlias = "Callable[[int], DebugRequest]"  # makes the request with this number
 
 
 class PendingRequest(Protocol):
@@ -45,7 +45,7 @@ class PendingRequest(Protocol):
         """Block until all answers have arrived; return False if `timeout_s` passes first."""
         ...
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Ignore answers that arrive from now on."""
         ...
 
@@ -53,8 +53,8 @@ class PendingRequest(Protocol):
 class AgentConnection(Protocol):
     """A connection to the host agents of one session."""
 
-    def ask(
-        self, question: Ask, answers: int, on_answer: Callable[[Any], None] | None = None
+    def request(
+        self, make: MakeRequest, answers: int, on_answer: Callable[[Any], None] | None = None
     ) -> PendingRequest:
         """Send the request; expect `answers` answers, or one from each agent if that is more.
 
@@ -65,48 +65,48 @@ class AgentConnection(Protocol):
         """
         ...
 
-    def tell(self, message: BridgeBytes) -> None:
+    def send_bytes(self, message: BridgeBytes) -> None:
         """Send bytes to the debugger of a rank. Order is kept."""
         ...
 
-    def listen(self, place: Place, heard: Heard | None) -> None:
-        """Call `heard` with messages of the bridge to that rank, on any thread; None: stop."""
+    def set_listener(self, place: Place, listener: BridgeListener | None) -> None:
+        """Call `listener` with messages of the bridge to that rank, on any thread; None: stop."""
         ...
 
 
-class _Asked:
+class _SentRequest:
     """A request that the client has sent."""
 
     def __init__(
         self,
-        line: ClientConnection,
+        connection: ClientConnection,
         number: int,
-        owed: int,
+        expected: int,
         on_answer: Callable[[Any], None] | None,
     ) -> None:
         self.answers: list[Any] = []
-        self.all_in = Waitable()
-        self._line = line
+        self.completed = Waitable()
+        self._connection = connection
         self._number = number
-        self._owed = owed
+        self._expected = expected
         self._on_answer = on_answer
 
-    def answered(self, answer: Answer) -> None:
+    def add_answer(self, answer: Answer) -> None:
         """Record an answer."""
         self.answers.append(answer)
-        if len(self.answers) == self._owed:
-            self.forget()
-            self.all_in.finish()
+        if len(self.answers) == self._expected:
+            self.discard()
+            self.completed.finish()
         if self._on_answer is not None:
             self._on_answer(answer)
 
     def wait(self, timeout_s: float | None) -> bool:
         """See `PendingRequest`."""
-        return self._line.runtime.node.wait(self.all_in, timeout_s)
+        return self._connection.runtime.node.wait(self.completed, timeout_s)
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """See `PendingRequest`."""
-        self._line.open.pop(self._number, None)
+        self._connection.pending.pop(self._number, None)
 
 
 class ClientConnection:
@@ -114,43 +114,43 @@ class ClientConnection:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self.open: dict[int, _Asked] = {}
+        self.pending: dict[int, _SentRequest] = {}
         self._numbers = itertools.count(1)
-        runtime.handle(PausedListed, self._answered)
-        runtime.handle(DebuggerAnswered, self._answered)
-        runtime.handle(BridgeAnswered, self._answered)
-        runtime.handle(BridgeBytes, self._bridge_says)
-        runtime.handle(BridgeClosed, self._bridge_says)
-        self._listeners: dict[Place, Heard] = {}
+        runtime.handle(PausedListed, self._on_answer)
+        runtime.handle(DebuggerAnswered, self._on_answer)
+        runtime.handle(BridgeAnswered, self._on_answer)
+        runtime.handle(BridgeBytes, self._on_bridge_message)
+        runtime.handle(BridgeClosed, self._on_bridge_message)
+        self._listeners: dict[Place, BridgeListener] = {}
 
-    def ask(
-        self, question: Ask, answers: int, on_answer: Callable[[Any], None] | None = None
+    def request(
+        self, make: MakeRequest, answers: int, on_answer: Callable[[Any], None] | None = None
     ) -> PendingRequest:
         """See `AgentConnection`."""
         number = next(self._numbers)
-        parts = self._by_agent(question(number))
-        owed = max(answers, len(parts))
-        asked = self.open[number] = _Asked(self, number, owed, on_answer)
+        parts = self._by_agent(make(number))
+        expected = max(answers, len(parts))
+        request = self.pending[number] = _SentRequest(self, number, expected, on_answer)
         sent = [self.runtime.node.send(agent, part) for agent, part in parts]
         if not all(sent):
-            asked.forget()
+            request.discard()
             raise RuntimeError("the host agent is gone")
         if on_answer is not None:
             self.runtime.node.baton.receive_now()
-        return asked
+        return request
 
-    def _by_agent(self, question: Question) -> list[tuple[str, Question]]:
+    def _by_agent(self, request: DebugRequest) -> list[tuple[str, DebugRequest]]:
         """Split a request by agent: its own ranks to each, a request without ranks to all."""
         run = self.runtime
         if not run.agent.others:
-            return [(AGENT, question)]
-        if isinstance(question, ListPaused) or not question.targets:
-            return [(agent, question) for agent in (AGENT, *run.agent.others)]
+            return [(AGENT, request)]
+        if isinstance(request, ListPaused) or not request.targets:
+            return [(agent, request) for agent in (AGENT, *run.agent.others)]
         targets: dict[str, list[Any]] = {}
-        for target in question.targets:
+        for target in request.targets:
             targets.setdefault(self._agent_of(target[0], target[1]), []).append(target)
         return [
-            (agent, msgspec.structs.replace(question, targets=found))
+            (agent, msgspec.structs.replace(request, targets=found))
             for agent, found in targets.items()
         ]
 
@@ -159,38 +159,38 @@ class ClientConnection:
         ref = run.known.ref(mesh)
         return AGENT if ref is None else ref.agent(rank, run.node.site)
 
-    def tell(self, message: BridgeBytes) -> None:
+    def send_bytes(self, message: BridgeBytes) -> None:
         """See `AgentConnection`."""
         self.runtime.node.send(self._agent_of(message.mesh, message.rank), message)
 
-    def listen(self, place: Place, heard: Heard | None) -> None:
+    def set_listener(self, place: Place, listener: BridgeListener | None) -> None:
         """See `AgentConnection`."""
-        if heard is None:
+        if listener is None:
             self._listeners.pop(place, None)
         else:
-            self._listeners[place] = heard
+            self._listeners[place] = listener
 
-    def _bridge_says(
+    def _on_bridge_message(
         self, _peer: str, message: BridgeBytes | BridgeClosed, _payload: Payload
     ) -> None:
-        heard = self._listeners.get((message.mesh, message.rank))
-        if heard is not None:
-            heard(message)
+        listener = self._listeners.get((message.mesh, message.rank))
+        if listener is not None:
+            listener(message)
 
-    def _answered(self, _peer: str, message: Answer, _payload: Payload) -> None:
-        asked = self.open.get(message.request)
-        if asked is not None:
-            asked.answered(message)
+    def _on_answer(self, _peer: str, message: Answer, _payload: Payload) -> None:
+        request = self.pending.get(message.request)
+        if request is not None:
+            request.add_answer(message)
 
 
-_line: ClientConnection | None = None
+_connection: ClientConnection | None = None
 _making = threading.Lock()
 
 
-def line_of(runtime: Runtime) -> ClientConnection:
+def client_connection(runtime: Runtime) -> ClientConnection:
     """The connection of the client with this runtime; created on first use."""
-    global _line
+    global _connection
     with _making:
-        if _line is None or _line.runtime is not runtime:
-            _line = ClientConnection(runtime)
-        return _line
+        if _connection is None or _connection.runtime is not runtime:
+            _connection = ClientConnection(runtime)
+        return _connection

@@ -67,7 +67,7 @@ class DebugService(Part):
         self._told = agent.owner.client_now  # the client that knows what is paused
         self._table = DebugTable()
         self._bridges = BridgeTable()
-        self._keeps = False  # whether failing endpoints are paused
+        self._post_mortem = False  # whether failing endpoints are paused
         self._consoles: set[str] = set()  # terminals that have sent a request
         self._numbers = itertools.count(1)
         # Ranks asked to break in, by request number: console, its request, place.
@@ -89,13 +89,13 @@ class DebugService(Part):
         proc = self._host.proc(peer)
         if place is not None and proc is not None and proc.state is not ProcState.ENDED:
             editor = self._bridges.console_of(place)
-            self._do(self._table.told(place, message, time.monotonic(), editor))
+            self._perform(self._table.on_reported(place, message, time.monotonic(), editor))
 
     def _on_broke_in(self, peer: str, message: BrokeIn, _payload: Payload) -> None:
         asked = self._breaking.get(message.request)
         if asked is not None and parse_proc_node(peer) == asked[2]:
             del self._breaking[message.request]
-            self._say(asked, str(message.threads), message.problem)
+            self._answer(asked, str(message.threads), message.problem)
 
     def on_proc_connected(self, proc: str) -> None:
         """A proc is there."""
@@ -111,17 +111,17 @@ class DebugService(Part):
         place = parse_proc_node(proc)
         if place is None:
             return
-        self._do(self._table.proc_ended(place))
-        self._pass(self._bridges.proc_ended(place))
+        self._perform(self._table.on_proc_ended(place))
+        self._perform_bridge(self._bridges.on_proc_ended(place))
         for number, asked in list(self._breaking.items()):
             if asked[2] == place:
                 del self._breaking[number]
-                self._say(asked, "0", "its process has ended")
+                self._answer(asked, "0", "its process has ended")
 
     # --- from consoles ----------------------------------------------------------------------------
 
     def _on_list(self, peer: str, message: ListPaused, _payload: Payload) -> None:
-        self._look_for_gone()
+        self._release_dead_terminals()
         now = time.monotonic()
         wanted = message.meshes or [(uid, list[int]()) for uid in self._host.meshes]
         found: list[PausedMesh] = []
@@ -131,14 +131,14 @@ class DebugService(Part):
             if mesh is not None and sessions:
                 spec = mesh.spec
                 found.append(PausedMesh(uid, spec.name, spec.labels, spec.sizes, sessions))
-        self._node.send(peer, PausedListed(message.request, found, self._keeps))
+        self._node.send(peer, PausedListed(message.request, found, self._post_mortem))
         if peer.startswith(OBSERVER):  # observers send one request
             self._node.drop(peer)
 
     def _on_ask(self, peer: str, message: AskDebugger, _payload: Payload) -> None:
-        self._look_for_gone()
+        self._release_dead_terminals()
         why = self._refusal(peer, [mesh for mesh, _, _ in message.targets])
-        self._write_down(peer, message, why)
+        self._audit(peer, message, why)
         if why:
             for target in message.targets or [(0, 0, 0)]:
                 answer = DebuggerAnswered(message.request, *target, ENDED, "", "", None, why)
@@ -149,15 +149,15 @@ class DebugService(Part):
         if peer.startswith(DEBUGGER):
             self._consoles.add(peer)
         if message.what in (KEEP, DROP):
-            self._keep(message.what == KEEP)
-            self._say((peer, message.request, (0, 0)), "", "")
+            self._set_post_mortem(message.what == KEEP)
+            self._answer((peer, message.request, (0, 0)), "", "")
         elif message.what == BREAK:
             for mesh, rank, _ in message.targets:
                 self._break_in(peer, message.request, (mesh, rank))
         else:
-            self._do(self._table.asked(peer, message))
+            self._perform(self._table.on_request(peer, message))
 
-    def _write_down(self, peer: str, message: AskDebugger, why: str) -> None:
+    def _audit(self, peer: str, message: AskDebugger, why: str) -> None:
         """Audit the request, without the command text, which may contain secrets."""
         for uid in sorted({mesh for mesh, _, _ in message.targets} or {0}):
             mesh = self._host.meshes.get(uid)
@@ -167,9 +167,9 @@ class DebugService(Part):
                 "action": ACTIONS.get(message.what, str(message.what)),
             }
             if why:
-                self._note("refused", peer, why=why, **facts)
+                self._write_audit("refused", peer, why=why, **facts)
             else:
-                self._note("debug", peer, **facts)
+                self._write_audit("debug", peer, **facts)
 
     def _refusal(self, peer: str, meshes: Iterable[int]) -> str:
         """Why that node may not say what ranks do; empty if it may."""
@@ -180,8 +180,8 @@ class DebugService(Part):
         owned = {mesh.uid for mesh in self._host.meshes.values() if mesh.spec.owner == peer}
         return "" if owned.issuperset(meshes) else f"{peer} does not own that mesh"
 
-    def _keep(self, on: bool) -> None:
-        self._keeps = on
+    def _set_post_mortem(self, on: bool) -> None:
+        self._post_mortem = on
         for mesh in self._host.meshes.values():
             self._node.forward(_living(mesh), KeepFailures(on), Payload(b""))
 
@@ -190,7 +190,7 @@ class DebugService(Part):
         number = next(self._numbers)
         asked = (console, request, place)
         if proc is None or proc.state is ProcState.ENDED or not proc.said_hello:
-            self._say(asked, "0", "the rank has no process, or it has not started")
+            self._answer(asked, "0", "the rank has no process, or it has not started")
             return
         self._breaking[number] = asked
         self._node.send(proc.node, BreakIn(number))
@@ -198,7 +198,7 @@ class DebugService(Part):
     # --- bridges ----------------------------------------------------------------------------------
 
     def _on_ask_bridge(self, peer: str, message: AskBridge, _payload: Payload) -> None:
-        self._look_for_gone()
+        self._release_dead_terminals()
         why = self._refusal(peer, [mesh for mesh, _ in message.targets])
         if peer.startswith(DEBUGGER):
             self._consoles.add(peer)
@@ -206,12 +206,14 @@ class DebugService(Part):
         for target in message.targets:
             problem = why or self._unreachable(target)
             if message.opens and not problem:
-                problem = self._held(target, peer)
+                problem = self._held_problem(target, peer)
             if problem:
                 self._node.send(peer, BridgeAnswered(message.request, *target, 0, problem))
             else:
                 reachable.append(target)
-        self._pass(self._bridges.asked(peer, msgspec.structs.replace(message, targets=reachable)))
+        self._perform_bridge(
+            self._bridges.on_request(peer, msgspec.structs.replace(message, targets=reachable))
+        )
         if peer.startswith(OBSERVER):
             self._node.drop(peer)
 
@@ -220,23 +222,23 @@ class DebugService(Part):
         ended = proc is None or proc.state is ProcState.ENDED
         return "the rank has no process" if ended else ""
 
-    def _held(self, place: Place, peer: str) -> str:
+    def _held_problem(self, place: Place, peer: str) -> str:
         holder = "" if self._bridges.console_of(place) else self._table.holder_at(place, peer)
         return f"{holder} is attached to it; `detach` there first" if holder else ""
 
     def _on_bridge_bytes(self, peer: str, message: BridgeBytes, _payload: Payload) -> None:
         place = parse_proc_node(peer)
         if place is not None and not message.mesh:  # from the debugger of that proc
-            self._pass(self._bridges.answered(place, message))
+            self._perform_bridge(self._bridges.on_rank_bytes(place, message))
         else:
-            self._pass(self._bridges.said(peer, message))
+            self._perform_bridge(self._bridges.on_console_bytes(peer, message))
 
     def _on_bridge_set(self, peer: str, message: BridgeSet, _payload: Payload) -> None:
         place = parse_proc_node(peer)
         if place is not None:
-            self._pass(self._bridges.told(place, message))
+            self._perform_bridge(self._bridges.on_bridge_set(place, message))
 
-    def _pass(self, actions: Sequence[bridges.Action]) -> None:
+    def _perform_bridge(self, actions: Sequence[bridges.Action]) -> None:
         for action in actions:
             if isinstance(action, bridges.Notify):
                 self._node.send(action.console, action.message)
@@ -250,7 +252,7 @@ class DebugService(Part):
         self._table.console_gone(client)
         self._pass(self._bridges.console_gone(client))
 
-    def _look_for_gone(self) -> None:
+    def _release_dead_terminals(self) -> None:
         """Release the ranks of terminals whose pipe has ended, such as killed ones."""
         now = time.monotonic()
         for console in list(self._consoles):
@@ -285,7 +287,7 @@ class DebugService(Part):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _do(self, actions: Sequence[Action]) -> None:
+    def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
                 case Answer(console, message):
@@ -296,9 +298,9 @@ class DebugService(Part):
                     if proc is not None:
                         self._node.send(proc.node, message)
                 case Notify(place, message):
-                    self._tell(place, message)
+                    self._notify_watchers(place, message)
 
-    def _tell(self, place: Place, message: RankPaused) -> None:
+    def _notify_watchers(self, place: Place, message: RankPaused) -> None:
         proc = self._proc_at(place)
         if proc is None:
             return
@@ -310,7 +312,7 @@ class DebugService(Part):
         mesh = self._host.meshes.get(place[0])
         return None if mesh is None else mesh.at(place[1])
 
-    def _say(self, asked: tuple[str, int, Place], text: str, problem: str) -> None:
+    def _answer(self, asked: tuple[str, int, Place], text: str, problem: str) -> None:
         console, request, place = asked
         answer = DebuggerAnswered(request, *place, 0, ENDED, text, "", None, problem)
         self._node.send(console, answer)

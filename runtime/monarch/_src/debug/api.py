@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Any, TypeAlias
 
-from monarch._src.debug.agent_connection import line_of
+from monarch._src.debug.agent_connection import client_connection
 from monarch._src.debug.commands import Console, DebugCommands, Replies
 from monarch._src.debug.dap.client import Bridge, BridgedRank, Say
 from monarch._src.debug.listing import NOTHING, WaitingRank, WaitingRanks
@@ -39,12 +39,12 @@ def waiting(which: Which = None) -> WaitingRanks:
         DebugError: the slice names a dim that the mesh does not have.
         TimeoutError: the host agent did not answer.
     """
-    desk = _desk_or_none()
-    if desk is None:
+    commands = _commands_or_none()
+    if commands is None:
         return WaitingRanks(())
     if isinstance(which, (ProcMesh, ActorMesh)):
-        return desk.waiting([procs_of(which)])
-    found = desk.waiting()
+        return commands.waiting([procs_of(which)])
+    found = commands.waiting()
     if which is None:
         return found
     chosen = {(one.mesh_uid, one.rank, one.session) for one in _chosen(which, found)}
@@ -63,8 +63,8 @@ def attach(which: Which = None, *, take: bool = False) -> Console:
     """
     found = [one for one in waiting(which) if one.state == "paused"]
     if len(found) != 1:
-        raise DebugError(_not_one(which, found))
-    return _desk().attach(found[0], take=take)
+        raise DebugError(_selection_problem(which, found))
+    return _commands().attach(found[0], take=take)
 
 
 def cast(command: str, which: Which = None, *, timeout: float | None = None) -> Replies:
@@ -77,13 +77,13 @@ def cast(command: str, which: Which = None, *, timeout: float | None = None) -> 
             time get a `Reply` with a `problem`.
     """
     found = [one for one in waiting(which) if one.state == "paused"]
-    return _desk().cast(found, command, timeout) if found else Replies()
+    return _commands().cast(found, command, timeout) if found else Replies()
 
 
 def resume(which: Which = None) -> Replies:
     """Resume all paused threads of `which`, and clear the breakpoints set from consoles."""
     found = [one for one in waiting(which) if one.state == "paused"]
-    return _desk().resume(found) if found else Replies()
+    return _commands().resume(found) if found else Replies()
 
 
 def break_in(mesh: ProcMesh | ActorMesh, *, timeout: float = 5.0) -> WaitingRanks:
@@ -97,28 +97,28 @@ def break_in(mesh: ProcMesh | ActorMesh, *, timeout: float = 5.0) -> WaitingRank
         DebugError: no thread on these ranks can be paused; the text gives the reasons.
     """
     uid, ranks = procs_of(mesh)
-    desk, until = _desk(), monotonic() + timeout
+    commands, until = _commands(), monotonic() + timeout
     paused: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def heard(event: RankPaused) -> None:
+    def on_paused(event: RankPaused) -> None:
         if event.paused and event.uid == f"{uid:x}":
             paused.put(None)
 
-    end = bus.subscribe(RankPaused, heard)
+    unsubscribe = bus.subscribe(RankPaused, on_paused)
     try:
         before = len(waiting(mesh))
-        said = desk.break_in([(uid, rank) for rank in ranks or range(len(mesh))], timeout)
-        will = sum(threads for _, threads, _ in said)
-        if not will:
-            why = list(dict.fromkeys(problem for _, _, problem in said if problem))
+        results = commands.break_in([(uid, rank) for rank in ranks or range(len(mesh))], timeout)
+        expected = sum(threads for _, threads, _ in results)
+        if not expected:
+            why = list(dict.fromkeys(problem for _, _, problem in results if problem))
             raise DebugError("; ".join(why) or "no endpoint is running there")
-        while len(found := waiting(mesh)) < before + will:
+        while len(found := waiting(mesh)) < before + expected:
             try:
                 paused.get(timeout=max(0.0, until - monotonic()))
             except queue.Empty:
                 break
     finally:
-        end()
+        unsubscribe()
     return found
 
 
@@ -131,7 +131,7 @@ def post_mortem(on: bool = True) -> None:
     Raises:
         DebugError: there is no session yet.
     """
-    _desk().keep_failures(on)
+    _commands().keep_failures(on)
 
 
 def open_bridge(mesh: ProcMesh | ActorMesh, say: Say) -> Bridge:
@@ -154,12 +154,12 @@ def open_bridge(mesh: ProcMesh | ActorMesh, say: Say) -> Bridge:
         BridgedRank(f"{ref.name}{at_text(dict(ref.extent.point_of_rank(rank)))}", uid, rank)
         for rank in ranks
     ]
-    return Bridge(line_of(running.runtime), found, say).open()
+    return Bridge(client_connection(running.runtime), found, say).open()
 
 
 def post(what: int, rank: WaitingRank, text: str, on_answer: Callable[[Any], None]) -> None:
     """Send a command without blocking; `on_answer` is called on the receiving thread."""
-    _desk().post(what, rank, text, on_answer)
+    _commands().post(what, rank, text, on_answer)
 
 
 def _chosen(which: Any, found: Iterable[WaitingRank]) -> list[WaitingRank]:
@@ -171,26 +171,26 @@ def _chosen(which: Any, found: Iterable[WaitingRank]) -> list[WaitingRank]:
     return list(which)
 
 
-def _not_one(which: object, found: list[WaitingRank]) -> str:
-    asked = "" if which is None else f" on {which}"
+def _selection_problem(which: object, found: list[WaitingRank]) -> str:
+    place = "" if which is None else f" on {which}"
     if not found:
         known = {mesh.name for mesh in owned_meshes()}
         there = f"; meshes are {', '.join(sorted(known))}" if known else ""
-        return f"{NOTHING}{asked}{there}"
+        return f"{NOTHING}{place}{there}"
     first = ", ".join(str(one) for one in found[:3])
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"{len(found)} ranks are paused{asked}: {first}{more}; name one, or use cast"
+    return f"{len(found)} ranks are paused{place}: {first}{more}; name one, or use cast"
 
 
-def _desk_or_none() -> DebugCommands | None:
+def _commands_or_none() -> DebugCommands | None:
     running = current_session()
     if running is None or running.lost is not None:
         return None
-    return DebugCommands(line_of(running.runtime))
+    return DebugCommands(client_connection(running.runtime))
 
 
-def _desk() -> DebugCommands:
-    desk = _desk_or_none()
-    if desk is None:
+def _commands() -> DebugCommands:
+    commands = _commands_or_none()
+    if commands is None:
         raise DebugError("there is no session: no mesh was spawned yet, or the host agent is gone")
-    return desk
+    return commands

@@ -81,8 +81,8 @@ class Replies(tuple[Reply, ...]):
 class DebugCommands:
     """Lists and controls the paused ranks of one session."""
 
-    def __init__(self, line: AgentConnection) -> None:
-        self._line = line
+    def __init__(self, connection: AgentConnection) -> None:
+        self._connection = connection
 
     def waiting(self, meshes: Sequence[tuple[int, list[int]]] = ()) -> WaitingRanks:
         """List the paused threads of these meshes and ranks; an empty list means all.
@@ -90,8 +90,8 @@ class DebugCommands:
         Raises:
             TimeoutError: the host agent did not answer.
         """
-        asked = self._line.ask(lambda number: ListPaused(number, list(meshes)), 1)
-        answers = _all_of(asked, ANSWER_S)
+        request = self._connection.request(lambda number: ListPaused(number, list(meshes)), 1)
+        answers = _all_answers(request, ANSWER_S)
         found: dict[int, PausedMesh] = {}
         for mesh in (mesh for answer in answers for mesh in answer.meshes):
             found.setdefault(mesh.mesh, replaced(mesh, ranks=[])).ranks.extend(mesh.ranks)
@@ -107,27 +107,27 @@ class DebugCommands:
         Raises:
             DebugError: it is running or has ended, or another console is attached to it.
         """
-        return Console(self, rank, self._one(ATTACH, rank, "", ANSWER_S, take=take))
+        return Console(self, rank, self._ask_one(ATTACH, rank, "", ANSWER_S, take=take))
 
     def cast(
         self, ranks: Iterable[WaitingRank], command: str, timeout_s: float | None = None
     ) -> Replies:
         """Send one command to all of these; a late rank gets a `Reply` with a `problem`."""
-        asked = list(ranks)
-        answers = self._ask(COMMAND, asked, command, timeout_s, take=False)
+        targets = list(ranks)
+        answers = self._ask(COMMAND, targets, command, timeout_s, take=False)
         found = [
             Reply(rank, "", problem="no answer yet; the command is still running there")
             if answer is None
             else Reply(rank, answer.text, answer.state in (ENDED, RUNNING), answer.problem)
-            for rank, answer in zip(asked, answers, strict=True)
+            for rank, answer in zip(targets, answers, strict=True)
         ]
         return Replies(found)
 
     def resume(self, ranks: Iterable[WaitingRank], timeout_s: float | None = None) -> Replies:
         """Resume all of these, and clear the breakpoints set from their consoles."""
-        asked = list(ranks)
-        self.cast(asked, "clear_all", ANSWER_S)
-        return self.cast(asked, "continue", timeout_s)
+        targets = list(ranks)
+        self.cast(targets, "clear_all", ANSWER_S)
+        return self.cast(targets, "continue", timeout_s)
 
     def break_in(
         self, places: Sequence[tuple[int, int]], timeout_s: float = ANSWER_S
@@ -138,31 +138,34 @@ class DebugCommands:
         will not. A thread pauses at its next line of Python, so one in C code when that returns.
         """
         targets = [(mesh, rank, 0) for mesh, rank in places]
-        asked = self._line.ask(lambda number: AskDebugger(number, BREAK, targets, "", False),
-                               len(targets))  # fmt: skip
+        request = self._connection.request(
+            lambda number: AskDebugger(number, BREAK, targets, "", False), len(targets)
+        )
         if targets:
-            asked.wait(timeout_s)
-        asked.forget()
-        said = {(answer.mesh, answer.rank): answer for answer in asked.answers}
-        none = "the rank did not answer; it may be in code that holds the GIL"
+            request.wait(timeout_s)
+        request.discard()
+        answers = {(answer.mesh, answer.rank): answer for answer in request.answers}
+        silent = "the rank did not answer; it may be in code that holds the GIL"
         return [
-            (place, int(said[place].text or 0), said[place].problem)
-            if place in said
-            else (place, 0, none)
+            (place, int(answers[place].text or 0), answers[place].problem)
+            if place in answers
+            else (place, 0, silent)
             for place in places
         ]
 
     def keep_failures(self, on: bool) -> None:
         """Turn post-mortem pauses on or off for all ranks; see `api.post_mortem`."""
         what = KEEP if on else DROP
-        asked = self._line.ask(lambda number: AskDebugger(number, what, [], "", False), 1)
-        for answer in _all_of(asked, ANSWER_S):
+        request = self._connection.request(
+            lambda number: AskDebugger(number, what, [], "", False), 1
+        )
+        for answer in _all_answers(request, ANSWER_S):
             if answer.problem:
                 raise DebugError(answer.problem)
 
     # --- for consoles -----------------------------------------------------------------------------
 
-    def _one(
+    def _ask_one(
         self, what: int, rank: WaitingRank, text: str, timeout_s: float | None, *, take: bool
     ) -> DebuggerAnswered:
         (answer,) = self._ask(what, [rank], text, timeout_s, take=take)
@@ -181,22 +184,22 @@ class DebugCommands:
         if not ranks:
             return []
         targets = [_target(rank) for rank in ranks]
-        asked = self._line.ask(
+        request = self._connection.request(
             lambda number: AskDebugger(number, what, targets, text, take), len(targets)
         )
         try:
-            asked.wait(timeout_s)
+            request.wait(timeout_s)
         finally:
-            asked.forget()
-        said = {(answer.mesh, answer.rank, answer.session): answer for answer in asked.answers}
-        return [said.get(target) for target in targets]
+            request.discard()
+        answers = {(answer.mesh, answer.rank, answer.session): answer for answer in request.answers}
+        return [answers.get(target) for target in targets]
 
     def post(
         self, what: int, rank: WaitingRank, text: str, on_answer: Callable[[Any], None]
     ) -> None:
         """Send a command without blocking; `on_answer` is called on the receiving thread."""
         target = _target(rank)
-        self._line.ask(
+        self._connection.request(
             lambda number: AskDebugger(number, what, [target], text, False), 1, on_answer
         )
 
@@ -207,11 +210,13 @@ class Console:
     Closing the console leaves the thread paused; the command `continue` resumes it.
     """
 
-    def __init__(self, desk: DebugCommands, rank: WaitingRank, attached: DebuggerAnswered) -> None:
+    def __init__(
+        self, commands: DebugCommands, rank: WaitingRank, attached: DebuggerAnswered
+    ) -> None:
         self.rank = rank
-        self._desk = desk
+        self._commands = commands
         self._closed = False
-        self._took(attached)
+        self._update(attached)
 
     @property
     def prompt(self) -> str:
@@ -239,22 +244,22 @@ class Console:
             raise ValueError("a command is one line; use `interact` or a function for more")
         self._check()
         try:
-            answer = self._desk._one(  # pyright: ignore[reportPrivateUsage]
+            answer = self._commands._ask_one(  # pyright: ignore[reportPrivateUsage]
                 COMMAND, self.rank, command.rstrip("\n"), timeout, take=False
             )
         except DebugError:
-            self._over = not self._still_there()
+            self._over = not self._is_listed()
             raise
-        self._took(answer)
+        self._update(answer)
         return answer.text
 
     def complete(self, text: str) -> list[str]:
         """Completions of the last word of `text`: commands, variables, attributes."""
-        return list(filter(None, self._quick(COMPLETE, text).split("\n")))
+        return list(filter(None, self._query(COMPLETE, text).split("\n")))
 
     def source(self) -> Source | None:
         """The source lines around the current one; None if there is no source text."""
-        text = self._quick(SOURCE, "")
+        text = self._query(SOURCE, "")
         return msgspec.json.decode(text, type=Source) if text else None
 
     def close(self) -> None:
@@ -262,15 +267,15 @@ class Console:
         if not self._closed and not self._over:
             self._closed = True
             try:
-                self._desk._one(  # pyright: ignore[reportPrivateUsage]
+                self._commands._ask_one(  # pyright: ignore[reportPrivateUsage]
                     RELEASE, self.rank, "", ANSWER_S, take=False
                 )
             except (DebugError, TimeoutError):
                 self._over = True  # the thread has resumed already
 
-    def _quick(self, what: int, text: str) -> str:
+    def _query(self, what: int, text: str) -> str:
         self._check()
-        answer = self._desk._one(what, self.rank, text, ANSWER_S, take=False)  # pyright: ignore[reportPrivateUsage]
+        answer = self._commands._ask_one(what, self.rank, text, ANSWER_S, take=False)  # pyright: ignore[reportPrivateUsage]
         return answer.text
 
     def _check(self) -> None:
@@ -279,11 +284,11 @@ class Console:
         if self._over:
             raise DebugError(f"{self.rank.name} has resumed; attach again when it is paused")
 
-    def _still_there(self) -> bool:
-        waiting = self._desk.waiting([(int(self.rank.mesh_uid, 16), [self.rank.rank])])
+    def _is_listed(self) -> bool:
+        waiting = self._commands.waiting([(int(self.rank.mesh_uid, 16), [self.rank.rank])])
         return any(one.session == self.rank.session for one in waiting)
 
-    def _took(self, answer: DebuggerAnswered) -> None:
+    def _update(self, answer: DebuggerAnswered) -> None:
         self._prompt = answer.prompt
         self._over = answer.state in (ENDED, RUNNING)
         if answer.at is not None:
@@ -310,13 +315,13 @@ def _target(rank: WaitingRank) -> tuple[int, int, int]:
     return int(rank.mesh_uid, 16), rank.rank, rank.session
 
 
-def _all_of(asked: Any, timeout_s: float) -> list[Any]:
+def _all_answers(request: Any, timeout_s: float) -> list[Any]:
     try:
-        if not asked.wait(timeout_s):
+        if not request.wait(timeout_s):
             raise TimeoutError(f"the host agent did not answer within {timeout_s:g} s")
     finally:
-        asked.forget()
-    return asked.answers
+        request.discard()
+    return request.answers
 
 
 def _indented(text: str) -> str:

@@ -1,1 +1,1 @@
-"""What ranks write: read from their pipes, cut into lines, kept for the last words, sent on."""
+"""Output of ranks: read from pipes, split into lines, attributed to cells, and routed."""

@@ -1,11 +1,11 @@
-"""What caused a line: marks in the pipes of a proc, from which its reader learns that.
+"""Attribute output lines to their origin, by marks in the pipes of a proc.
 
-An *origin* is a number that whoever calls gives to what it does, such as the cell of a notebook; it
-travels with calls. A proc writes a mark into its pipes whenever what it writes next has another
-origin than what it wrote last, so that a line that comes long after its cell has ended, or between
-lines of another one, is still told from those. 0: unknown.
+An *origin* is a number that a client gives to a unit of work, such as a notebook cell; it travels
+with calls. A proc writes a mark into its pipes whenever the origin of its output changes. So a line
+is attributed correctly even if it comes long after its cell has ended, or between lines of another
+cell. 0 means unknown.
 
-Runs in: procs, which write marks; clients, which read them; the agent, which passes them on.
+Runs in: procs, which write marks; the agent, which relays them; clients, which read them.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from monarch._src.system.process import flush_c_stdout, line_buffer_c_stdout
 
 MARK = "\x1emonarch-origin:%d\x1e"
 CUT = "\x1emonarch-cut\x1e"
-"""A rank has answered: what it has begun is a line, unless that is one that is written over."""
+"""Written when a rank answers: an unfinished line ends here, unless it is being overwritten."""
 _MARKS = re.compile("\x1emonarch-origin:([0-9]{1,19})\x1e")
 
 
 class MarkedFile(io.FileIO):
-    """A pipe that carries marks. What is written follows a mark if its origin is another."""
+    """A pipe with marks. Writes a mark before data if its origin differs from the last."""
 
     def __init__(self, fd: int, origin_now: Callable[[], int | None]) -> None:
-        """`origin_now`, called on the thread that writes: None if it can't tell."""
+        """`origin_now` is called on the writing thread and returns None if it does not know."""
         super().__init__(fd, "w", closefd=False)
         self._origin_now = origin_now
         self._last = 0
-        self._flusher = 0  # the thread that flushes what is of the origin before
+        self._flusher = 0  # the thread that flushes data of the previous origin
         self._in_line = False
-        self.nbytes = 0  # what was written by way of this, marks too
+        self.nbytes = 0  # bytes written through this object, marks included
 
     def seekable(self) -> bool:
-        """Never: it may not be the pipe yet when it is asked."""
+        """Never; asked before the descriptor is the pipe."""
         return False
 
     def write(self, data: Any, /) -> int:
-        """Write, behind a mark if need be."""
+        """Write data, after a mark if the origin has changed."""
         if threading.get_ident() != self._flusher:
             origin = self._origin_now()
             if origin is not None and origin != self._last:
@@ -57,7 +57,7 @@ class MarkedFile(io.FileIO):
         return written
 
     def flushed(self, flush: Callable[[], None]) -> None:
-        """Have `flush` write what is held; it is of the origin that was marked last."""
+        """Call `flush`; data that it writes belongs to the origin marked last."""
         self._flusher = threading.get_ident()
         try:
             flush()
@@ -65,25 +65,28 @@ class MarkedFile(io.FileIO):
             self._flusher = 0
 
     def end_line(self) -> None:
-        """What was written is a line, though nobody has ended it."""
+        """End an unfinished line."""
         if self._in_line:
             self._in_line = False
             self._put(b"\n")
 
     def cut(self, *, blindly: bool) -> None:
-        """A line that was begun ends here, for who reads; `blindly`: others may have begun one."""
+        """Tell the reader to end an unfinished line.
+
+        `blindly`: C code or a subprocess may have begun one.
+        """
         if self._in_line or blindly:
             self._in_line = False
             self._put(CUT.encode())
 
     def mark(self, origin: int) -> None:
-        """What follows is of that origin, also what C code writes."""
+        """Mark following data, that of C code included, with that origin."""
         self._last = origin
         self._put((MARK % origin).encode())
 
 
 class _NotedBytes(io.BufferedWriter):
-    """Says that it may hold bytes that the pipe has not got yet."""
+    """Records that it may hold bytes not yet in the pipe."""
 
     def write(self, data: Any, /) -> int:
         WRITTEN.held = True
@@ -91,7 +94,7 @@ class _NotedBytes(io.BufferedWriter):
 
 
 class _NotedText(io.TextIOWrapper):
-    """Says that it may hold text that the pipe has not got yet."""
+    """Records that it may hold text not yet in the pipe."""
 
     def write(self, text: str, /) -> int:
         WRITTEN.held = True
@@ -102,7 +105,7 @@ _marked: list[tuple[TextIO, MarkedFile]] = []
 
 
 def mark_streams(origin_now: Callable[[], int | None]) -> None:
-    """Have stdout and stderr of this process marked. Once a process, before user code runs."""
+    """Mark stdout and stderr of this process. Called once, before user code runs."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
         before = getattr(sys, name)
         before.flush()
@@ -118,17 +121,16 @@ def mark_streams(origin_now: Callable[[], int | None]) -> None:
 
 
 def begin(origin: int) -> None:
-    """Something of another origin begins to run here."""
+    """Work of another origin begins in this process."""
     for text, raw in _marked:
         raw.flushed(text.flush)
         raw.mark(origin)
 
 
 def cut_off() -> None:
-    """What ran here was ended by an error, maybe in the middle of a print.
+    """Work was ended by an error, maybe in the middle of a print: end the unfinished line.
 
-    Half a line that it has written ends: else it would stand in front of what is written next, by
-    another cell.
+    Otherwise the next output, of another cell, would continue that line.
     """
     for text, raw in _marked:
         raw.flushed(text.flush)
@@ -136,9 +138,9 @@ def cut_off() -> None:
 
 
 def flush_all() -> None:
-    """Have what is held for the pipes written, by Python and by C's stdout.
+    """Flush Python's streams and C's stdout into the pipes.
 
-    It is of what has just been done here, and that of the thread's context may be another already.
+    Buffered data belongs to the work just done, even if the thread's origin has changed since.
     """
     for text, raw in _marked:
         raw.flushed(text.flush)
@@ -146,9 +148,9 @@ def flush_all() -> None:
 
 
 def cut(text: str) -> str:
-    """Text in which each `CUT` has become the end of a line that was begun before it, or nothing.
+    """Replace each `CUT` by a line end if the line before it is unfinished, else remove it.
 
-    A line that is written over goes on.
+    A line that is being overwritten does not end.
     """
     *heads, last = text.split(CUT)
     whole = ""
@@ -161,24 +163,24 @@ def cut(text: str) -> str:
 
 
 def without_marks(text: str) -> str:
-    """The text that was written."""
+    """The text without its marks."""
     return _MARKS.sub("", text) if "\x1e" in text else text
 
 
 def last_mark(text: str) -> str:
-    """The last mark in it, as it stands there; nothing if there is none."""
+    """The last mark in the text; empty if there is none."""
     found = _MARKS.findall(text) if "\x1e" in text else []
     return MARK % int(found[-1]) if found else ""
 
 
 class OriginReader:
-    """Reads the lines of any number of pipes, each named by what the caller likes."""
+    """Reads lines of several pipes; the caller chooses the keys of the pipes."""
 
     def __init__(self) -> None:
         self._now: dict[object, int] = {}
 
     def read(self, pipe: object, text: str) -> tuple[str, int]:
-        """A line without its marks, and its origin: that of its end."""
+        """A line without its marks, and the origin at its end."""
         if "\x1e" in text:
             found = _MARKS.findall(text)
             if found:
@@ -187,6 +189,6 @@ class OriginReader:
         return text, self._now.get(pipe, 0)
 
     def forget(self, pipes: Callable[[object], bool]) -> None:
-        """Those pipes are gone."""
+        """Drop the pipes for which `pipes` returns True."""
         for pipe in [pipe for pipe in self._now if pipes(pipe)]:
             del self._now[pipe]

@@ -1,11 +1,11 @@
-"""Whether a rank has written output since it last answered a process. Any thread.
+"""Detect whether a rank has written output since it last answered a process. Any thread.
 
-An answer says so (`WROTE`), and its receiver has the output shown before it gives the answer out.
-Output that came by way of Python's streams is counted here. What C code, a subprocess or `os.write`
-put into the pipes is found by their contents: what they hold now, and what the host agent has read,
-which it counts in the rank's slot of the status board. To ask the kernel for the former takes as
-long as a tenth of a call. So it is not done for an endpoint that ran for less time than a write to
-a pipe whose reader sleeps; if that reader is awake, its count shows it.
+The answer then carries the flag `WROTE`, and its receiver shows the output before it delivers the
+answer. Output through Python's streams is counted here. Output of C code, subprocesses and
+`os.write` is found by adding the bytes in the pipes to the bytes that the host agent has read,
+which the agent counts in the rank's slot of the status board. Asking the kernel for the former
+takes a tenth of the time of a call. It is skipped for an endpoint that ran for less time than it
+takes to write to a pipe whose reader sleeps. If the reader is awake, its count shows the write.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Protocol
 
 from monarch._src.wire.messages import HEARD, WROTE
 
-LONG_NS = 4_000  # an endpoint that runs for so long may have written by way of the kernel
+LONG_NS = 4_000  # an endpoint that runs longer may have written to a pipe
 _COUNT = struct.Struct("i")
 _READS = struct.Struct("Q")
-_LOOKS = 4
+_ATTEMPTS = 4
 
 
 class File(Protocol):
@@ -31,30 +31,30 @@ class File(Protocol):
     nbytes: int
 
     def cut(self, *, blindly: bool) -> None:
-        """End a line that was begun."""
+        """End an unfinished line."""
         ...
 
 
 class Written:
-    """What this process has written, and to which others it has said so."""
+    """Tracks output of this process, and which processes have been told about it."""
 
     def __init__(self) -> None:
         self.held = False  # text or bytes may wait in a stream
         self.files: Sequence[File] = ()
         self._flush: Callable[[], None] | None = None  # None: this process has no pipes
         self._fds: Sequence[int] = (1, 2)
-        # Where the agent counts what it reads: see `host.status_board`. The first byte is quickest
-        # to look at, and another one after each read; as it was at the last look.
+        # The agent counts the bytes it reads here; see `host.status_board`. `seen` is the lowest
+        # byte at the last check: it changes with each read, and is the fastest to compare.
         self.board: mmap | bytearray = bytearray(8)
         self.at = 0
         self.seen = 0
         self._by_python = 0
         self._by_others: int | None = 0
-        # Changes so far, the last one that others have told of, and by process which it was told.
+        # Changes so far, the last one reported by another process, and the last told to each.
         self._changes = 0
         self._heard = 0
         self._told: dict[str, int] = {}
-        # Those that were told of all of them: to look there is quickest, and most answers do.
+        # Processes told of all changes: the fast path of most answers.
         self.knowing: set[str] = set()
 
     def begin(
@@ -63,13 +63,13 @@ class Written:
         reads: tuple[mmap | bytearray, int] | None,
         fds: Sequence[int] = (1, 2),
     ) -> None:
-        """This process is a rank with pipes `fds`; `reads`: where its agent counts, if it does."""
+        """Start tracking pipes `fds` of a rank; `reads`: where the agent counts its reads."""
         self._flush, self._fds = flush, fds
         if reads is not None:
             self.board, self.at = reads
 
     def heard(self) -> None:
-        """An answer has come that output goes before: an answer of this process does so too."""
+        """An answer has arrived with `WROTE`, so answers of this process carry it too."""
         self._change()
         self._heard = self._changes
 
@@ -78,9 +78,9 @@ class Written:
         self.knowing.clear()
 
     def since(self, to: str, ran_ns: int) -> int:
-        """Before an answer to that process, of what ran so long: what its status gets added.
+        """The flags to add to an answer to process `to`, by an endpoint that ran `ran_ns`.
 
-        `Routes.reply`, which every answer goes through, makes the same comparison itself.
+        `Routes.reply`, which sends every answer, repeats this comparison inline for speed.
         """
         if (
             ran_ns < LONG_NS
@@ -92,7 +92,7 @@ class Written:
         return self.look(to)
 
     def look(self, to: str) -> int:
-        """As `since`, of what ran for long."""
+        """As `since`, for an endpoint that ran for long."""
         if self._flush is None:
             return self._tell(to)
         self.held = False
@@ -114,15 +114,15 @@ class Written:
         before, now = self._told.get(to, 0), self._changes
         self._told[to] = now
         self.knowing.add(to)
-        if now != self._changes:  # by another thread
+        if now != self._changes:  # changed by another thread
             self.knowing.discard(to)
         if before == now:
             return 0
         return WROTE | HEARD if self._heard > before else WROTE
 
     def _total(self) -> int | None:
-        """All bytes that were ever put into the pipes; None if the agent reads on and on."""
-        for _ in range(_LOOKS):
+        """All bytes ever written to the pipes; None if the agent keeps reading meanwhile."""
+        for _ in range(_ATTEMPTS):
             before = self._read()
             held = sum([_held(fd) for fd in self._fds])
             if self._read() == before and not before & 1:
@@ -135,7 +135,7 @@ class Written:
 
 
 def _held(fd: int) -> int:
-    """How many bytes a pipe holds; none where the program has something else in its place."""
+    """The number of bytes in a pipe; 0 if the program has replaced the descriptor."""
     try:
         return _COUNT.unpack(fcntl.ioctl(fd, termios.FIONREAD, _ZERO))[0]
     except OSError:

@@ -1,9 +1,9 @@
-"""The pipes of one proc, cut into lines. No threads; the agent's loop drives it.
+"""Read the pipes of one proc and split them into lines. No threads; the agent's loop drives it.
 
-Reading at the pipe, outside the process, is what lets the last line before a crash arrive. A line
-is sent when it is whole, when it reaches 64 KiB, when its rank answers a call, or when its pipe
-ends. A line that is written over again and again, as a progress bar is, stays one line also then.
-What a line shows that is not ended yet is had as `unfinished`.
+The agent reads the pipes, outside the process, so the last line before a crash arrives. A line is
+delivered when it ends, reaches 64 KiB, when its rank answers a call, or when its pipe ends. A line
+that is overwritten, as by a progress bar, stays one line in all of these cases. `unfinished` gives
+the current state of an incomplete line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from monarch._src.logs.carriage_returns import shown
 from monarch._src.logs.line_origin import CUT, cut, last_mark, without_marks
 
 STDOUT, STDERR = 1, 2
-WRITTEN_OVER, BEGUN = 2, 4  # added to the number of a stream: a line that is not ended yet
+WRITTEN_OVER, BEGUN = 2, 4  # added to the number of a stream for an unfinished line
 LONGEST = 1 << 16
 TAIL = 50
 _CHUNK = 1 << 16
@@ -26,25 +26,25 @@ MOST = 64 * _CHUNK
 
 
 class Tally(Protocol):
-    """Counts the bytes read from both pipes where their writer sees it (`host.status_board`)."""
+    """Counts the bytes read from both pipes where the rank can see it (`host.status_board`)."""
 
     def begin(self) -> None:
         """A read begins."""
         ...
 
     def end(self, nbytes: int) -> None:
-        """It was of so many bytes."""
+        """The read has returned `nbytes` bytes."""
         ...
 
 
 class NoTally:
-    """Where nobody looks."""
+    """Counts nothing."""
 
     def begin(self) -> None:
-        """As of a `Tally`."""
+        """See `Tally`."""
 
     def end(self, nbytes: int) -> None:
-        """As of a `Tally`."""
+        """See `Tally`."""
 
 
 @dataclass
@@ -61,22 +61,21 @@ class Stream:
 
     @property
     def is_written_over(self) -> bool:
-        """Whether the line that is not ended yet is a progress bar, say."""
+        """Whether the unfinished line is being overwritten, as by a progress bar."""
         return "\r" in self.rest
 
     @property
     def unfinished(self) -> tuple[int, str] | None:
-        """What a line that is not ended yet shows now, and its number; None if there is none."""
+        """The number and current text of the unfinished line; None if there is none."""
         if not self.rest or not (text := without_marks(self.rest)):
             return None
         kind = WRITTEN_OVER if self.is_written_over else BEGUN
         return self.number + kind, last_mark(self.rest) + shown(text)
 
     def read(self, most: int = MOST) -> tuple[list[str], bool]:
-        """Every whole line that can be read now, and whether the pipe has ended.
+        """Read all complete lines available now; also return whether the pipe has ended.
 
-        `most`: about so many bytes of it, since a rank that floods must not keep the agent from
-        others.
+        `most` bounds the bytes read, so that a rank with much output does not starve others.
         """
         if self.fd is None:
             return [], True
@@ -100,7 +99,7 @@ class Stream:
             for line in whole:
                 lines += _cut(line)
             if "\r" in rest and len(rest) > LONGEST:
-                # A bar that never ends its line is still one line.
+                # A progress bar that never ends its line is still one line.
                 rest = f"{last_mark(rest)}\r{shown(without_marks(rest))}"
             *pieces, self.rest = _cut(rest)
             lines += pieces
@@ -114,7 +113,7 @@ class Stream:
 
 
 def _cut(line: str) -> list[str]:
-    """One line as pieces of bounded length, wherever the reads from its pipe happened to end."""
+    """Split a line into pieces of at most `LONGEST` characters."""
     return [line[at : at + LONGEST] for at in range(0, len(line), LONGEST)] or [""]
 
 
@@ -130,14 +129,14 @@ class Capture:
         self.tail: deque[str] = deque(maxlen=TAIL)
 
     def read(self, stream: Stream, most: int = MOST) -> tuple[list[tuple[int, str]], bool]:
-        """New lines of one pipe, each with its stream number; and whether the pipe has ended."""
+        """New lines of one pipe, each with its stream number, and whether the pipe has ended."""
         lines, ended = stream.read(most)
         if stream.number == STDERR:
             self.tail.extend(without_marks(line) for line in lines)
         return [(stream.number, line) for line in lines], ended
 
     def read_all(self) -> list[tuple[int, str]]:
-        """Everything that both pipes hold now."""
+        """All lines that both pipes hold now."""
         return [line for stream in self.streams for line in self.read(stream)[0]]
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""What becomes of lines that ranks write, mesh by mesh: shown at once, later, or not. No I/O.
+"""Decide for each mesh whether lines of its ranks are shown at once, later, or not. No I/O.
 
-Invariants: every line comes out once, in the order in which its rank wrote it; one that is not to
-be shown comes out too, marked as that. A line is held no longer than the window of its mesh.
+Invariants: every line is returned once, in the order in which its rank wrote it; a line that is not
+to be shown is returned too, marked as such. A line is held no longer than the window of its mesh.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from monarch._src.events import OutputLine
 
 
 class Streaming(msgspec.Struct, frozen=True):
-    """`shown`: whether lines reach the user's streams; `window_s`: for how long they are gathered.
+    """`shown`: whether lines reach the user's streams; `window_s`: how long they are collected.
 
-    None: not at all, each goes on when it comes.
+    `window_s` None: lines are passed on at once.
     """
 
     shown: bool = True
@@ -27,28 +27,31 @@ PLAIN = Streaming()
 
 
 class Streams:
-    """The lines of all meshes of a process, on their way to who shows them."""
+    """Routes the output lines of all meshes of a process."""
 
     def __init__(self) -> None:
         self._rules: dict[int, dict[int, Streaming]] = {}  # by mesh and rank
         self._held: dict[int, list[OutputLine]] = {}  # by mesh
 
     def set(self, mesh: int, ranks: Iterable[int], rule: Streaming) -> list[OutputLine]:
-        """From now on; what was held of that mesh, which comes before what follows."""
+        """Set the rule of these ranks; return the lines held so far, to be shown first."""
         rules = self._rules.setdefault(mesh, {})
         for rank in ranks:
             rules[rank] = rule
         return self.due(mesh)
 
     def forget(self, mesh: int) -> list[OutputLine]:
-        """That mesh is gone; the lines of it that were held."""
+        """Drop a mesh that has ended; return its held lines."""
         self._rules.pop(mesh, None)
         return self._held.pop(mesh, [])
 
-    def came(
+    def on_lines(
         self, mesh: int, rank: int, lines: list[OutputLine]
     ) -> tuple[list[OutputLine], float | None]:
-        """Lines of a rank came: those to hand on now, and in how long `due` has to be called."""
+        """A rank has written lines.
+
+        Returns the lines to show now, and in how many seconds to call `due` (None: not).
+        """
         rules = self._rules.get(mesh)
         rule = PLAIN if rules is None else rules.get(rank, PLAIN)
         if rule is PLAIN:
@@ -58,7 +61,7 @@ class Streams:
         if rule.window_s is None:
             return lines, None
         held = self._held.get(mesh)
-        whole = [line for line in lines if line.whole]  # what is written over ends up in one
+        whole = [line for line in lines if line.whole]  # later lines replace unfinished ones
         if held is not None:
             held += whole
             return [], None
@@ -68,10 +71,10 @@ class Streams:
         return [], rule.window_s
 
     def due(self, mesh: int) -> list[OutputLine]:
-        """The window of a mesh has ended: what was held."""
+        """The window of a mesh has ended: return its held lines."""
         return self._held.pop(mesh, [])
 
     def take_all(self) -> list[OutputLine]:
-        """What is held of every mesh."""
+        """Return the held lines of all meshes."""
         held, self._held = self._held, {}
         return [line for lines in held.values() for line in lines]

@@ -36,7 +36,7 @@ class Sieve:
 
     def _came(self, mesh: int, rank: int, lines: list[OutputLine]) -> list[OutputLine]:
         with self._lock:
-            now, window_s = self._streams.came(mesh, rank, lines)
+            now, window_s = self._streams.on_lines(mesh, rank, lines)
         if window_s is not None:
             background.submit(self._when_over(mesh, window_s))
         return now

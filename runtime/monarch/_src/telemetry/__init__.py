@@ -1,1 +1,1 @@
-"""What programs measure of themselves: `get_meter`, `span`, `traced`."""
+"""Metrics and spans of user programs (`get_meter`, `span`, `traced`) and of endpoints."""

@@ -1,6 +1,6 @@
-"""In whose hands something is measured: which actor, in which endpoint, or the client.
+"""Find the actor and endpoint, or the client, to which a measurement belongs.
 
-Runs in: any process, any thread. Starts nothing: a program without meshes may measure too.
+Runs in: any process, any thread. Starts no session: a program without meshes may measure too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _RUNTIME = "monarch._src.actor.runtime"
 
 
 class Attribution(NamedTuple):
-    """The proc mesh (the client is mesh 0), the actor on it, and its endpoint; empty: none."""
+    """A proc mesh (0: the client), the actor on it, and its endpoint; empty fields: none."""
 
     mesh: int
     mesh_name: str
@@ -27,7 +27,7 @@ CLIENT = Attribution(0, "client", "client", "client", "")
 
 
 def current_attribution() -> Attribution:
-    """Who runs this code."""
+    """The attribution of the calling code."""
     context = current.get()
     return _outside() if context is None else _of(context)
 
@@ -40,7 +40,7 @@ def _of(context: Context) -> Attribution:
 
 
 def _outside() -> Attribution:
-    """On a thread that is no actor's."""
+    """The attribution of a thread that belongs to no actor."""
     module: Any = sys.modules.get(_RUNTIME)  # not loaded: there is no session yet
     run = None if module is None else module.runtime_or_none()
     if run is None:

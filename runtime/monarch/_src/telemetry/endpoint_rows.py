@@ -1,8 +1,8 @@
-"""What was counted of endpoints, and by programs, added up over the processes that counted.
+"""Metrics of endpoints and programs, summed over processes.
 
-Runs in: any process, mostly the client; any thread but the one that handles messages. Asks procs
-themselves, which answer without user code; reading costs them some microseconds an endpoint, and
-calls cost the same whether anybody reads or not.
+Runs in: any process, mostly the client; any thread except the receiving thread. Requests the counts
+from procs, which answer without running user code. A read costs each proc some microseconds per
+endpoint; calls cost the same whether metrics are read or not.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Side = Literal["caller", "callee"]
 
 @dataclass(frozen=True)
 class MissingProcess:
-    """One process whose figures are not in, and why not."""
+    """A process whose metrics are missing, and why."""
 
     process: Process
     reason: str
@@ -50,35 +50,35 @@ class MissingProcess:
 
 @dataclass(frozen=True)
 class EndpointMetrics:
-    """What all processes asked have counted of one endpoint since its first call there.
+    """Counts of one endpoint since its first call, summed over processes.
 
-    The callee is who runs the endpoint: each rank that was called counts a call, from when it
-    begins (before its arguments are unpickled) to when it returns or raises. The caller is who
-    called it: the call of any number of ranks is one call, from when the adverb is used (before
-    arguments are pickled) until its last rank has answered; each `adverb` is counted by itself.
-    Nobody waits for a `broadcast` or a `send`: these are in flight at no time, and not timed.
+    On the callee side, each called rank counts one call, from its start (before arguments are
+    unpickled) until it returns or raises. On the caller side, a call of any number of ranks is one
+    call, from the use of the adverb (before arguments are pickled) until the last rank has
+    answered; each `adverb` has its own row. A `broadcast` or `send` has no answer, so it is never
+    in flight and is not timed.
 
     Attributes:
-        mesh, mesh_uid: the proc mesh that the actors live on; `client` and `0` for controllers.
-        actor_class, actor, endpoint: of which actors, by the name given at spawn.
-        side: which of the two this row is.
+        mesh, mesh_uid: the proc mesh of the actors; `client` and `0` for controllers.
+        actor_class, actor, endpoint: the class, the name given at spawn, and the endpoint.
+        side: `caller` or `callee`.
         adverb: `call`, `call_one`, `choose`, `stream`, `broadcast` or `send`; None for the callee.
-        processes: how many have counted.
-        calls: how many were begun.
-        errors: how many of those failed; for a caller, in at least one rank.
-        in_flight: how many have not ended.
-        bytes_in, bytes_out: pickled arguments and answers, failures included. What a caller sends
-            counts once for each rank called, what it gets as ranks sent it.
+        processes: the number of processes that counted.
+        calls: the number of calls begun.
+        errors: the number of failed calls; for a caller, of calls that failed on at least one rank.
+        in_flight: the number of calls that have not ended.
+        bytes_in, bytes_out: bytes of pickled arguments and answers, failures included. A caller
+            counts the arguments once for each rank called.
         calls_per_s: `calls` over `observed_s`.
-        observed_s: seconds since the first call, of the process where that is longest ago.
-        total_s: seconds that all calls took that have ended and been timed.
-        mean_s, p50_s, p90_s, p99_s, max_s: seconds a call took; None if none was timed. Percentiles
-            are less than a fifth off, the others are exact.
+        observed_s: seconds since the first call in any of the processes.
+        total_s: seconds of all calls that have ended and were timed.
+        mean_s, p50_s, p90_s, p99_s, max_s: seconds per call; None if none was timed. Percentiles
+            are less than 20 % off, the others are exact.
         waited_s: mean seconds that a call waited at the callee before it began; None for a caller.
-        slowest: the process where calls took longest on average, and how long (seconds); None
-            if none was timed.
-        histogram: pairs of an upper bound (seconds, excluded) and the calls that took less than it
-            and not less than the bound before; only those where there are any.
+        slowest: the process with the longest mean, and that mean in seconds; None if no call was
+            timed.
+        histogram: pairs of an upper bound (seconds, excluded) and the number of calls between the
+            bound before and this one; empty buckets are omitted.
     """
 
     mesh: str
@@ -109,9 +109,9 @@ class EndpointMetrics:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Figures of endpoints, and the processes whose figures are not among them.
+    """Metrics of endpoints, spans and instruments (`get_meter`).
 
-    And what programs have measured of themselves: `spans`, and `instruments` of `get_meter`.
+    `missing` lists the processes that are not included.
     """
 
     endpoints: tuple[EndpointMetrics, ...]
@@ -121,26 +121,25 @@ class Metrics:
 
 
 def metrics(mesh: ProcMesh | Actor | None = None, timeout: float = 1.0) -> Metrics:
-    """What was counted of endpoints, since each was first called, by callers and by callees.
+    """Read the metrics of endpoints since their first calls, on the caller and callee sides.
 
-    Takes a millisecond or so, longer for hundreds of procs; figures only grow, so who reads twice
-    has those of the time between by subtraction. A proc that is not up has counted nothing. One
-    that does not answer, because it is dead or because something in it holds the global interpreter
-    lock, is listed as missing.
+    Takes about a millisecond, longer for hundreds of procs. Counts only grow, so the difference of
+    two reads gives the time between them. A proc that has not started yet has counted nothing. A
+    proc that does not answer, because it is dead or code in it holds the GIL, is listed as missing.
 
     Args:
-        mesh: of the actors on these procs, or of these actors, alone; None: of everything that
-            this process and the proc meshes it owns have called and run. A slice has the callees'
-            side only, since callers do not count by rank.
+        mesh: only the actors on these procs, or only these actors; None: all calls made and run by
+            this process and the proc meshes that it owns. A slice has the callee side only, since
+            callers do not count by rank.
         timeout: seconds to wait for procs.
 
     Raises:
-        TypeError: `mesh` is no proc mesh and no actor mesh.
+        TypeError: `mesh` is neither a proc mesh nor an actor mesh.
         MeshStoppedError: `mesh` has been stopped.
         ValueError: a negative, infinite or NaN time-out.
     """
     if not 0 <= timeout < inf:  # NaN is neither
-        raise ValueError(f"timeout={timeout}: give seconds, at least 0 and not for ever")
+        raise ValueError(f"timeout={timeout}: give seconds, at least 0 and finite")
     wanted = _Wanted(mesh)
     run = runtime_or_none()
     if run is None:
@@ -162,7 +161,7 @@ _CLIENT = Process("client", None, {})
 
 
 class _Wanted:
-    """Whose figures were asked for."""
+    """The processes and actors whose metrics were requested."""
 
     def __init__(self, mesh: Any) -> None:
         self.whole = True
@@ -174,17 +173,17 @@ class _Wanted:
             self._place = (procs.ref, region)
             self.whole = len(region) == len(procs.region)
         elif isinstance(mesh, ActorMesh):
-            whom = call_target_of(mesh)
-            whom.check_usable()
-            self._place = (whom.procs, whom.region)
-            self._actor = (whom.class_name, whom.name)
+            target = call_target_of(mesh)
+            target.check_usable()
+            self._place = (target.procs, target.region)
+            self._actor = (target.class_name, target.name)
             actors = mesh._actors  # pyright: ignore[reportPrivateUsage]
-            self.whole = len(whom.region) == len(actors.region)
+            self.whole = len(target.region) == len(actors.region)
         elif mesh is not None:
-            raise TypeError(f"metrics are of a proc mesh or an actor mesh, not of {mesh!r}")
+            raise TypeError(f"give a proc mesh or an actor mesh, not {mesh!r}")
 
     def questions(self) -> list[ProcQuery]:
-        """Whom to ask: those who run it and, for the whole of it, those who may call it."""
+        """The queries: to the callees and, for a whole mesh, to possible callers."""
         owned = [mesh._procs for mesh in owned_meshes()]  # pyright: ignore[reportPrivateUsage]
         asked: dict[int, ProcQuery] = {}
         if self._place is not None:
@@ -196,7 +195,7 @@ class _Wanted:
         return list(asked.values())
 
     def includes(self, key: Key | MeasureKey) -> bool:
-        """Whether that was asked for, and an endpoint from this side."""
+        """Whether the row was requested."""
         if self._place is not None and self._place[0].uid != key.mesh:
             return False
         if self._actor is not None and self._actor != (key.actor_class, key.actor):
@@ -205,7 +204,7 @@ class _Wanted:
 
 
 def _is_here(run: Runtime, question: ProcQuery) -> bool:
-    """Whether this process has asked itself."""
+    """Whether the query includes this process."""
     ref = run.client_ref if run.proc_ref is None else run.proc_ref
     rank = 0 if run.proc_ref is None else run.rank
     return ref is not None and ref.uid == question.ref.uid and rank in question.region
@@ -222,13 +221,13 @@ def _process(ref: ProcsRef, rank: int) -> Process:
 
 
 def _counted(question: ProcQuery) -> dict[int, Counted]:
-    """What the ranks that have answered have counted; one that was not up, nothing."""
+    """The counts of the ranks that answered; empty for a rank that has not started."""
     found: dict[int, Counted] = {}
     for rank, payload in sorted(question.answers.items()):
         try:
             found[rank] = unpacked(payload) if payload.body else Counted()
         except UNREADABLE as error:
-            question.failures[rank] = f"its answer could not be understood: {error}"
+            question.failures[rank] = f"its answer could not be read: {error}"
     return found
 
 
@@ -249,7 +248,7 @@ def _missing(
 
 
 def _doing(mesh: int) -> dict[int, str]:
-    """What the host agent sees the ranks of a mesh do, if it is a mesh of ours."""
+    """The state of each rank, from the host agent; empty if the mesh is not known here."""
     try:
         seen = next((seen for seen in snapshot() if seen.uid == f"{mesh:x}"), None)
     except TimeoutError:
@@ -260,8 +259,8 @@ def _doing(mesh: int) -> dict[int, str]:
 def _state(row: RankRow) -> str:
     if row.state != "busy" or not row.endpoint:
         return row.state
-    what = f"{row.actor}.{row.endpoint}" if row.actor else row.endpoint
-    return f"busy in {what} for {row.since_s:.1f} s"
+    name = f"{row.actor}.{row.endpoint}" if row.actor else row.endpoint
+    return f"busy in {name} for {row.since_s:.1f} s"
 
 
 def _rows(
@@ -286,7 +285,7 @@ def _rows(
         where = meshes.index(key.mesh)
         return where, key.name, key.kind, key.attributes, key.actor, key.actor_class
 
-    # Spans of one endpoint stay as they first began, an outer one before those within it.
+    # Spans of one endpoint stay in the order of their first start: outer before inner.
     keys = sorted(groups, key=place)
     return Metrics(
         tuple(_row(key, groups[key]) for key in keys if not key.span),

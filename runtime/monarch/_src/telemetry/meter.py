@@ -1,10 +1,9 @@
-"""`get_meter`: counters and histograms of programs.
+"""`get_meter`: counters and histograms of user programs.
 
-Runs in: any process, any thread. What they are given is kept in the process
-(`actor.state.program_metrics`), where `monarch.observe.metrics` reads it, and handed on to
-OpenTelemetry where that is installed.
-Invariant: an instrument that travels, as a global of a class of a notebook does, counts where it
-arrives.
+Runs in: any process, any thread. Values are kept in the process (`actor.state.program_metrics`),
+where `monarch.observe.metrics` reads them, and passed on to OpenTelemetry if it is installed.
+Invariant: an instrument that is pickled, for example as a global of a notebook class, counts in the
+process where it is unpickled.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ Attributes: TypeAlias = "Mapping[str, Any] | None"
 
 
 class Instrument:
-    """What all kinds have in common."""
+    """Base class of the instruments."""
 
     KIND: MeasureKind
 
     def __init__(self, name: str, unit: str = "", description: str = "", **advice: Any) -> None:
         if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"the name of a {self.KIND} is a text that is not empty, not {name!r}")
+            raise TypeError(f"the name of a {self.KIND} must be a non-empty string, not {name!r}")
         self.name = name
         self.unit = unit
         self.description = description
         self._advice = advice
         meter = otel_meter()
-        self._elsewhere: Any = None
+        self._otel: Any = None
         if meter is not None:
             make: Callable[..., Any] = getattr(meter, f"create_{self.KIND}")
-            self._elsewhere = make(name, unit=unit, description=description, **advice)
+            self._otel = make(name, unit=unit, description=description, **advice)
 
     def _measure(self, attributes: Attributes) -> Measure:
         me: Attribution = current_attribution()
@@ -48,13 +47,13 @@ class Instrument:
         )  # fmt: skip
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (type(self), self.name, self.unit, self.description, self._advice)
+        return _rebuild, (type(self), self.name, self.unit, self.description, self._advice)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
 
 
-def _again(
+def _rebuild(
     kind: type[Instrument], name: str, unit: str, description: str, advice: dict[str, Any]
 ) -> Instrument:
     return kind(name, unit, description, **advice)
@@ -74,11 +73,11 @@ class Counter(Instrument):
         if amount < 0:
             raise ValueError(
                 f"counter {self.name!r} only grows, so {amount} cannot be added; "
-                "take create_up_down_counter for what goes both ways"
+                "use create_up_down_counter for values that also fall"
             )
         self._measure(attributes).add(float(amount))
-        if self._elsewhere is not None:
-            self._elsewhere.add(amount, attributes, context)
+        if self._otel is not None:
+            self._otel.add(amount, attributes, context)
 
 
 class UpDownCounter(Instrument):
@@ -87,38 +86,38 @@ class UpDownCounter(Instrument):
     KIND = "up_down_counter"
 
     def add(self, amount: float, attributes: Attributes = None, context: Any = None) -> None:
-        """Add to the sum of these attributes, or take away. `context` is OpenTelemetry's."""
+        """Add to (or subtract from) the sum of these attributes. `context` is OpenTelemetry's."""
         self._measure(attributes).add(float(amount))
-        if self._elsewhere is not None:
-            self._elsewhere.add(amount, attributes, context)
+        if self._otel is not None:
+            self._otel.add(amount, attributes, context)
 
 
 class Histogram(Instrument):
-    """Values of which the distribution matters."""
+    """A distribution of values."""
 
     KIND = "histogram"
 
     def record(self, amount: float, attributes: Attributes = None, context: Any = None) -> None:
-        """Add a value to those of these attributes. `context` is OpenTelemetry's."""
+        """Record a value for these attributes. `context` is OpenTelemetry's."""
         self._measure(attributes).record(float(amount))
-        if self._elsewhere is not None:
-            self._elsewhere.record(amount, attributes, context)
+        if self._otel is not None:
+            self._otel.record(amount, attributes, context)
 
 
 class Meter:
-    """Makes instruments, with the signatures of OpenTelemetry.
+    """Creates instruments, with the signatures of OpenTelemetry.
 
-    Those of one kind, name, unit and description are one, wherever they are made.
+    Instruments of the same kind, name, unit and description share their values.
     """
 
     def create_counter(self, name: str, unit: str = "", description: str = "") -> Counter:
-        """A sum that only grows."""
+        """Create a sum that only grows."""
         return Counter(name, unit, description)
 
     def create_up_down_counter(
         self, name: str, unit: str = "", description: str = ""
     ) -> UpDownCounter:
-        """A sum that grows and shrinks."""
+        """Create a sum that grows and shrinks."""
         return UpDownCounter(name, unit, description)
 
     def create_histogram(
@@ -129,7 +128,7 @@ class Meter:
         *,
         explicit_bucket_boundaries_advisory: Sequence[float] | None = None,
     ) -> Histogram:
-        """Values of which the distribution matters. The advice is for OpenTelemetry alone."""
+        """Create a histogram. Only OpenTelemetry uses the bucket boundaries."""
         if explicit_bucket_boundaries_advisory is None:
             return Histogram(name, unit, description)
         advice = list(explicit_bucket_boundaries_advisory)

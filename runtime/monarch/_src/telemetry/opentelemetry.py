@@ -1,7 +1,7 @@
-"""OpenTelemetry, where it is installed: what this process measures is handed on to it.
+"""Pass measurements of this process on to OpenTelemetry, if it is installed.
 
-Runs in: any process, any thread. Without an SDK that the program sets up, OpenTelemetry drops what
-it is given; with one, also one that is set up later, it exports it.
+Runs in: any process, any thread. OpenTelemetry drops them unless the program sets up an SDK, which
+it may also do later.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ NAME = "monarch"
 
 @cache
 def otel_meter() -> Any:
-    """The meter of the program's OpenTelemetry; None if that is not installed."""
+    """OpenTelemetry's meter; None if it is not installed."""
     metrics = _module("opentelemetry.metrics")
     return None if metrics is None else metrics.get_meter(NAME, VERSION)
 
 
 @cache
 def otel_tracer() -> Any:
-    """The tracer of it; None if it is not installed."""
+    """OpenTelemetry's tracer; None if it is not installed."""
     trace = _module("opentelemetry.trace")
     return None if trace is None else trace.get_tracer(NAME, VERSION)
 
@@ -33,7 +33,7 @@ def _module(name: str) -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        # Another module that is missing is an installation that is broken, which has to be told.
+        # If another module is missing, the installation is broken: raise.
         if error.name is None or error.name.partition(".")[0] != "opentelemetry":
             raise
         return None

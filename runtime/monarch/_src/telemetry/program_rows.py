@@ -1,6 +1,6 @@
-"""What programs have measured of themselves, as rows, each added up over processes.
+"""Rows of spans and instruments of user programs, summed over processes.
 
-Runs in: any process, any thread. See `telemetry.endpoint_rows`, which asks for the figures.
+Runs in: any process, any thread. `telemetry.endpoint_rows` reads the counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from monarch._src.wire.metrics_codec import Counted, Figures, Key, MeasureFigure
 
 @dataclass(frozen=True)
 class Process:
-    """One process that counted. `rank` and `point` in its proc mesh; a client has no rank."""
+    """A process that counted, with its rank and point in its proc mesh; a client has no rank."""
 
     mesh: str
     rank: int | None
@@ -30,23 +30,23 @@ Measured: TypeAlias = tuple[Process, MeasureFigures]
 
 @dataclass(frozen=True)
 class SpanMetrics:
-    """What all processes asked have counted of one span, by what it is part of.
+    """Counts of one span within one parent, summed over processes.
 
     Attributes:
         mesh, mesh_uid: the proc mesh that it was measured on; `client` for the client.
-        actor_class, actor: of which actors; both `client` in the client, empty on threads that are
-            no actor's.
-        endpoint: which endpoint of theirs ran; None outside of endpoints.
-        name: that of the span; `(others)` for all those that came after a process had too many.
-        parent: the span that encloses it, or else the endpoint; None if nothing does.
-        processes: how many have counted.
-        count: how often it began.
-        errors: how often it was left by an exception.
-        running: how often it has not ended.
-        total_s: seconds that all of those took that have ended, what is within them included.
-        mean_s, p50_s, p90_s, p99_s, max_s: seconds it took; None if none has ended. Percentiles
-            are less than a fifth off, the others are exact.
-        slowest: the process where it took longest on average, and how long (seconds).
+        actor_class, actor: the actors; both `client` in the client, empty on threads that belong to
+            no actor.
+        endpoint: the endpoint that ran; None outside endpoints.
+        name: the name of the span; `(others)` sums the spans beyond the limit of a process.
+        parent: the enclosing span, or else the endpoint; None if there is neither.
+        processes: the number of processes that counted.
+        count: the number of times the span began.
+        errors: the number of times an exception left it.
+        running: the number of times it has not ended.
+        total_s: seconds of all ended runs, with the spans inside them.
+        mean_s, p50_s, p90_s, p99_s, max_s: seconds per run; None if none has ended. Percentiles are
+            less than 20 % off, the others are exact.
+        slowest: the process with the longest mean, and that mean in seconds.
     """
 
     mesh: str
@@ -71,18 +71,18 @@ class SpanMetrics:
 
 @dataclass(frozen=True)
 class InstrumentMetrics:
-    """What all processes asked have given one instrument, by its attributes.
+    """Values of one instrument with one set of attributes, summed over processes.
 
     Attributes:
-        mesh, mesh_uid, actor_class, actor: in whose hands, as of `SpanMetrics`.
-        name, kind, unit, description: as it was made; `(others)` for all those of that kind that
-            came after a process had too many.
-        attributes: names and values, as texts.
-        count: how often it was given a number.
-        not_finite: how many of those were infinite or no number; they are in nothing that follows.
-        total: their sum.
-        mean, p50, p90, p99, min, max: of a histogram with values, or else None. Percentiles are
-            less than a fifth off, the others are exact.
+        mesh, mesh_uid, actor_class, actor: see `SpanMetrics`.
+        name, kind, unit, description: as created; the name `(others)` sums the instruments of that
+            kind beyond the limit of a process.
+        attributes: names and values, as strings.
+        count: the number of values.
+        not_finite: the number of infinite or NaN values; the fields below exclude them.
+        total: the sum of the values.
+        mean, p50, p90, p99, min, max: of a histogram with values, otherwise None. Percentiles are
+            less than 20 % off, the others are exact.
         by_process: the sum of each process.
     """
 
@@ -108,12 +108,12 @@ class InstrumentMetrics:
 
 
 def measured_here() -> Counted:
-    """What this process has measured before it had any mesh."""
+    """The spans and instruments of a process without a session."""
     return Counted(tuple(TELEMETRY.spans(monotonic_ns())), tuple(TELEMETRY.measures()))
 
 
 def span_row(key: Key, told: Sequence[Told]) -> SpanMetrics:
-    """One span, added up."""
+    """The row of one span."""
     total = merged([figures for _, figures in told])
     return SpanMetrics(
         mesh=key.mesh_name,
@@ -138,7 +138,7 @@ def span_row(key: Key, told: Sequence[Told]) -> SpanMetrics:
 
 
 def instrument_row(key: MeasureKey, told: Sequence[Measured]) -> InstrumentMetrics:
-    """One instrument with one set of attributes, added up."""
+    """The row of one instrument with one set of attributes."""
     total = merged_measures([figures for _, figures in told])
     finite = total.count - total.not_finite
     has_values = key.kind == "histogram" and finite > 0
@@ -166,11 +166,11 @@ def instrument_row(key: MeasureKey, told: Sequence[Measured]) -> InstrumentMetri
 
 
 def slowest_of(told: Sequence[Told]) -> tuple[Process, float] | None:
-    """The process where calls or spans took longest on average, and how long (seconds)."""
+    """The process with the longest mean, and that mean in seconds."""
     means = [(process, mean / 1e9) for process, f in told if (mean := mean_ns(f)) is not None]
     return max(means, key=lambda pair: pair[1], default=None)
 
 
 def seconds(nanoseconds: float | None) -> float | None:
-    """The same in seconds."""
+    """Convert nanoseconds to seconds; None stays None."""
     return None if nanoseconds is None else nanoseconds / 1e9

@@ -1,10 +1,9 @@
-"""`span` and `traced`: how long parts of a program take, and within which others.
+"""`span` and `traced`: measure how long nested parts of a program take.
 
-Runs in: any process, any thread or task. What was counted is kept in the process
-(`actor.state.program_metrics`), where `monarch.observe.metrics` reads it; where OpenTelemetry is
-installed, each span is one of its own too.
-Invariant: what encloses a span is found by the task or thread, so spans of overlapping calls do not
-mix.
+Runs in: any process, any thread or task. Counts are kept in the process
+(`actor.state.program_metrics`), where `monarch.observe.metrics` reads them. If OpenTelemetry is
+installed, each span is also a span of OpenTelemetry.
+Invariant: the enclosing span is a context variable, so spans of overlapping calls do not mix.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ _enclosing: ContextVar[str] = ContextVar("monarch_span", default="")
 
 
 class Span:
-    """Measures what runs within it. May be entered again when it was left."""
+    """A context manager that measures its block. Can be entered again after it was left."""
 
     __slots__ = ("_before", "_began_ns", "_counts", "_elsewhere", "name")
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"the name of a span is a text that is not empty, not {name!r}")
+            raise TypeError(f"the name of a span must be a non-empty string, not {name!r}")
         self.name = name
         self._counts: EndpointCounts | None = None
         self._before = ""
@@ -47,7 +46,7 @@ class Span:
     def __enter__(self) -> Span:
         if self._counts is not None:
             raise RuntimeError(
-                f"span {self.name!r} is measuring already; make another one: span({self.name!r})"
+                f"span {self.name!r} is entered already; create another one: span({self.name!r})"
             )
         me = current_attribution()
         before = self._before = _enclosing.get()
@@ -104,8 +103,8 @@ def _started(tracer: Any, name: str, me: Attribution) -> Any:
 def span(name: str) -> Span:
     """Measure a part of a program: `with span("load"): ...`.
 
-    In a client, a sync or an async actor, on any thread. It is part of the span that encloses it,
-    or else of the endpoint that runs.
+    Works in clients and in sync and async actors, on any thread. The parent is the enclosing span,
+    or else the running endpoint.
     """
     return Span(name)
 
@@ -119,12 +118,12 @@ def traced(*, name: str) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
 def traced(fn: Any = None, *, name: str | None = None) -> Any:
-    """Measure each call of a function, sync or async, as a span of its name or of that one.
+    """Measure each call of a sync or async function as a span, named `name` or as the function.
 
-    With `@endpoint`, this one stands below.
+    Place it below `@endpoint`.
 
     Raises:
-        TypeError: what is decorated is no function.
+        TypeError: the decorated object is not a function.
     """
     if fn is None:
         return functools.partial(_traced, name=name)
@@ -134,8 +133,8 @@ def traced(fn: Any = None, *, name: str | None = None) -> Any:
 def _traced(fn: Callable[..., Any], name: str | None) -> Callable[..., Any]:
     if not callable(fn) or isinstance(fn, (staticmethod, EndpointMethod)):
         raise TypeError(
-            f"@traced measures functions, and {fn!r} is none; it stands below @endpoint, "
-            "@staticmethod and the like, next to the function"
+            f"@traced measures functions, not {fn!r}; place it below @endpoint, @staticmethod "
+            "and the like, next to the function"
         )
     name = name or fn.__name__
     if inspect.iscoroutinefunction(fn):

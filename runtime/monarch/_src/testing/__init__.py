@@ -1,5 +1,5 @@
-"""Fault injection, for users' tests and ours.
+"""Fault injection for tests.
 
-What is injected is real: real signals to real processes, messages that really wait. Nothing here is
-loaded by a program that does not ask for it.
+Faults are real: signals are sent to processes, and messages are delayed. Programs that inject no
+faults do not import this package.
 """

@@ -1,8 +1,9 @@
 """Faults to inject, and what was injected. See `docs/reference/fault_injection.md`.
 
-Signals go through the host agent, which knows what a pid belongs to. Faults on links are carried
-out in the procs, which have to have consented: `configure(fault_injection=True)` before their mesh
-is spawned. Runs in: the client, any thread but the one that handles messages.
+The host agent sends signals, since it knows which process each pid belongs to. Procs inject faults
+on their own links, if `configure(fault_injection=True)` was set before their mesh was spawned.
+
+Runs in: the client, any thread except the receiving thread.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Mesh = ProcMesh | ActorMesh
 
 
 class MeshGoneError(RuntimeError):
-    """There are no processes of that mesh any more: it was stopped, or its host is gone."""
+    """The mesh has no processes any more: it was stopped, or its host is gone."""
 
 
 ANSWER_S = 30.0
@@ -67,25 +68,25 @@ __all__ = [
 
 
 def kill(mesh: Mesh | HostMesh, signal: int = signals.SIGKILL) -> tuple[int, ...]:
-    """Send every rank of a mesh or slice a signal; returns when they have been sent it.
+    """Send a signal to every rank of a mesh or slice; return when it has been sent.
 
-    A `HostMesh`: the same to its host agent, with which all of its procs end (*host lost*).
+    For a `HostMesh`, the signal goes to its host agent; all its procs end with it (*host lost*).
 
     Returns:
-        The ranks, in the whole proc mesh, that got it: those that had a process. Of a host, none.
+        The ranks in the whole proc mesh that had a process and got the signal; empty for a host.
 
     Raises:
-        ValueError: no signal of that number; SIGSTOP, which only `stopped` takes back; a mesh that
-            no host agent has, that is, this program itself.
-        RuntimeError: there is no session; the mesh is somebody else's.
+        ValueError: the signal does not exist, or is SIGSTOP (use `stopped`); or the mesh is this
+            program itself, which no host agent manages.
+        RuntimeError: there is no session, or another client owns the mesh.
     """
     signal = signals.Signals(signal)
     if signal == signals.SIGSTOP:
-        raise ValueError("a rank that is stopped has to be let go on; use `with stopped(mesh):`")
+        raise ValueError("a stopped rank must be continued later; use `with stopped(mesh):`")
     if isinstance(mesh, HostMesh):
         running = current_session()
         if running is None or running.lost is not None:
-            raise RuntimeError("there is no host agent; spawn something first")
+            raise RuntimeError("there is no host agent; spawn a mesh first")
         agent = running.agent_pid
         record.injected("kill", "host agent", (), f"{signal_name(signal)} to pid {agent}")
         os.kill(agent, signal)
@@ -98,12 +99,12 @@ def kill(mesh: Mesh | HostMesh, signal: int = signals.SIGKILL) -> tuple[int, ...
 
 @contextmanager
 def stopped(mesh: Mesh) -> Generator[tuple[int, ...], None, None]:
-    """The ranks of a mesh stand still (SIGSTOP) within the block: busy to others, not dead.
+    """Stop the ranks of a mesh with SIGSTOP within the block; to other processes they seem busy.
 
-    Gives the ranks that were stopped. One that dies meanwhile stays dead.
+    Yields the ranks that were stopped. A rank that dies meanwhile stays dead.
 
     Raises:
-        As `kill`.
+        The errors of `kill`.
     """
     target = _Target.of(mesh, "be stopped")
     reached = target.signal(target.ranks, signals.SIGSTOP)
@@ -111,7 +112,7 @@ def stopped(mesh: Mesh) -> Generator[tuple[int, ...], None, None]:
     try:
         yield reached
     finally:
-        if target.there():
+        if target.exists():
             target.signal(reached, signals.SIGCONT)
         record.lifted(number, "stop", target.name, reached, "SIGCONT")
 
@@ -121,15 +122,14 @@ def stopped(mesh: Mesh) -> Generator[tuple[int, ...], None, None]:
 
 @contextmanager
 def slow(mesh: Mesh, delay: float, *, peer: Mesh | None = None) -> Generator[None, None, None]:
-    """Messages to and from the ranks of `mesh` take `delay` seconds longer, each way.
+    """Delay messages to and from the ranks of `mesh` by `delay` seconds each way.
 
     Args:
-        peer: only those to and from these; None: everybody but the ranks of `mesh` themselves.
+        peer: delay only messages to and from this mesh; None: with all processes outside `mesh`.
 
     Raises:
-        ValueError: a delay that is no number of seconds above 0; a mesh on a host that has no
-            links.
-        RuntimeError: its procs have not consented (`configure(fault_injection=True)`).
+        ValueError: the delay is not above 0, or the mesh is a host, which has no links.
+        RuntimeError: `configure(fault_injection=True)` was not set when the mesh was spawned.
     """
     if not 0 < delay < 1e6:
         raise ValueError(f"delay={delay}: give a number of seconds above 0")
@@ -139,14 +139,14 @@ def slow(mesh: Mesh, delay: float, *, peer: Mesh | None = None) -> Generator[Non
 
 @contextmanager
 def partition(mesh: Mesh, peer: Mesh | None = None) -> Generator[None, None, None]:
-    """No message passes between the ranks of `mesh` and `peer` within the block.
+    """Hold all messages between the ranks of `mesh` and `peer` within the block.
 
-    As on a network that heals, none is lost by it: what was sent meanwhile arrives afterwards, in
-    its order. `peer` None: everybody but the ranks of `mesh` themselves. What the host agent says
-    and is asked passes: it is on the same host.
+    As on a network that heals, no message is lost: held messages arrive afterwards, in order.
+    `peer` None means all processes outside `mesh`. Messages to and from the host agent still pass,
+    since it is on the same host.
 
     Raises:
-        As `slow`.
+        The errors of `slow`.
     """
     with _on_links("partition", mesh, peer, "nothing passes", holds=True):
         yield
@@ -161,19 +161,20 @@ def drop(
     peer: Mesh | None = None,
     answers: bool = False,
 ) -> Generator[None, None, None]:
-    """Of the calls that the ranks of `mesh` get, this part is lost within the block.
+    """Lose a fraction of the calls to the ranks of `mesh` within the block.
 
-    The endpoint does not run, and the caller waits, as it would for a message that a network lost.
-    At the end of the block whoever still waits gets `MessageLostError`: no wait is for ever.
+    The endpoint does not run, and the caller waits, as for a message that a network lost. At the
+    end of the block, callers that still wait get `MessageLostError`.
 
     Args:
-        fraction: 0.1 for one in ten. Each rank draws from `seed` and its own name, so the same
-            calls in the same order lose the same ones.
-        peer: only calls of these; None: of everybody but the ranks of `mesh` themselves.
-        answers: the endpoint runs, and its answer is lost in place of the call.
+        fraction: 0.1 loses one call in ten. Each rank draws from `seed` and its own name, so the
+            same calls are lost if they come in the same order.
+        peer: lose only calls from this mesh; None: from all processes outside `mesh`.
+        answers: run the endpoint and lose its answer instead.
 
     Raises:
-        ValueError: a fraction that is not above 0 and up to 1; else as `slow`.
+        ValueError: the fraction is not above 0 and at most 1.
+        The errors of `slow`.
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction={fraction}: give more than 0, and at most 1 for all")
@@ -209,8 +210,8 @@ def _on_links(
     both = set(target.nodes) & set([] if other is None else other.nodes)
     if both:
         raise ValueError(f"{detail}: {', '.join(sorted(both))} would be on both sides of the link")
-    # What procs send each other waits where it comes in, at either side; to and from this program,
-    # or everybody, at the one side that can be told.
+    # Between two meshes, each side holds the messages that it receives. For faults with this
+    # program or with all processes, the ranks of `mesh` hold both directions.
     mirrored = other is not None and not other.is_client and not loses
     rule = LinkRule(
         next(links.numbers), tuple(target.nodes if other is None else other.nodes), other is None,
@@ -232,7 +233,7 @@ def _on_links(
         yield
     finally:
         for end, its_rule in ends:
-            if end.there():
+            if end.exists():
                 lost += end.tell(lift=[its_rule.number]).lost_messages
         if number:
             what = f"{lost} lost" if loses else detail
@@ -246,17 +247,16 @@ def _on_links(
 def play(
     faults: Sequence[PlannedFault], mesh: Mesh | Callable[[], Mesh]
 ) -> Generator[threading.Event, None, None]:
-    """Inject a plan's faults at their times while the block runs, on a thread of its own.
+    """Inject the faults of a plan at their times while the block runs, on a separate thread.
 
-    Faults that still last at the end of the block are lifted then, and those to come are left out.
-    A fault that finds its mesh stopped is left out, and noted in the history as on nobody. A rank
-    that stands still can be told nothing: faults on its links begin and end when it goes on. Gives
-    an event that is set when the last one is over. An error ends the plan, and is raised at the end
-    of the block.
+    At the end of the block, active faults are lifted and later ones are skipped. If the mesh has
+    been stopped, a fault is skipped and recorded in the history for mesh "nobody". Faults on the
+    links of a stopped rank begin and end when the rank continues. Yields an event that is set when
+    the plan is finished. An error ends the plan and is raised at the end of the block.
 
     Args:
-        mesh: whose ranks the plan means, or a function that gives it at the time of each fault:
-            for a mesh that is spawned again.
+        mesh: the mesh whose ranks the plan names, or a function that returns it at the time of each
+            fault, for a mesh that is spawned again.
     """
     player = _Player(faults, mesh if callable(mesh) else lambda: mesh)
     thread = threading.Thread(target=player.run, name="monarch-faults", daemon=True)
@@ -271,7 +271,7 @@ def play(
 
 
 class _Lasting(NamedTuple):
-    """A fault that was injected, and is lifted by closing its stack."""
+    """An active fault; closing its stack lifts it."""
 
     fault: PlannedFault
     until: float
@@ -283,7 +283,7 @@ def _is_no_stop(item: _Lasting) -> bool:
 
 
 def _stands_still(fault: PlannedFault, lasting: Sequence[_Lasting]) -> bool:
-    """Whether this is about links of a rank that a fault of the plan has stopped."""
+    """Whether the fault is on links of a rank that the plan has stopped."""
     return fault.kind in ("slow", "partition") and any(
         item.fault.kind == "stop" and item.fault.rank == fault.rank for item in lasting
     )
@@ -315,7 +315,7 @@ class _Player:
                     if not _stands_still(fault, lasting):
                         todo.remove(fault)
                         self._inject(fault, now, lasting)
-                # What waits for a rank to go on has its turn when that stop is over.
+                # Faults that wait for a stopped rank are retried when its stop is lifted.
                 times = [fault.at_s for fault in todo if not _stands_still(fault, lasting)]
                 times += [i.until for i in lasting if not _stands_still(i.fault, lasting)]
                 if times:
@@ -335,7 +335,7 @@ class _Player:
         try:
             if self._begin(fault, stack):
                 lasting.append(_Lasting(fault, now + fault.for_s, stack))
-        except MeshGoneError as error:  # between two lives of it, there is nobody to hit
+        except MeshGoneError as error:  # the mesh may be spawned again later
             record.injected(fault.kind, "nobody", (), str(error))
 
     def _begin(self, fault: PlannedFault, stack: ExitStack) -> bool:
@@ -351,26 +351,26 @@ class _Player:
             case "partition":
                 stack.enter_context(partition(mesh))
             case _:
-                raise ValueError(f"{fault.kind}: there are {', '.join(KINDS)}")
+                raise ValueError(f"unknown kind {fault.kind!r}; kinds are {', '.join(KINDS)}")
         return True
 
 
 def _one_rank(mesh: Mesh, position: int) -> Mesh:
-    """The rank at that place of a mesh, as a mesh."""
+    """A mesh of the one rank at `position`."""
     return mesh.slice(**dict(mesh.extent.point_of_rank(position)))
 
 
-# --- whom it is about -----------------------------------------------------------------------------
+# --- targets --------------------------------------------------------------------------------------
 
 
 class _Target:
-    """Processes of one mesh that something is done to."""
+    """The processes of a mesh that a fault is injected into."""
 
     def __init__(self, run: Runtime, mesh: Mesh) -> None:
         self._run = run
         if isinstance(mesh, ActorMesh):
-            whom = call_target_of(mesh)
-            self._ref, region = whom.procs, whom.region
+            target = call_target_of(mesh)
+            self._ref, region = target.procs, target.region
         else:
             self._ref = mesh._procs.ref  # pyright: ignore[reportPrivateUsage]
             region = mesh._region  # pyright: ignore[reportPrivateUsage]
@@ -383,12 +383,14 @@ class _Target:
         if isinstance(mesh, HostMesh):
             raise ValueError(ONE_HOST.format(what=what))
         if not isinstance(mesh, (ProcMesh, ActorMesh)):
-            raise TypeError(f"{mesh!r} is no mesh of procs or actors")
+            raise TypeError(f"{mesh!r} is not a mesh of procs or actors")
         if run is None:
-            raise RuntimeError("the session of that mesh has ended")
+            raise RuntimeError("the session of the mesh has ended")
         found = cls(run, mesh)
         if found._ref.nodes and not client:
-            raise ValueError(f"this program itself cannot {what}; start it as a child, and it can")
+            raise ValueError(
+                f"this program itself cannot {what}; run it as a child process instead"
+            )
         return found
 
     @property
@@ -401,8 +403,8 @@ class _Target:
     def is_client(self) -> bool:
         return bool(self._ref.nodes)
 
-    def there(self) -> bool:
-        """Whether there is still a host agent to ask, and the mesh is not known to be stopped."""
+    def exists(self) -> bool:
+        """Whether a host agent is still there, and the mesh is not known to be stopped."""
         run, ref = self._run, self._ref
         if run.proc_ref is None:
             running = current_session()
@@ -411,16 +413,16 @@ class _Target:
         return ref.owner != run.name or run.known.ref(ref.uid) is not None
 
     def signal(self, ranks: Sequence[int], number: int) -> tuple[int, ...]:
-        if not ranks:  # none had a process: there is nobody to ask
+        if not ranks:  # no rank had a process
             return ()
         answer = self._run.agent.signal(self._ref.uid, list(ranks), number).get(ANSWER_S)
         if answer.problem and number != signals.SIGCONT:
-            kind = RuntimeError if self.there() else MeshGoneError
+            kind = RuntimeError if self.exists() else MeshGoneError
             raise kind(f"{self.name}: {answer.problem}")
         return tuple(answer.ranks)
 
     def check(self) -> None:
-        if not self.there():
+        if not self.exists():
             raise MeshGoneError(f"{self.name}: the mesh has been stopped, or its host is gone")
 
     def tell(self, *, add: Sequence[LinkRule] = (), lift: Sequence[int] = ()) -> links.Told:

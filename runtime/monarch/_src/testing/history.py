@@ -1,4 +1,4 @@
-"""What was injected, and when: kept in this process, and told on the bus."""
+"""Record injected faults in this process and emit them on the event bus."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _history: deque[FaultInjected] = deque(maxlen=MOST)
 
 
 def injected(kind: str, mesh: str, ranks: Sequence[int], detail: str) -> int:
-    """Note that a fault begins; its number."""
+    """Record that a fault begins; return its number."""
     number = next(_numbers)
     _note(FaultInjected(number, time.time(), kind, mesh, tuple(ranks), detail))
     return number
 
 
 def lifted(number: int, kind: str, mesh: str, ranks: Sequence[int], detail: str) -> None:
-    """Note that a fault has ended."""
+    """Record that a fault has ended."""
     _note(FaultInjected(number, time.time(), kind, mesh, tuple(ranks), detail, True))
 
 
@@ -37,5 +37,5 @@ def history() -> tuple[FaultInjected, ...]:
 
 
 def forget_history() -> None:
-    """Begin a new history."""
+    """Clear the history."""
     _history.clear()

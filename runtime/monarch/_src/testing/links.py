@@ -1,4 +1,4 @@
-"""Tells procs which faults to inject on their links. Runs in: the client, any thread."""
+"""Set the faults that procs inject on their links. Runs in: the client, any thread."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ numbers = itertools.count(1)
 
 
 class Told(PendingCall):
-    """What was asked of some procs of a mesh, and what became of it: by rank, why it was refused.
+    """A pending change of link faults on procs of a mesh; `refused` gives reasons by rank.
 
-    A rank that dies meanwhile has no links any more, and so nothing to refuse.
+    A rank that dies meanwhile counts as done: it has no links any more.
     """
 
     __slots__ = ("all_in", "lost_messages", "refused")
@@ -63,10 +63,10 @@ def tell(
     lift: Sequence[int],
     timeout_s: float,
 ) -> Told:
-    """Have these procs begin and lift faults; returns when all that live have.
+    """Begin and lift faults on these procs; return when all live ones have done so.
 
     Raises:
-        TimeoutError: one did not answer, because it holds the GIL, say.
+        TimeoutError: a proc did not answer, for example because code in it holds the GIL.
     """
     told = Told(ref, ranks)
     if not ranks:

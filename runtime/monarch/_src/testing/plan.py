@@ -1,7 +1,7 @@
-"""A schedule of faults, drawn from a seed: the same seed and arguments give the same plan. No I/O.
+"""Draw a schedule of faults from a seed: the same arguments give the same plan. No I/O.
 
-Faults come as a Poisson process, as independent failures do: the times between them are drawn from
-an exponential distribution with mean `every`.
+Faults form a Poisson process, as independent failures do: the times between them have an
+exponential distribution with mean `every`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ KINDS = ("kill", "stop", "slow", "partition")
 
 
 class PlannedFault(msgspec.Struct, frozen=True):
-    """One fault to come: `at_s` after the start of the plan, on that rank, for `for_s` seconds.
+    """One planned fault: `at_s` seconds after the start, on `rank`, for `for_s` seconds.
 
-    A kill is for good: its `for_s` is 0. `delay_s`: of messages, for a `slow`.
+    `for_s` is 0 for a kill. `delay_s` is the delay of messages, for `slow`.
     """
 
     at_s: float
@@ -36,15 +36,15 @@ def plan(
     kinds: Sequence[str] | Mapping[str, float] = ("kill",),
     longest: float = 1.0,
 ) -> tuple[PlannedFault, ...]:
-    """Faults for `duration` seconds, one every `every` seconds on average, in order of time.
+    """Plan faults for `duration` seconds, one per `every` seconds on average, in order of time.
 
     Args:
-        ranks: how many ranks there are, or which may be hit.
+        ranks: the number of ranks, or the ranks that faults may hit.
         kinds: of `kill`, `stop`, `slow`, `partition`; a mapping gives each a weight.
-        longest: the most seconds that one lasts, a delay too; drawn evenly from a tenth of it on.
+        longest: the maximum of durations and delays in seconds; drawn evenly from a tenth of it.
 
     Raises:
-        ValueError: an unknown kind, or a number that cannot work.
+        ValueError: an unknown kind, or a number out of range.
     """
     weights = dict(kinds) if isinstance(kinds, Mapping) else dict.fromkeys(kinds, 1.0)
     unknown = [kind for kind in weights if kind not in KINDS]

@@ -51,7 +51,7 @@ def table() -> Iterator[DebugTable]:
 
 def say(table: DebugTable, state: int, line: int | None = None, text: str = "") -> list[Action]:
     place = None if line is None else at(line)
-    return table.told(PLACE, Debugged(1, state, text, "(Pdb) ", place), 1.0)
+    return table.on_reported(PLACE, Debugged(1, state, text, "(Pdb) ", place), 1.0)
 
 
 def ask(
@@ -62,7 +62,7 @@ def ask(
     *,
     take: bool = False,
 ) -> list[Action]:
-    return table.asked(who, AskDebugger(9, what, [TARGET], text, take))
+    return table.on_request(who, AskDebugger(9, what, [TARGET], text, take))
 
 
 def answer(actions: list[Action]) -> DebuggerAnswered:
@@ -80,7 +80,7 @@ def test_a_first_stop_is_told_and_listed(table: DebugTable) -> None:
     assert (listed.rank, listed.session, listed.since_s, listed.at.line) == (3, 1, 2.0, 5)
     assert table.listed(7, [4], 3.0) == []
     assert table.listed(8, None, 3.0) == []
-    assert [message.paused for message in table.told_anew()] == [True]
+    assert [message.paused for message in table.pause_notices()] == [True]
 
 
 def test_a_command_is_passed_on_and_answered_to_who_gave_it(table: DebugTable) -> None:
@@ -95,7 +95,7 @@ def test_a_command_is_passed_on_and_answered_to_who_gave_it(table: DebugTable) -
 def test_a_second_command_waits_for_no_first_one_but_is_refused(table: DebugTable) -> None:
     say(table, STOPPED, 5)
     ask(table)
-    assert "a command runs" in answer(ask(table, "other")).problem
+    assert "a command is running" in answer(ask(table, "other")).problem
 
 
 def test_a_step_is_answered_where_it_stops(table: DebugTable) -> None:
@@ -104,7 +104,7 @@ def test_a_step_is_answered_where_it_stops(table: DebugTable) -> None:
     steps = say(table, STEPPING)
     assert [type(action) for action in steps] == [Notify]
     assert told(steps) == [False]
-    assert "the program runs" in answer(ask(table, what=ATTACH)).problem
+    assert "the program is running" in answer(ask(table, what=ATTACH)).problem
     stopped = say(table, STOPPED, 6, "> t.py(6)\n")
     assert told(stopped) == [True]
     assert (answer(stopped).text, answer(stopped).at) == ("> t.py(6)\n", at(6))
@@ -123,7 +123,7 @@ def test_what_runs_on_answers_at_once(table: DebugTable, state: int) -> None:
 def test_a_rank_that_dies_answers_what_it_owes(table: DebugTable) -> None:
     say(table, STOPPED, 5)
     ask(table)
-    actions = table.proc_ended(PLACE)
+    actions = table.on_proc_ended(PLACE)
     assert answer(actions).problem == "its process has ended"
     assert told(actions) == [False]
     assert not table
@@ -138,7 +138,7 @@ def test_what_one_console_holds_no_other_commands(table: DebugTable) -> None:
         assert "me is attached to it" in answer(ask(table, "other", what)).problem
     assert answer(ask(table, "other", ATTACH, take=True)).problem == ""
     assert "other is attached to it" in answer(ask(table, "me")).problem
-    table.console_gone("other")
+    table.on_console_gone("other")
     assert answer(ask(table, "me", ATTACH)).problem == ""
     assert answer(ask(table, "me", RELEASE)).problem == ""
     assert table.holders() == set()
@@ -147,7 +147,7 @@ def test_what_one_console_holds_no_other_commands(table: DebugTable) -> None:
 def test_the_answer_to_a_console_that_is_gone_goes_to_nobody(table: DebugTable) -> None:
     say(table, STOPPED, 5)
     ask(table)
-    table.console_gone("me")
+    table.on_console_gone("me")
     (found,) = [a for a in say(table, STOPPED, text="3") if isinstance(a, Answer)]
     assert found.console == ""
     assert isinstance(ask(table, "other")[0], Command)
@@ -155,25 +155,25 @@ def test_the_answer_to_a_console_that_is_gone_goes_to_nobody(table: DebugTable) 
 
 def test_a_rank_is_paused_until_its_last_thread_goes_on(table: DebugTable) -> None:
     say(table, STOPPED, 5)
-    assert told(table.told(PLACE, Debugged(2, STOPPED, "", "", at(9)), 2.0)) == [True]
+    assert told(table.on_reported(PLACE, Debugged(2, STOPPED, "", "", at(9)), 2.0)) == [True]
     (still,) = [action.message for action in say(table, ENDED) if isinstance(action, Notify)]
     assert (still.paused, still.session, still.at) == (True, 2, at(9))  # where it stands now
     found = table.paused_at(PLACE)
     assert found is not None
     assert found.number == 2
-    assert told(table.told(PLACE, Debugged(2, ENDED, "", "", None), 3.0)) == [False]
+    assert told(table.on_reported(PLACE, Debugged(2, ENDED, "", "", None), 3.0)) == [False]
 
 
 def test_what_stands_in_an_editor_is_held_by_it_and_commanded_by_nobody(table: DebugTable) -> None:
     there = msgspec.structs.replace(at(5), why=IN_EDITOR)
     say(table, STOPPED, 5)
-    table.told(PLACE, Debugged(2, STOPPED, "", "", there), 2.0, "editor")
+    table.on_reported(PLACE, Debugged(2, STOPPED, "", "", there), 2.0, "editor")
     say(table, ENDED)
     (listed,) = table.listed(7, None, 3.0)
     assert (listed.session, listed.holder) == (2, "editor")
     for what in (ATTACH, COMMAND, COMPLETE, RELEASE):
         for who in ("me", "editor"):
-            asked = table.asked(who, AskDebugger(9, what, [(7, 3, 2)], "p x", True))
+            asked = table.on_request(who, AskDebugger(9, what, [(7, 3, 2)], "p x", True))
             assert answer(asked).problem.startswith("editor debugs it in an editor")
 
 
@@ -220,15 +220,15 @@ def test_in_any_order_of_events_each_question_is_answered_once(
         match kind:
             case "told":
                 message = Debugged(session, what, "", "", at(number))
-                actions = table.told(PLACE, message, float(number))
+                actions = table.on_reported(PLACE, message, float(number))
             case "asked":
                 owed += 1
                 asked = AskDebugger(number, what, [(*PLACE, session)], "", number % 3 == 0)
-                actions = table.asked(console, asked)
+                actions = table.on_request(console, asked)
             case "gone":
-                table.console_gone(console)
+                table.on_console_gone(console)
             case _:
-                actions = table.proc_ended(PLACE)
+                actions = table.on_proc_ended(PLACE)
         answered += sum(isinstance(action, Answer) for action in actions)
         for tell in told(actions):
             state, paused = tell, paused + 1

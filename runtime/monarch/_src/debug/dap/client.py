@@ -56,12 +56,12 @@ class Bridge:
     call this object.
     """
 
-    def __init__(self, line: AgentConnection, ranks: Sequence[BridgedRank], say: Say) -> None:
+    def __init__(self, connection: AgentConnection, ranks: Sequence[BridgedRank], say: Say) -> None:
         self.ranks = tuple(ranks)
-        self._line = line
+        self._connection = connection
         self._say = say
         self._mux = Multiplexer([one.name for one in ranks])
-        self._at = {(one.mesh, one.rank): at for at, one in enumerate(self.ranks)}
+        self._index = {(one.mesh, one.rank): at for at, one in enumerate(self.ranks)}
         self._numbers: dict[int, int] = {}  # of bridges, by index in `ranks`
         self._unpackers = [Unpacker() for _ in self.ranks]
         self._lock = threading.RLock()
@@ -86,19 +86,21 @@ class Bridge:
         """
         places = [(one.mesh, one.rank) for one in self.ranks]
         for place in places:
-            self._line.listen(place, self._heard)
-        asked = self._line.ask(lambda number: AskBridge(number, places, True), len(places))
+            self._connection.set_listener(place, self._on_rank_message)
+        request = self._connection.request(
+            lambda number: AskBridge(number, places, True), len(places)
+        )
         try:
-            asked.wait(timeout)
+            request.wait(timeout)
         except BaseException:
             self.close()
             raise
         finally:
-            asked.forget()
-        said = {(one.mesh, one.rank): one for one in asked.answers}
+            request.discard()
+        answers = {(one.mesh, one.rank): one for one in request.answers}
         problems: dict[str, list[str]] = {}
         for at, place in enumerate(places):
-            answer = said.get(place)
+            answer = answers.get(place)
             if answer is not None and not answer.problem:
                 self._numbers[at] = answer.bridge
                 continue
@@ -106,19 +108,21 @@ class Bridge:
             problems.setdefault(why, []).append(self.ranks[at].name)
         if problems:
             self.close()
-            raise DebugError("; ".join(_told(names, why) for why, names in problems.items()))
+            raise DebugError(
+                "; ".join(_problem_text(names, why) for why, names in problems.items())
+            )
         return self
 
     def said(self, message: Message) -> None:
         """Handle a message of the editor."""
         with self._lock:
-            self._do(self._mux.asked(message))
+            self._perform(self._mux.on_request(message))
 
     def lost(self, why: str) -> None:
         """Report all ranks to the editor as ended: the session is out of reach."""
         with self._lock:
             for at in sorted(self._mux.living):
-                self._do(self._mux.rank_gone(at, why))
+                self._perform(self._mux.on_rank_gone(at, why))
 
     def close(self) -> None:
         """Unload the debuggers; stopped threads resume. Idempotent."""
@@ -128,57 +132,63 @@ class Bridge:
             self._closed = True
             places = [(one.mesh, one.rank) for one in self.ranks]
         try:
-            asked = self._line.ask(lambda number: AskBridge(number, places, False), len(places))
-            asked.wait(CLOSE_S)
-            asked.forget()
+            request = self._connection.request(
+                lambda number: AskBridge(number, places, False), len(places)
+            )
+            request.wait(CLOSE_S)
+            request.discard()
         except RuntimeError:
             pass  # the host agent is gone, and its ranks with it
         finally:
             for place in places:
-                self._line.listen(place, None)
+                self._connection.set_listener(place, None)
 
     # --- on the receiving thread ------------------------------------------------------------------
 
-    def _heard(self, message: BridgeBytes | BridgeClosed) -> None:
-        at = self._at[message.mesh, message.rank]
+    def _on_rank_message(self, message: BridgeBytes | BridgeClosed) -> None:
+        at = self._index[message.mesh, message.rank]
         with self._lock:
             if self._closed:
                 return
             if isinstance(message, BridgeClosed):
-                self._do(self._mux.rank_gone(at, message.why))
+                self._perform(self._mux.on_rank_gone(at, message.why))
                 return
             try:
                 for one in self._unpackers[at].feed(message.data):
-                    self._do(self._mux.told(at, one))
+                    self._perform(self._mux.on_rank_message(at, one))
             except DapError as error:
-                self._do(self._mux.rank_gone(at, f"its debugger sent an invalid message: {error}"))
+                self._perform(
+                    self._mux.on_rank_gone(at, f"its debugger sent an invalid message: {error}")
+                )
 
-    def _do(self, actions: Sequence[Action]) -> None:
+    def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
                 case ToClient(message):
                     self._say(message)
                 case ToRank(at, message):
-                    self._tell(at, packed(message))
+                    self._send(at, packed(message))
                 case BreakIn(at):
                     self._break_in(at)
 
-    def _tell(self, at: int, data: bytes) -> None:
+    def _send(self, at: int, data: bytes) -> None:
         rank, number = self.ranks[at], self._numbers[at]
         for begin in range(0, len(data), PIECE):
             piece = data[begin : begin + PIECE]
-            self._line.tell(BridgeBytes(rank.mesh, rank.rank, number, piece))
+            self._connection.send_bytes(BridgeBytes(rank.mesh, rank.rank, number, piece))
 
     def _break_in(self, at: int) -> None:
         rank = self.ranks[at]
 
-        def answered(answer: DebuggerAnswered) -> None:
+        def on_answer(answer: DebuggerAnswered) -> None:
             if answer.problem:
                 with self._lock:
-                    self._do(self._mux.note(f"{rank.name}: {answer.problem}"))
+                    self._perform(self._mux.note(f"{rank.name}: {answer.problem}"))
 
         target = (rank.mesh, rank.rank, 0)
-        self._line.ask(lambda number: AskDebugger(number, BREAK, [target], "", False), 1, answered)
+        self._connection.request(
+            lambda number: AskDebugger(number, BREAK, [target], "", False), 1, on_answer
+        )
 
     def __enter__(self) -> Bridge:
         return self
@@ -192,6 +202,6 @@ class Bridge:
         return f"<Bridge to {names}{more}{', which is over' if self.is_over else ''}>"
 
 
-def _told(names: Sequence[str], why: str) -> str:
+def _problem_text(names: Sequence[str], why: str) -> str:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"{names[0]}{more}: {why}"

@@ -41,28 +41,28 @@ ELSEWHERE = (
 NO_HANDLER = "the program handles SIGINT itself, which the debugger needs to pause it"
 
 
-def break_in(here: PausesHere) -> tuple[int, str]:
+def break_in(pauses: ProcPauses) -> tuple[int, str]:
     """Pause the endpoints of this process.
 
     Returns how many threads will pause, and why the others cannot.
     """
-    will = 0
+    count = 0
     problems: list[str] = []
-    for worker in list(here.runtime.workers.values()):
+    for worker in list(pauses.runtime.workers.values()):
         if worker.dead is not None or not isinstance(worker, ActorCell) or not _is_busy(worker):
             continue
-        why = _break_into(here, worker)
+        why = _break_into(pauses, worker)
         if why:
             problems.append(why)
         else:
-            will += 1
-    if here.runtime.bootstrapping and not will:
-        why = _on_main(here)
+            count += 1
+    if pauses.runtime.bootstrapping and not count:
+        why = _on_main(pauses)
         problems += [why] if why else []
-        will += not why
-    if not will and not problems:
+        count += not why
+    if not count and not problems:
         problems.append(IDLE)
-    return will, "; ".join(dict.fromkeys(problems))
+    return count, "; ".join(dict.fromkeys(problems))
 
 
 def _is_busy(worker: ActorCell) -> bool:
@@ -71,10 +71,10 @@ def _is_busy(worker: ActorCell) -> bool:
     )
 
 
-def _break_into(here: PausesHere, worker: ActorCell) -> str:
+def _break_into(pauses: ProcPauses, worker: ActorCell) -> str:
     """Arrange a pause of that actor; return why it cannot be paused, or an empty string."""
     if worker.tasks is not None:
-        return _in_loop(here, worker)
+        return _in_loop(pauses, worker)
     instance = worker.instance
     waits = instance.blocked_on is not None
     on_main = instance.thread == threading.main_thread().ident
@@ -82,9 +82,9 @@ def _break_into(here: PausesHere, worker: ActorCell) -> str:
         return ELSEWHERE
     # On the main thread use both: a wait may just have ended, or be about to begin.
     now = _calls(worker)
-    worker.pause_soon = lambda: _pause_at_safe_point(here, worker, now)
+    worker.pause_soon = lambda: _pause_at_safe_point(pauses, worker, now)
     worker.supervision.look_soon()
-    why = _on_main(here) if on_main else ""
+    why = _on_main(pauses) if on_main else ""
     return "" if waits else why
 
 
@@ -95,34 +95,34 @@ def _calls(worker: ActorCell) -> list[Call]:
     return [call for _, call, _ in list(worker.in_hand.calls.values())]
 
 
-def _pause_at_safe_point(here: PausesHere, worker: ActorCell, meant: Sequence[Call]) -> None:
-    """`meant`: the calls that ran at the request; empty if the constructor ran."""
-    if meant and not any(call is one for call in _calls(worker) for one in meant):
+def _pause_at_safe_point(pauses: ProcPauses, worker: ActorCell, calls: Sequence[Call]) -> None:
+    """`calls`: the calls that ran at the request; empty if the constructor ran."""
+    if calls and not any(call is one for call in _calls(worker) for one in calls):
         return  # the calls have ended meanwhile
     frame = _users_above(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
     if frame is not None:
-        here.pause(frame, "break")
+        pauses.pause(frame, "break")
 
 
-def _on_main(here: PausesHere) -> str:
-    def arrived(frame: FrameType | None) -> None:
+def _on_main(pauses: ProcPauses) -> str:
+    def on_signal(frame: FrameType | None) -> None:
         users = _users_above(frame)
         if users is None or frame is None:
             return  # the endpoint has ended meanwhile
         if frame is users and is_all_users(frame, ENTRY_CODES):
-            here.pause(users, "break")
+            pauses.pause(users, "break")
         else:
-            here.arm(users, "break")
+            pauses.arm(users, "break")
 
-    return "" if call_on_main(arrived) else NO_HANDLER
+    return "" if call_on_main(on_signal) else NO_HANDLER
 
 
-def _in_loop(here: PausesHere, worker: ActorCell) -> str:
+def _in_loop(pauses: ProcPauses, worker: ActorCell) -> str:
     tasks = worker.tasks
     assert tasks is not None
     begun = threading.Event()
 
-    def arrived() -> None:
+    def on_loop() -> None:
         begun.set()
         for task, call in list(tasks.work.items()):
             frame = None if task is None else _innermost(task.get_coro())
@@ -130,7 +130,7 @@ def _in_loop(here: PausesHere, worker: ActorCell) -> str:
                 continue
             before = current.set(worker.at_home)
             try:
-                here.pause(frame, "break", call=call)
+                pauses.pause(frame, "break", call=call)
             except asyncio.CancelledError:
                 task.cancel()
             except (CutShort, bdb.BdbQuit) as ended:
@@ -140,22 +140,22 @@ def _in_loop(here: PausesHere, worker: ActorCell) -> str:
             return
 
     try:
-        tasks.loop.call_soon_threadsafe(arrived)
+        tasks.loop.call_soon_threadsafe(on_loop)
     except RuntimeError:
         return IDLE  # the loop has ended
     if worker.instance.thread == threading.main_thread().ident:
-        _unless_begun(begun, lambda: _on_main(here))
+        _unless_begun(begun, lambda: _on_main(pauses))
     return ""
 
 
 def _unless_begun(begun: threading.Event, then: Callable[[], object]) -> None:
     """Call `then` if the loop does not begin soon: the code to pause may block the loop."""
 
-    def look() -> None:
+    def watch() -> None:
         if not begun.wait(0.1):
             then()
 
-    threading.Thread(target=look, name="break", daemon=True).start()
+    threading.Thread(target=watch, name="break", daemon=True).start()
 
 
 def _innermost(coroutine: Any) -> FrameType | None:

@@ -44,18 +44,18 @@ _HEADER = b"Content-Length: "
 class _Pipe:
     """The object that debugpy uses as its socket."""
 
-    def __init__(self, say: Callable[[bytes], None]) -> None:
-        self._say = say
-        self._came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._incoming: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._header = b""
 
     def put(self, data: bytes) -> None:
         """Pass bytes to debugpy; empty bytes mean the end."""
-        self._came.put(data)
+        self._incoming.put(data)
 
     def recv(self, _most: int) -> bytes:
         """See `socket.recv`; debugpy accepts more bytes than it has asked for."""
-        return self._came.get()
+        return self._incoming.get()
 
     def sendall(self, data: bytes) -> None:
         """See `socket.sendall`. A header is sent together with its body."""
@@ -64,7 +64,7 @@ class _Pipe:
             return
         whole, self._header = self._header + data, b""
         for begin in range(0, len(whole), PIECE):
-            self._say(whole[begin : begin + PIECE])
+            self._send(whole[begin : begin + PIECE])
 
     def settimeout(self, _seconds: float | None) -> None:
         """Do nothing: a queue has no time-out."""
@@ -79,19 +79,19 @@ class _Pipe:
 class RankBridge:
     """The debugger of this process, for one console. Cannot be reopened."""
 
-    def __init__(self, pauses: PausesHere, number: int) -> None:
+    def __init__(self, pauses: ProcPauses, number: int) -> None:
         self.pauses = pauses
         self.number = number
         self._node = pauses.runtime.node
-        self._pipe = _Pipe(self._say)
+        self._pipe = _Pipe(self._send)
         self._db: Any = None
         self._closing = threading.Event()
-        self._standing: set[int] = set()  # identifiers of stopped threads
+        self._stopped_threads: set[int] = set()  # identifiers of stopped threads
         threading.Thread(target=self._run, name="debug-bridge", daemon=True).start()
 
     # --- on the receiving thread ------------------------------------------------------------------
 
-    def received(self, data: bytes) -> None:
+    def on_bytes(self, data: bytes) -> None:
         """Handle bytes from the console."""
         if data:
             self._pipe.put(data)
@@ -120,27 +120,27 @@ class RankBridge:
             self._db.enable_tracing()
 
     @property
-    def takes(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the editor is ready for stopped threads."""
         return self.is_open and self._db.is_attached()
 
-    def take(
+    def take_over(
         self, at: tuple[FrameType, int], error: BaseException | None, worker: ActorCell | None,
-        call: object | None, gave: Callable[[], None],
+        call: object | None, on_waiting: Callable[[], None],
     ) -> bool:  # fmt: skip
         """Stop this thread, which is paused at `at` with `error`, in debugpy instead.
 
-        `gave` is called just before the thread waits there. Returns False if it cannot stop.
+        `on_waiting` is called just before the thread waits there. Returns False if it cannot stop.
 
         Raises:
             BaseException: the exception that ends the pause, if its call, actor or process ends.
         """
 
         def wait() -> None:
-            gave()
+            on_waiting()
             _suspend(self._db, at[0], error)
 
-        return self.takes and self._stand(*at, worker, call, wait)
+        return self.is_ready and self._stop_here(*at, worker, call, wait)
 
     def wait(self, frame: FrameType, wait: Callable[[], None]) -> bool:
         """Let this thread wait at a stop of debugpy. Returns False if it must not stop there.
@@ -148,9 +148,9 @@ class RankBridge:
         Raises:
             BaseException: the exception that ends the pause, if its call, actor or process ends.
         """
-        return self._stand(frame, frame.f_lineno, *self.pauses.running_here(), wait)
+        return self._stop_here(frame, frame.f_lineno, *self.pauses.running_here(), wait)
 
-    def _stand(
+    def _stop_here(
         self, frame: FrameType, line: int, worker: ActorCell | None, call: object | None,
         wait: Callable[[], None],
     ) -> bool:  # fmt: skip
@@ -161,15 +161,15 @@ class RankBridge:
         number = pauses.opened(stop)
         at = pauses.place_of(frame, line, IN_EDITOR, worker)
         self._node.send(AGENT, Debugged(number, STOPPED, "", "", at))
-        outermost = not self.stands_here
-        self._standing.add(threading.get_ident())
+        outermost = not self.is_stopped_here
+        self._stopped_threads.add(threading.get_ident())
         try:
             if not pauses.is_to_end(worker):
                 wait()
         finally:
             if outermost:
-                self._standing.discard(threading.get_ident())
-            pauses.closed(number)
+                self._stopped_threads.discard(threading.get_ident())
+            pauses.remove_session(number)
             self._node.send(AGENT, Debugged(number, ENDED, "", "", None))
         if stop.ending is not None:
             error = stop.ending()
@@ -178,9 +178,9 @@ class RankBridge:
         return True
 
     @property
-    def stands_here(self) -> bool:
+    def is_stopped_here(self) -> bool:
         """Whether this thread is stopped in debugpy, whose code then runs on it."""
-        return threading.get_ident() in self._standing
+        return threading.get_ident() in self._stopped_threads
 
     def resume(self, thread: threading.Thread) -> None:
         """Resume a thread that waits or is about to. Any thread."""
@@ -193,12 +193,12 @@ class RankBridge:
     def _run(self) -> None:
         hook = sys.breakpointhook
         try:
-            self._db = _connected(self, self._pipe)
+            self._db = _load(self, self._pipe)
         except Exception as error:
             problem = str(error) if isinstance(error, _CannotOpen) else repr(error)
             log.debug("cannot open a bridge to this rank", exc_info=True)
             self._node.send(AGENT, BridgeSet(self.number, False, problem))
-            self.pauses.bridge_closed(self)
+            self.pauses.on_bridge_closed(self)
             return
         finally:
             sys.breakpointhook = hook  # importing debugpy replaces it
@@ -209,9 +209,9 @@ class RankBridge:
         except Exception as error:
             log.warning("cannot unload debugpy cleanly: %r", error)
         self._node.send(AGENT, BridgeSet(self.number, False, ""))
-        self.pauses.bridge_closed(self)
+        self.pauses.on_bridge_closed(self)
 
-    def _say(self, data: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         self._node.send(AGENT, BridgeBytes(0, 0, self.number, data))
 
 
@@ -226,7 +226,7 @@ def _pydevd() -> Any:
 _changes = itertools.count(0, 1 << 16)
 
 
-def _connected(bridge: RankBridge, pipe: _Pipe) -> Any:
+def _load(bridge: RankBridge, pipe: _Pipe) -> Any:
     """Load debugpy and trace all threads of this process; return its debugger."""
     # Suppresses a warning that frozen modules of the standard library have no lines to stop at.
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
@@ -259,8 +259,8 @@ def _connected(bridge: RankBridge, pipe: _Pipe) -> Any:
 
 def _debugger_class(bridge: RankBridge) -> type[Any]:
     base: type[Any] = _pydevd().PyDB
-    waits: Callable[..., None] = base.do_wait_suspend
-    configured: Callable[..., None] = base.on_configuration_done
+    wait_suspend: Callable[..., None] = base.do_wait_suspend
+    on_configured: Callable[..., None] = base.on_configuration_done
 
     class RankDebugger(base):
         """debugpy's debugger; the bridge decides where its threads may wait."""
@@ -271,21 +271,23 @@ def _debugger_class(bridge: RankBridge) -> type[Any]:
             """See `PyDB`: called on a thread that reaches a stop."""
 
             def wait() -> None:
-                waits(self, thread, frame, event, arg, exception_type)
+                wait_suspend(self, thread, frame, event, arg, exception_type)
 
             # debugpy's own work on a stopped thread may reach code that it traces, such as an
             # import through a finder of the runtime. The thread stays stopped then.
             if not bridge.wait(frame, wait) and not bridge.stands_here:
                 bridge.resume(thread)
 
-        def stand(self, frame: FrameType, event: str, arg: Any, exception_type: Any = None) -> None:
-            """Wait on this thread, which `bridge.take` has taken over."""
-            waits(self, threading.current_thread(), frame, event, arg, exception_type)
+        def wait_here(
+            self, frame: FrameType, event: str, arg: Any, exception_type: Any = None
+        ) -> None:
+            """Wait on this thread, which `bridge.take_over` has taken over."""
+            wait_suspend(self, threading.current_thread(), frame, event, arg, exception_type)
 
         def on_configuration_done(self) -> None:
             """See `PyDB`: the editor has sent its whole configuration."""
-            configured(self)
-            bridge.pauses.give_way()
+            on_configured(self)
+            bridge.pauses.check_editor()
 
     return RankDebugger
 
@@ -305,10 +307,10 @@ def _suspend(db: Any, frame: FrameType, error: BaseException | None) -> None:
         monitoring.start_monitoring(all_threads=True)
         monitoring.update_monitor_events(suspend_requested=True)
     if error is None:
-        db.stand(frame, "line", None)
+        db.wait_here(frame, "line", None)
         return
     raised = (type(error), error, error.__traceback__)
-    db.stand(frame, "exception", raised, kinds.EXCEPTION_TYPE_HANDLED)
+    db.wait_here(frame, "exception", raised, kinds.EXCEPTION_TYPE_HANDLED)
 
 
 def _disconnect(db: Any, pipe: _Pipe) -> None:

@@ -63,7 +63,7 @@ FromAgent: TypeAlias = "DebugCommand | KeepFailures | BreakIn | SetBridge | Brid
 class PausedThread:
     """One debugged thread, from its first stop until it resumes for good."""
 
-    def __init__(self, pauses: PausesHere, worker: ActorCell | None, call: object | None) -> None:
+    def __init__(self, pauses: ProcPauses, worker: ActorCell | None, call: object | None) -> None:
         self.worker = worker
         self.call = call
         self._pauses = pauses
@@ -73,9 +73,9 @@ class PausedThread:
         self._debugger: RankPdb | None = None
         self._frame: FrameType | None = None  # the frame where it stopped
         self._commands: deque[DebugCommand] = deque()
-        self._turn = Waitable()  # done: a command has arrived, or the pause ends
+        self._wakeup = Waitable()  # done: a command has arrived, or the pause ends
         self._ending: Ending | None = None
-        self.waits = False  # for a command; False while it runs one
+        self.is_waiting = False  # for a command; False while it runs one
 
     @property
     def is_open(self) -> bool:
@@ -84,58 +84,60 @@ class PausedThread:
 
     # --- for the debugger, on the paused thread ---------------------------------------------------
 
-    def stopped(self, frame: FrameType, line: int, why: str, debugger: RankPdb) -> None:
-        """See `Talk`."""
+    def on_stopped(self, frame: FrameType, line: int, why: str, debugger: RankPdb) -> None:
+        """See `ConsoleChannel`."""
         if self.worker is not None:
             self.worker.pause_soon = None  # the requested pause is this one
         self._debugger = debugger
         self._frame = frame
         self._at = self._pauses.place_of(frame, line, why, self.worker)
         if not self._number:
-            self._number = self._pauses.opened(self)
+            self._number = self._pauses.add_session(self)
 
     def next_line(self, text: str, prompt: str) -> str | None:
-        """See `Talk`."""
-        self._tell(STOPPED, text, prompt)
+        """See `ConsoleChannel`."""
+        self._report(STOPPED, text, prompt)
         while True:
-            self.waits = True
-            self._turn.done = False
+            self.is_waiting = True
+            self._wakeup.done = False
             if self._ending is not None:
                 raise self._ending()
             if self._commands:
-                self.waits = False
+                self.is_waiting = False
                 command = self._commands.popleft()
                 if command.what == COMMAND:
                     return command.text
-                self._tell(STOPPED, self._question(command), prompt)
-            elif self._frame is not None and self._pauses.is_taken(self._frame, self.worker):
+                self._report(STOPPED, self._answer_query(command), prompt)
+            elif self._frame is not None and self._pauses.is_taken_over(self._frame, self.worker):
                 return None
-            elif not self._node.wait(self._turn):
+            elif not self._node.wait(self._wakeup):
                 raise SystemExit  # the process has left its session
 
-    def runs(self, text: str, *, steps: bool) -> None:
-        """See `Talk`."""
-        self._tell(STEPPING if steps else RUNNING, text, "")
+    def on_running(self, text: str, *, steps: bool) -> None:
+        """See `ConsoleChannel`."""
+        self._report(STEPPING if steps else RUNNING, text, "")
 
     def hand_over(
-        self, at: tuple[FrameType, int], error: BaseException | None, gave: Callable[[], None]
+        self, at: tuple[FrameType, int], error: BaseException | None, on_waiting: Callable[[], None]
     ) -> bool:
-        """See `Talk`."""
+        """See `ConsoleChannel`."""
         bridge = self._pauses.bridge
-        return bridge is not None and bridge.take(at, error, self.worker, self.call, gave)
+        return bridge is not None and bridge.take_over(
+            at, error, self.worker, self.call, on_waiting
+        )
 
-    def ended(self, text: str) -> None:
-        """See `Talk`."""
+    def on_ended(self, text: str) -> None:
+        """See `ConsoleChannel`."""
         with uninterrupted():
             if self._number:
-                self._tell(ENDED, text, "")
-                self._pauses.closed(self._number)
+                self._report(ENDED, text, "")
+                self._pauses.remove_session(self._number)
             self._number = 0
             self._ending = self._frame = None
             self._commands.clear()
-            self.waits = False
+            self.is_waiting = False
 
-    def _question(self, command: DebugCommand) -> str:
+    def _answer_query(self, command: DebugCommand) -> str:
         debugger = self._debugger
         assert debugger is not None
         try:
@@ -147,7 +149,7 @@ class PausedThread:
             log.debug("cannot complete or show source at a breakpoint: %r", error)
             return ""
 
-    def _tell(self, state: int, text: str, prompt: str) -> None:
+    def _report(self, state: int, text: str, prompt: str) -> None:
         at, self._at = self._at, None
         self._node.send(AGENT, Debugged(self._number, state, text, prompt, at))
 
@@ -156,11 +158,11 @@ class PausedThread:
     def command(self, command: DebugCommand) -> None:
         """Queue a command of a console."""
         self._commands.append(command)
-        self._turn.finish()
+        self._wakeup.finish()
 
-    def give_way(self) -> None:
+    def check_editor(self) -> None:
         """Check whether an editor has connected meanwhile. Any thread."""
-        self._turn.finish()
+        self._wakeup.finish()
 
     def end(self, ending: Ending) -> bool:
         """End the pause by raising `ending()` on its thread.
@@ -168,12 +170,12 @@ class PausedThread:
         Returns False if the thread runs a command now; it raises at its next stop.
         """
         self._ending = ending
-        waits = self.waits
-        self._turn.finish()
-        return waits
+        was_waiting = self.is_waiting
+        self._wakeup.finish()
+        return was_waiting
 
 
-class PausesHere:
+class ProcPauses:
     """All debug sessions of this process."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -207,7 +209,7 @@ class PausesHere:
         debugger = self._debugger_here(frame, call)
         if debugger is not None:
             debugger.stop_at(frame, why, header)
-            self._keep(debugger)
+            self._keep_if_armed(debugger)
 
     def arm(self, frame: FrameType, why: str) -> None:
         """Stop at the next line of `frame`, a frame of this thread."""
@@ -235,7 +237,7 @@ class PausesHere:
             sys.stderr.write(f"breakpoint at {place} is skipped: {why}\n")
             return None
         if worker is not None:
-            worker.pause_soon = None  # this is it
+            worker.pause_soon = None  # the requested pause is this one
         return self._debugger_for(worker, call)
 
     def _debugger_for(self, worker: ActorCell | None, call: object | None) -> RankPdb:
@@ -251,7 +253,7 @@ class PausesHere:
         self._debuggers[threading.get_ident()] = debugger, session
         return debugger
 
-    def _keep(self, debugger: RankPdb) -> None:
+    def _keep_if_armed(self, debugger: RankPdb) -> None:
         if not debugger.is_armed and sys.gettrace() is None:
             self._debuggers.pop(threading.get_ident(), None)
 
@@ -274,16 +276,16 @@ class PausesHere:
         """What somebody debugs this process through from outside."""
         return self._bridge
 
-    def is_taken(self, frame: FrameType, worker: ActorCell | None) -> bool:
+    def is_taken_over(self, frame: FrameType, worker: ActorCell | None) -> bool:
         """Whether an editor takes over the thread that is paused at `frame`."""
         bridge = self._bridge
-        return bridge is not None and bridge.takes and self.may_stop(frame, worker)
+        return bridge is not None and bridge.is_ready and self.may_stop(frame, worker)
 
-    def give_way(self) -> None:
+    def check_editor(self) -> None:
         """Hand paused threads over to the editor that has connected. Any thread."""
         for session in list(self._sessions.values()):
             if isinstance(session, PausedThread):
-                session.give_way()
+                session.check_editor()
 
     def may_stop(self, frame: FrameType, worker: ActorCell | None) -> bool:
         """Whether this thread may wait at `frame`: user code, and the runtime does not need it."""
@@ -312,16 +314,16 @@ class PausesHere:
 
     def is_to_end(self, worker: ActorCell | None) -> bool:
         """Whether that actor or this process is to end."""
-        return self._ends or (worker is not None and worker.is_to_end)
+        return self._is_ending or (worker is not None and worker.is_to_end)
 
-    def opened(self, session: PausedThread | Stop) -> int:
+    def add_session(self, session: PausedThread | Stop) -> int:
         """Add a session and return its number."""
         with self._lock:
             number = next(self._numbers)
             self._sessions[number] = session
         return number
 
-    def closed(self, number: int) -> None:
+    def remove_session(self, number: int) -> None:
         """Remove a session."""
         with self._lock:
             self._sessions.pop(number, None)
@@ -332,7 +334,9 @@ class PausesHere:
             self._bridge.trace_again()
             if self._bridge.is_open:
                 return  # debugpy decides about exceptions; two debuggers must not trace a thread
-        if not self._keeps or isinstance(error, (CutShort, CallCancelled, asyncio.CancelledError)):
+        if not self._post_mortem or isinstance(
+            error, (CutShort, CallCancelled, asyncio.CancelledError)
+        ):
             return
         traceback = error.__traceback__
         if traceback is None or type(error).__name__ == "BdbQuit":
@@ -340,8 +344,8 @@ class PausesHere:
         try:
             debugger = self._debugger_here(traceback.tb_frame, None)
             if debugger is not None:
-                debugger.look_at(error)
-                self._keep(debugger)
+                debugger.inspect_error(error)
+                self._keep_if_armed(debugger)
         except BaseException as ended:  # the endpoint still fails with `error`
             log.debug("a post-mortem pause was ended: %r", ended)
 
@@ -354,20 +358,20 @@ class PausesHere:
             if isinstance(session, PausedThread):
                 session.command(message)
         elif isinstance(message, KeepFailures):
-            self._keeps = message.on
-            self._hear_failures()
+            self._post_mortem = message.on
+            self._update_failure_hook()
         elif isinstance(message, BreakIn):
             self._break_in(message.request)
         elif isinstance(message, SetBridge):
             self._set_bridge(message)
         elif self._bridge is not None and self._bridge.number == message.bridge:
-            self._bridge.received(message.data)
+            self._bridge.on_bytes(message.data)
 
     def _set_bridge(self, message: SetBridge) -> None:
         if message.open:
             module = import_module("monarch._src.debug.rank.debugpy")
             self._bridge = module.RankBridge(self, message.bridge)
-            self._hear_failures()
+            self._update_failure_hook()
         elif self._bridge is not None and self._bridge.number == message.bridge:
             self._bridge.close()
 
@@ -375,16 +379,16 @@ class PausesHere:
         """That one has taken its debugger out. Its thread."""
         if self._bridge is bridge:
             self._bridge = None
-            self._hear_failures()
+            self._update_failure_hook()
 
-    def _hear_failures(self) -> None:
-        wanted = self._keeps or self._bridge is not None
+    def _update_failure_hook(self) -> None:
+        wanted = self._post_mortem or self._bridge is not None
         self.runtime.on_failure = self.on_failure if wanted else None
 
     def _break_in(self, request: int) -> None:
-        if self._breaks is None:
-            self._breaks = import_module("monarch._src.debug.rank.break_in")
-        threads, problem = self._breaks.break_in(self)
+        if self._break_in_module is None:
+            self._break_in_module = import_module("monarch._src.debug.rank.break_in")
+        threads, problem = self._break_in_module.break_in(self)
         self.runtime.node.send(AGENT, BrokeIn(request, threads, problem))
 
     def unpause(self, worker: ActorCell | None, call: Call | None) -> bool:
@@ -394,7 +398,7 @@ class PausesHere:
         whether a thread was paused for it; that thread then raises.
         """
         if worker is None:
-            self._ends = True
+            self._is_ending = True
         found = False
         for session in list(self._sessions.values()):
             if session.worker is not worker or (call is not None and session.call is not call):
@@ -418,17 +422,17 @@ def _instance_here() -> ActorInstance | None:
     return None if context is None else context.actor_instance
 
 
-_here: PausesHere | None = None
+_pauses: ProcPauses | None = None
 _making = threading.Lock()
 
 
-def pauses_of(runtime: Runtime) -> PausesHere:
+def pauses_of(runtime: Runtime) -> ProcPauses:
     """The debug sessions of the process with that runtime; created on first use."""
-    global _here
+    global _pauses
     with _making:
-        if _here is None or _here.runtime is not runtime:
-            _here = PausesHere(runtime)
-        return _here
+        if _pauses is None or _pauses.runtime is not runtime:
+            _pauses = ProcPauses(runtime)
+        return _pauses
 
 
 def pause_here(frame: FrameType, *_: Any, header: str = "", **__: Any) -> None:

@@ -34,19 +34,19 @@ from monarch._src.debug.rank.frames import (
     suspends,
 )
 
-MOST = 1 << 18  # characters that one command may write
+MAX_OUTPUT = 1 << 18  # characters that one command may write
 _WORD = re.compile(r"[\w.]*\Z")
 SKIP = ["monarch._src.*", "monarch_jupyter.*", "asyncio.*", "threading"]
 
 
-class GivesWay(BaseException):
+class EditorTookOver(BaseException):
     """Leaves the prompt: an editor takes this thread over."""
 
 
-class Talk(Protocol):
+class ConsoleChannel(Protocol):
     """The debugger's connection to its console; see `debug.rank.pauses`."""
 
-    def stopped(self, frame: FrameType, line: int, why: str, debugger: RankPdb) -> None:
+    def on_stopped(self, frame: FrameType, line: int, why: str, debugger: RankPdb) -> None:
         """The thread has stopped at `frame`; commands are read next."""
         ...
 
@@ -61,20 +61,20 @@ class Talk(Protocol):
         ...
 
     def hand_over(
-        self, at: tuple[FrameType, int], error: BaseException | None, gave: Callable[[], None]
+        self, at: tuple[FrameType, int], error: BaseException | None, on_waiting: Callable[[], None]
     ) -> bool:
         """Stop at `at` in the editor's debugger until that resumes the thread.
 
-        `gave` is called just before the thread waits there. Returns False if no editor is
+        `on_waiting` is called just before the thread waits there. Returns False if no editor is
         connected any more.
         """
         ...
 
-    def runs(self, text: str, *, steps: bool) -> None:
+    def on_running(self, text: str, *, steps: bool) -> None:
         """The thread runs and may stop again; with `steps`, soon."""
         ...
 
-    def ended(self, text: str) -> None:
+    def on_ended(self, text: str) -> None:
         """The session has ended, and the thread runs. Idempotent."""
         ...
 
@@ -82,8 +82,8 @@ class Talk(Protocol):
 class _Screen(io.TextIOBase):
     """The standard input and output of pdb. Excludes output of other threads."""
 
-    def __init__(self, talk: Talk, prompt: Callable[[], str]) -> None:
-        self._talk = talk
+    def __init__(self, channel: ConsoleChannel, prompt: Callable[[], str]) -> None:
+        self._channel = channel
         self._prompt = prompt
         self._thread = threading.get_ident()
         self._written: list[str] = []
@@ -93,7 +93,7 @@ class _Screen(io.TextIOBase):
     def write(self, text: str, /) -> int:
         if threading.get_ident() != self._thread:
             return (sys.__stdout__ or io.StringIO()).write(text)
-        room = MOST - self._size
+        room = MAX_OUTPUT - self._size
         if len(text) > room:
             self._left_out += len(text) - room
         self._written.append(text[:room])
@@ -103,7 +103,7 @@ class _Screen(io.TextIOBase):
     def flush(self) -> None:
         """Do nothing: output is sent with the next prompt."""
 
-    def taken(self) -> str:
+    def take_output(self) -> str:
         """Return and clear the output written since the last call."""
         text = "".join(self._written)
         if self._left_out:
@@ -114,27 +114,27 @@ class _Screen(io.TextIOBase):
 
     def readline(self, size: int | None = -1, /) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
         prompt = self._prompt()
-        text = self.taken()
-        line = self._talk.next_line(text.removesuffix(prompt), prompt)
+        text = self.take_output()
+        line = self._channel.next_line(text.removesuffix(prompt), prompt)
         if line is None:
-            raise GivesWay
+            raise EditorTookOver
         return f"{line}\n"
 
 
 class RankPdb(pdb.Pdb):
     """The pdb of one thread."""
 
-    def __init__(self, talk: Talk) -> None:
-        self._screen = _Screen(talk, lambda: self._asks)
-        self._asks = "(Pdb) "
+    def __init__(self, channel: ConsoleChannel) -> None:
+        self._screen = _Screen(channel, lambda: self._current_prompt)
+        self._current_prompt = "(Pdb) "
         screen: Any = self._screen  # has the methods of a file that pdb uses
         super().__init__(stdin=screen, stdout=screen, nosigint=True, readrc=False, skip=SKIP)
         self.prompt = "(Pdb) "
-        self.talk = talk
+        self.channel = channel
         self._open = False
-        self._gave = False  # whether the current trace event gave the thread to the editor
+        self._given_away = False  # whether the current trace event gave the thread to the editor
         self._why = ""
-        self._looks_at: BaseException | None = None
+        self._inspected_error: BaseException | None = None
 
     # --- stopping ---------------------------------------------------------------------------------
 
@@ -147,21 +147,21 @@ class RankPdb(pdb.Pdb):
         if header:
             self._screen.write(f"{header}\n")
         self.interaction(frame, None)
-        if self._traces():
+        if self._needs_tracing():
             self._trace(frame)
 
-    def look_at(self, error: BaseException) -> None:
+    def inspect_error(self, error: BaseException) -> None:
         """Stop with the frames of an exception, which can be inspected but not resumed."""
         sys.settrace(None)
         self.reset()
         self._why = f"{type(error).__name__}: {error}"[:200]
         self._screen.write(f"{self._why}\n")
         self.botframe = None
-        self._looks_at = error
+        self._inspected_error = error
         try:
             self.interaction(None, error.__traceback__)
         finally:
-            self._looks_at = None
+            self._inspected_error = None
 
     def arm(self, frame: FrameType, why: str) -> None:
         """Stop at the next line of `frame`. On its thread."""
@@ -176,11 +176,11 @@ class RankPdb(pdb.Pdb):
         """Whether breakpoints set from a console are left."""
         return bool(self.breaks)
 
-    def _traces(self) -> bool:
+    def _needs_tracing(self) -> bool:
         """Whether the thread must be traced after the last command."""
-        return self._steps() or self.is_armed
+        return self._is_stepping() or self.is_armed
 
-    def _steps(self) -> bool:
+    def _is_stepping(self) -> bool:
         """Whether the last command was a step and not `continue`."""
         return not (self.stopframe is self.botframe and self.stoplineno == -1)
 
@@ -195,7 +195,7 @@ class RankPdb(pdb.Pdb):
 
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
         """As in pdb, with the console as its terminal."""
-        looks_back = traceback is not None
+        is_post_mortem = traceback is not None
         known = self.botframe is not None and frame is not None and _reaches(frame, self.botframe)
         if not self._open and frame is not None and not known:
             self.botframe = bottom_of(frame)
@@ -206,44 +206,44 @@ class RankPdb(pdb.Pdb):
         at = _last_users(traceback) if frame is None else (frame, frame.f_lineno)
         try:
             while True:
-                self.talk.stopped(*at, why, self)
+                self.channel.on_stopped(*at, why, self)
                 try:
                     super().interaction(frame, traceback)  # pyright: ignore[reportArgumentType]
                     break
-                except GivesWay:
-                    error = self._looks_at if looks_back else None
-                    if self.talk.hand_over(at, error, self._give):
+                except EditorTookOver:
+                    error = self._inspected_error if is_post_mortem else None
+                    if self.channel.hand_over(at, error, self._give_away):
                         return
-            if self.quitting and not looks_back:
+            if self.quitting and not is_post_mortem:
                 raise bdb.BdbQuit("the debugger was told to quit")
         except BaseException:
-            self._over()
+            self._end_session()
             raise
-        if looks_back or not self._traces():
-            self._over()
+        if is_post_mortem or not self._needs_tracing():
+            self._end_session()
         else:
-            self.talk.runs(self._screen.taken(), steps=self._steps())
+            self.channel.on_running(self._screen.take_output(), steps=self._is_stepping())
 
-    def _give(self) -> None:
+    def _give_away(self) -> None:
         """Give the thread to the editor: stop tracing it."""
-        self._gave = True
+        self._given_away = True
         self.clear_all_breaks()
         self.set_continue()
         self._screen.write("*debugged in an editor from now on*\n")
-        self._over()
+        self._end_session()
 
     def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
         """As in bdb; a frame whose thread the editor took over keeps the editor's tracer."""
-        self._gave = False
+        self._given_away = False
         tracer = super().trace_dispatch(frame, event, arg)
-        return None if self._gave else tracer
+        return None if self._given_away else tracer
 
-    def _over(self) -> None:
+    def _end_session(self) -> None:
         """End the session."""
         self._open = False
         if not self.is_armed:
             sys.settrace(None)
-        self.talk.ended(self._screen.taken())
+        self.channel.on_ended(self._screen.take_output())
 
     def stop_here(self, frame: FrameType) -> bool:
         """As in bdb, but not in code that the runtime has called."""
@@ -264,8 +264,8 @@ class RankPdb(pdb.Pdb):
             if frame is self.botframe and not suspends(frame):
                 # As after `continue`.
                 self.stopframe, self.returnframe, self.stoplineno = frame, None, -1
-                if self._open or not (self.is_armed or self._gave):
-                    self._over()
+                if self._open or not (self.is_armed or self._given_away):
+                    self._end_session()
 
     # --- commands and hooks that differ from pdb --------------------------------------------------
 
@@ -292,16 +292,16 @@ class RankPdb(pdb.Pdb):
         return super().postcmd(stop, line)
 
     def _cmdloop(self) -> None:
-        self._asks = self.prompt
+        self._current_prompt = self.prompt
         self.cmdloop()
 
     def do_commands(self, arg: str) -> bool | None:
         """As in pdb; the prompt is `(com) ` meanwhile."""
-        before, self._asks = self._asks, "(com) "
+        before, self._current_prompt = self._current_prompt, "(com) "
         try:
             return super().do_commands(arg)
         finally:
-            self._asks = before
+            self._current_prompt = before
 
     def do_quit(self, arg: str) -> bool | None:
         """q(uit) | exit
@@ -339,19 +339,19 @@ class RankPdb(pdb.Pdb):
         assert frame is not None
         names = {**frame.f_globals, **self.curframe_locals}
         prompt = _Prompt(names, self)
-        before = self._asks
+        before = self._current_prompt
         written, sys.stdout = sys.stdout, self._screen
         try:
             prompt.interact("*interactive*; exit() goes back to pdb", "*back in pdb*")
         except SystemExit:
             self.message("*back in pdb*")
         finally:
-            sys.stdout, self._asks = written, before
+            sys.stdout, self._current_prompt = written, before
         return None
 
     def ask(self, prompt: str) -> str:
         """Read one line from the console."""
-        self._asks = prompt
+        self._current_prompt = prompt
         self._screen.write(prompt)
         return self._screen.readline().removesuffix("\n")
 

@@ -133,7 +133,9 @@ class DebugTable:
 
     # --- from procs -------------------------------------------------------------------------------
 
-    def told(self, place: Place, message: Debugged, now: float, editor: str = "") -> list[Action]:
+    def on_reported(
+        self, place: Place, message: Debugged, now: float, editor: str = ""
+    ) -> list[Action]:
         """A proc has reported a session. `editor`: the console of the bridge to that proc."""
         here = self.sessions.get(place, {})
         session = here.get(message.session)
@@ -161,9 +163,9 @@ class DebugTable:
             self._drop(session)
         else:
             session.phase = after
-        return actions + self._tell_change(place, before, session)
+        return actions + self._notify_change(place, before, session)
 
-    def proc_ended(self, place: Place) -> list[Action]:
+    def on_proc_ended(self, place: Place) -> list[Action]:
         """A proc has ended, and its sessions with it."""
         paused = self.paused_at(place)
         actions: list[Action] = [
@@ -177,7 +179,7 @@ class DebugTable:
 
     # --- from consoles ----------------------------------------------------------------------------
 
-    def asked(self, console: str, message: AskDebugger) -> list[Action]:
+    def on_request(self, console: str, message: AskDebugger) -> list[Action]:
         """Handle a request of a console."""
         actions: list[Action] = []
         for mesh, rank, number in message.targets:
@@ -221,7 +223,7 @@ class DebugTable:
         running = "a command" if session.phase is _C else "the program"
         return f"{running} is running; it takes commands again when it stops"
 
-    def console_gone(self, console: str) -> None:
+    def on_console_gone(self, console: str) -> None:
         """Release the sessions of a console that has disconnected."""
         for session in self._all():
             if session.holder == console:
@@ -259,7 +261,7 @@ class DebugTable:
             for one in self.sessions[place].values()
         ]  # fmt: skip
 
-    def told_anew(self) -> list[RankPaused]:
+    def pause_notices(self) -> list[RankPaused]:
         """The notifications that a new watcher needs."""
         return [
             RankPaused(*one.place, one.number, True, one.at) for one in self._all() if one.pauses
@@ -276,15 +278,15 @@ class DebugTable:
         if not here:
             del self.sessions[session.place]
 
-    def _tell_change(self, place: Place, before: bool, session: DebugSession) -> list[Action]:
-        stands = self.paused_at(place)
-        if (stands is not None) == before and session.number in self.sessions.get(place, {}):
+    def _notify_change(self, place: Place, before: bool, session: DebugSession) -> list[Action]:
+        paused = self.paused_at(place)
+        if (paused is not None) == before and session.number in self.sessions.get(place, {}):
             return []
-        if stands is None:
-            told = RankPaused(*place, session.number, False, None)
-            return [Notify(place, told)] if before else []
+        if paused is None:
+            resumed = RankPaused(*place, session.number, False, None)
+            return [Notify(place, resumed)] if before else []
         # Also if another session has ended meanwhile: the rank is paused in this one.
-        return [Notify(place, RankPaused(*place, stands.number, True, stands.at))]
+        return [Notify(place, RankPaused(*place, paused.number, True, paused.at))]
 
     def _answer(self, session: DebugSession, state: int, text: str, problem: str = "") -> Answer:
         console, request = session.owes or ("", 0)

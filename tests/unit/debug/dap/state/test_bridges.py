@@ -37,7 +37,7 @@ def table() -> Iterator[BridgeTable]:
 
 
 def ask(table: BridgeTable, opens: bool, who: str = "me", number: int = 1) -> list[Action]:
-    return table.asked(who, AskBridge(number, [PLACE], opens))
+    return table.on_request(who, AskBridge(number, [PLACE], opens))
 
 
 def opened(table: BridgeTable, who: str = "me") -> int:
@@ -46,7 +46,7 @@ def opened(table: BridgeTable, who: str = "me") -> int:
     assert isinstance(order, Command)
     assert isinstance(order.message, SetBridge)
     number = order.message.bridge
-    assert table.told(PLACE, BridgeSet(number, True, "")) == [
+    assert table.on_bridge_set(PLACE, BridgeSet(number, True, "")) == [
         Notify(who, BridgeAnswered(1, *PLACE, number, ""))
     ]
     return number
@@ -55,13 +55,13 @@ def opened(table: BridgeTable, who: str = "me") -> int:
 def test_bytes_pass_between_the_two_and_nobody_else(table: BridgeTable) -> None:
     number = opened(table)
     said = BridgeBytes(*PLACE, number, b"x")
-    assert table.said("me", said) == [Command(PLACE, said)]
-    assert table.said("other", said) == []
-    assert table.said("me", BridgeBytes(*PLACE, number + 1, b"x")) == []
-    assert table.answered(PLACE, BridgeBytes(0, 0, number, b"y")) == [
+    assert table.on_console_bytes("me", said) == [Command(PLACE, said)]
+    assert table.on_console_bytes("other", said) == []
+    assert table.on_console_bytes("me", BridgeBytes(*PLACE, number + 1, b"x")) == []
+    assert table.on_rank_bytes(PLACE, BridgeBytes(0, 0, number, b"y")) == [
         Notify("me", BridgeBytes(*PLACE, number, b"y"))
     ]
-    assert table.answered((7, 4), BridgeBytes(0, 0, number, b"y")) == []
+    assert table.on_rank_bytes((7, 4), BridgeBytes(0, 0, number, b"y")) == []
 
 
 def test_a_rank_has_one_bridge_at_a_time(table: BridgeTable) -> None:
@@ -77,7 +77,7 @@ def test_who_asks_while_one_closes_gets_the_next(table: BridgeTable) -> None:
     number = opened(table)
     assert ask(table, False, number=2) == [Command(PLACE, SetBridge(number, False))]
     assert ask(table, True, "other", 3) == []
-    told = table.told(PLACE, BridgeSet(number, False, ""))
+    told = table.on_bridge_set(PLACE, BridgeSet(number, False, ""))
     assert told == [
         Notify("me", BridgeAnswered(2, *PLACE, 0, "")),
         Command(PLACE, SetBridge(number + 1, True)),
@@ -86,7 +86,7 @@ def test_who_asks_while_one_closes_gets_the_next(table: BridgeTable) -> None:
 
 def test_one_that_cannot_be_opened_says_why(table: BridgeTable) -> None:
     ask(table, True)
-    (said,) = table.told(PLACE, BridgeSet(1, False, "no debugpy"))
+    (said,) = table.on_bridge_set(PLACE, BridgeSet(1, False, "no debugpy"))
     assert said == Notify("me", BridgeAnswered(1, *PLACE, 0, "no debugpy"))
     assert not table.bridges
 
@@ -96,31 +96,31 @@ def test_one_that_is_closed_before_it_is_open_answers_both(table: BridgeTable) -
     first, order = ask(table, False, number=2)
     assert first == Notify("me", BridgeAnswered(1, *PLACE, 0, CLOSED_MEANWHILE))
     assert order == Command(PLACE, SetBridge(1, False))
-    assert table.told(PLACE, BridgeSet(1, True, "")) == []
-    assert len(table.told(PLACE, BridgeSet(1, False, ""))) == 1
+    assert table.on_bridge_set(PLACE, BridgeSet(1, True, "")) == []
+    assert len(table.on_bridge_set(PLACE, BridgeSet(1, False, ""))) == 1
 
 
 def test_the_end_of_a_process_is_told_and_answered(table: BridgeTable) -> None:
     number = opened(table)
-    assert table.proc_ended(PLACE) == [Notify("me", BridgeClosed(*PLACE, number, ENDED))]
+    assert table.on_proc_ended(PLACE) == [Notify("me", BridgeClosed(*PLACE, number, ENDED))]
     ask(table, True, number=4)
-    assert table.proc_ended(PLACE) == [Notify("me", BridgeAnswered(4, *PLACE, 0, ENDED))]
-    assert table.proc_ended(PLACE) == []
+    assert table.on_proc_ended(PLACE) == [Notify("me", BridgeAnswered(4, *PLACE, 0, ENDED))]
+    assert table.on_proc_ended(PLACE) == []
 
 
 def test_a_console_that_is_gone_leaves_no_debugger_behind(table: BridgeTable) -> None:
     number = opened(table)
-    assert table.console_gone("other") == []
-    assert table.console_gone("me") == [Command(PLACE, SetBridge(number, False))]
-    assert table.told(PLACE, BridgeSet(number, False, "")) == []
+    assert table.on_console_gone("other") == []
+    assert table.on_console_gone("me") == [Command(PLACE, SetBridge(number, False))]
+    assert table.on_bridge_set(PLACE, BridgeSet(number, False, "")) == []
     assert not table.bridges
 
 
 def test_a_process_that_begins_later_is_told_then(table: BridgeTable) -> None:
     ask(table, True)
-    assert table.begun(PLACE) == [Command(PLACE, SetBridge(1, True))]
-    table.told(PLACE, BridgeSet(1, True, ""))
-    assert table.begun(PLACE) == []
+    assert table.on_proc_connected(PLACE) == [Command(PLACE, SetBridge(1, True))]
+    table.on_bridge_set(PLACE, BridgeSet(1, True, ""))
+    assert table.on_proc_connected(PLACE) == []
 
 
 EVENTS = st.lists(
@@ -144,17 +144,17 @@ def test_every_question_is_answered_once_in_any_order_of_events(
             owed[number] = who
             actions = ask(table, event == "open", who, number)
         elif event in ("set", "unset"):
-            actions = table.told(PLACE, BridgeSet(current, event == "set", ""))
+            actions = table.on_bridge_set(PLACE, BridgeSet(current, event == "set", ""))
         elif event == "ended":
-            actions = table.proc_ended(PLACE)
+            actions = table.on_proc_ended(PLACE)
         else:
-            actions = table.console_gone(who)
+            actions = table.on_console_gone(who)
             owed = {one: console for one, console in owed.items() if console != who}
         for action in actions:
             if isinstance(action, Notify) and isinstance(action.message, BridgeAnswered):
                 assert owed.pop(action.message.request, action.console) == action.console
         table.validate()
-    for action in table.proc_ended(PLACE):
+    for action in table.on_proc_ended(PLACE):
         if isinstance(action, Notify) and isinstance(action.message, BridgeAnswered):
             owed.pop(action.message.request, None)
     assert not table.bridges

@@ -46,7 +46,7 @@ class Session:
     def ask(self, command: str, **arguments: Any) -> int:
         number = next(self._numbers)
         self.take(
-            self.mux.asked(
+            self.mux.on_request(
                 {"seq": number, "type": "request", "command": command, "arguments": arguments}
             )
         )
@@ -56,7 +56,7 @@ class Session:
         """The rank answers the oldest question that it was asked."""
         asked = self.ranks[at].pop(0)
         self.take(
-            self.mux.told(
+            self.mux.on_rank_message(
                 at,
                 {
                     "seq": 1, "type": "response", "request_seq": asked["seq"], "success": success,
@@ -66,7 +66,9 @@ class Session:
         )  # fmt: skip
 
     def tell(self, at: int, event: str, **body: Any) -> None:
-        self.take(self.mux.told(at, {"seq": 1, "type": "event", "event": event, "body": body}))
+        self.take(
+            self.mux.on_rank_message(at, {"seq": 1, "type": "event", "event": event, "body": body})
+        )
 
     def said(self) -> Message:
         """The one thing that the client was told since the last look."""
@@ -183,7 +185,7 @@ def test_pause_breaks_in_where_users_code_is(session: Session) -> None:
 def test_a_rank_that_ends_owes_nothing_more(session: Session) -> None:
     thread = session.stop(0)
     number = session.ask("stackTrace", threadId=thread)
-    session.take(session.mux.rank_gone(0, "killed by SIGKILL"))
+    session.take(session.mux.on_rank_gone(0, "killed by SIGKILL"))
     refused, *told = session.client
     assert (refused["request_seq"], refused["success"]) == (number, False)
     assert "killed by SIGKILL" in refused["message"]
@@ -193,14 +195,14 @@ def test_a_rank_that_ends_owes_nothing_more(session: Session) -> None:
     assert session.client == []
     session.ask("threads")
     assert session.ranks[1]
-    session.take(session.mux.rank_gone(1, "stopped"))
+    session.take(session.mux.on_rank_gone(1, "stopped"))
     assert session.client[-1]["event"] == "terminated"
 
 
 def test_the_end_of_all_is_told_once_and_a_disconnect_still_answered(session: Session) -> None:
     for at in (0, 1):
-        session.take(session.mux.rank_gone(at, "gone"))
-        session.take(session.mux.rank_gone(at, "gone"))
+        session.take(session.mux.on_rank_gone(at, "gone"))
+        session.take(session.mux.on_rank_gone(at, "gone"))
     assert [one["event"] for one in session.client].count("terminated") == 1
     session.client.clear()
     session.ask("disconnect")
@@ -216,12 +218,14 @@ def test_nothing_that_an_editor_says_ends_a_process(session: Session) -> None:
 
 
 def test_what_is_no_request_and_what_is_not_known_is_harmless(session: Session) -> None:
-    session.take(session.mux.asked({"type": "response", "seq": 1}))
+    session.take(session.mux.on_request({"type": "response", "seq": 1}))
     session.ask("stackTrace", threadId="x")
     session.ask("variables")
     assert [one["message"] for one in session.client] == [GONE] * 2
     session.client.clear()
-    session.take(session.mux.told(0, {"type": "response", "request_seq": 99, "success": True}))
+    session.take(
+        session.mux.on_rank_message(0, {"type": "response", "request_seq": 99, "success": True})
+    )
     session.tell(0, "debugpySockets")
     assert session.client == []
 

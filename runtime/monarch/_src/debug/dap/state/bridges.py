@@ -7,8 +7,8 @@ A *bridge* connects the debugger in one rank with a console; a *console* is a no
     any --process ended--> removed
 
 Invariants: a rank has one bridge at a time; each request is answered once, also when the rank
-dies; a console is notified when its bridge ends, unless it asked for that; bytes pass only between
-a rank and the console of its bridge.
+dies; a console is notified when its bridge ends, unless it closed the bridge itself; bytes
+pass only between a rank and the console of its bridge.
 
 Events are methods; each returns the actions that follow, in order.
 """
@@ -58,7 +58,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 Action: TypeAlias = Notify | Command
-Asked: TypeAlias = "tuple[str, int]"  # a console and its request number
+RequestId: TypeAlias = "tuple[str, int]"  # a console and its request number
 
 
 class Bridge(msgspec.Struct):
@@ -70,10 +70,10 @@ class Bridge(msgspec.Struct):
     place: Place
     number: int
     console: str
-    opener: Asked | None
+    opener: RequestId | None
     phase: Phase = Phase.OPENING
-    closers: list[Asked] = msgspec.field(default_factory=list[Asked])
-    next_one: Asked | None = None
+    closers: list[RequestId] = msgspec.field(default_factory=list[RequestId])
+    next_one: RequestId | None = None
 
 
 class BridgeTable:
@@ -90,38 +90,38 @@ class BridgeTable:
 
     # --- from consoles ----------------------------------------------------------------------------
 
-    def asked(self, console: str, message: AskBridge) -> list[Action]:
+    def on_request(self, console: str, message: AskBridge) -> list[Action]:
         """Handle a request to open or close bridges."""
-        does = self._open if message.opens else self._close
+        handle = self._open if message.opens else self._close
         actions: list[Action] = []
         for mesh, rank in message.targets:
-            actions += does((mesh, rank), (console, message.request))
+            actions += handle((mesh, rank), (console, message.request))
         return actions
 
-    def _open(self, place: Place, asked: Asked) -> list[Action]:
+    def _open(self, place: Place, request: RequestId) -> list[Action]:
         bridge = self.bridges.get(place)
         if bridge is None:
-            return self._begin(place, asked)
+            return self._begin(place, request)
         if bridge.phase is Phase.CLOSING and bridge.next_one is None:
-            bridge.next_one = asked
+            bridge.next_one = request
             return []
         other = bridge.console if bridge.next_one is None else bridge.next_one[0]
-        if other == asked[0]:
+        if other == request[0]:
             problem = "this console has a bridge to it already"
         else:
             problem = f"{other} debugs it already; close that bridge first"
-        return [_answer(place, asked, 0, problem)]
+        return [_answer(place, request, 0, problem)]
 
-    def _begin(self, place: Place, asked: Asked) -> list[Action]:
+    def _begin(self, place: Place, request: RequestId) -> list[Action]:
         number = next(self._numbers)
-        self.bridges[place] = Bridge(place, number, asked[0], asked)
+        self.bridges[place] = Bridge(place, number, request[0], request)
         return [Command(place, SetBridge(number, True))]
 
-    def _close(self, place: Place, asked: Asked) -> list[Action]:
+    def _close(self, place: Place, request: RequestId) -> list[Action]:
         bridge = self.bridges.get(place)
-        if bridge is None or bridge.console != asked[0]:
-            return [_answer(place, asked, 0, "")]  # closed already
-        bridge.closers.append(asked)
+        if bridge is None or bridge.console != request[0]:
+            return [_answer(place, request, 0, "")]  # closed already
+        bridge.closers.append(request)
         return self._end(bridge)
 
     def _end(self, bridge: Bridge) -> list[Action]:
@@ -134,14 +134,14 @@ class BridgeTable:
         bridge.phase = Phase.CLOSING
         return [*actions, Command(bridge.place, SetBridge(bridge.number, False))]
 
-    def said(self, console: str, message: BridgeBytes) -> list[Action]:
+    def on_console_bytes(self, console: str, message: BridgeBytes) -> list[Action]:
         """Relay bytes from a console to the debugger of its rank."""
-        bridge = self._of(message.mesh, message.rank, message.bridge)
+        bridge = self._find(message.mesh, message.rank, message.bridge)
         if bridge is None or bridge.console != console or bridge.phase is not Phase.OPEN:
             return []
         return [Command(bridge.place, message)]
 
-    def console_gone(self, console: str) -> list[Action]:
+    def on_console_gone(self, console: str) -> list[Action]:
         """Close the bridges of a console that has disconnected."""
         actions: list[Action] = []
         for bridge in list(self.bridges.values()):
@@ -153,16 +153,16 @@ class BridgeTable:
 
     # --- from procs -------------------------------------------------------------------------------
 
-    def begun(self, place: Place) -> list[Action]:
+    def on_proc_connected(self, place: Place) -> list[Action]:
         """A proc has connected: send it its pending bridge."""
         bridge = self.bridges.get(place)
         if bridge is None or bridge.phase is Phase.OPEN:
             return []
         return [Command(place, SetBridge(bridge.number, bridge.phase is Phase.OPENING))]
 
-    def told(self, place: Place, message: BridgeSet) -> list[Action]:
+    def on_bridge_set(self, place: Place, message: BridgeSet) -> list[Action]:
         """The debugger of a rank was loaded or unloaded."""
-        bridge = self._of(*place, message.bridge)
+        bridge = self._find(*place, message.bridge)
         if bridge is None:
             return []
         if message.open:
@@ -171,27 +171,27 @@ class BridgeTable:
             bridge.phase = Phase.OPEN
             opener, bridge.opener = bridge.opener, None
             return [_answer(place, opener, bridge.number, "")]
-        return self._gone(bridge, message.problem, again=True)
+        return self._remove(bridge, message.problem, reopen=True)
 
-    def answered(self, place: Place, message: BridgeBytes) -> list[Action]:
+    def on_rank_bytes(self, place: Place, message: BridgeBytes) -> list[Action]:
         """Relay bytes from the debugger of a rank to its console."""
-        bridge = self._of(*place, message.bridge)
+        bridge = self._find(*place, message.bridge)
         if bridge is None or bridge.phase is Phase.CLOSING:
             return []
         return [Notify(bridge.console, BridgeBytes(*place, bridge.number, message.data))]
 
-    def proc_ended(self, place: Place) -> list[Action]:
+    def on_proc_ended(self, place: Place) -> list[Action]:
         """A proc has ended, and its debugger with it."""
         bridge = self.bridges.get(place)
-        return [] if bridge is None else self._gone(bridge, ENDED, again=False)
+        return [] if bridge is None else self._remove(bridge, ENDED, reopen=False)
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _of(self, mesh: int, rank: int, number: int) -> Bridge | None:
+    def _find(self, mesh: int, rank: int, number: int) -> Bridge | None:
         bridge = self.bridges.get((mesh, rank))
         return bridge if bridge is not None and bridge.number == number else None
 
-    def _gone(self, bridge: Bridge, why: str, *, again: bool) -> list[Action]:
+    def _remove(self, bridge: Bridge, why: str, *, reopen: bool) -> list[Action]:
         place = bridge.place
         del self.bridges[place]
         actions: list[Action] = []
@@ -202,7 +202,7 @@ class BridgeTable:
             actions.append(Notify(bridge.console, closed))
         actions += [_answer(place, closer, 0, "") for closer in bridge.closers]
         if bridge.next_one is not None:
-            if again:
+            if reopen:
                 return actions + self._begin(place, bridge.next_one)
             actions.append(_answer(place, bridge.next_one, 0, why))
         return actions
@@ -215,6 +215,6 @@ class BridgeTable:
             assert bridge.phase is Phase.CLOSING or not (bridge.closers or bridge.next_one)
 
 
-def _answer(place: Place, asked: Asked, number: int, problem: str) -> Notify:
-    console, request = asked
-    return Notify(console, BridgeAnswered(request, *place, number, problem))
+def _answer(place: Place, request: RequestId, number: int, problem: str) -> Notify:
+    console, request_number = request
+    return Notify(console, BridgeAnswered(request_number, *place, number, problem))

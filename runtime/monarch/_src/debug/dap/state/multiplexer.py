@@ -72,25 +72,25 @@ class _Numbers:
 
     def __init__(self) -> None:
         self._next = itertools.count(1)
-        self._ours: dict[tuple[int, int], int] = {}
-        self._theirs: dict[int, tuple[int, int]] = {}
+        self._session_numbers: dict[tuple[int, int], int] = {}
+        self._rank_numbers: dict[int, tuple[int, int]] = {}
 
-    def ours(self, at: int, theirs: int) -> int:
-        """The session's number for number `theirs` of rank `at`."""
-        known = self._ours.get((at, theirs))
+    def session_number(self, at: int, rank_number: int) -> int:
+        """The session's number for number `rank_number` of rank `at`."""
+        known = self._session_numbers.get((at, rank_number))
         if known is None:
-            known = self._ours[at, theirs] = next(self._next)
-            self._theirs[known] = at, theirs
+            known = self._session_numbers[at, rank_number] = next(self._next)
+            self._rank_numbers[known] = at, rank_number
         return known
 
-    def theirs(self, ours: object) -> tuple[int, int] | None:
+    def rank_number(self, session_number: object) -> tuple[int, int] | None:
         """The rank and its number; None if the session's number is unknown."""
-        return self._theirs.get(ours) if isinstance(ours, int) else None
+        return self._rank_numbers.get(session_number) if isinstance(session_number, int) else None
 
-    def join(self, at: int, theirs: int, ours: int) -> None:
-        """Map one more number of a rank to the session's number `ours`."""
-        self._ours[at, theirs] = ours
-        self._theirs.setdefault(ours, (at, theirs))
+    def alias(self, at: int, rank_number: int, session_number: int) -> None:
+        """Map one more number of a rank to the session's number `session_number`."""
+        self._session_numbers[at, rank_number] = session_number
+        self._rank_numbers.setdefault(session_number, (at, rank_number))
 
     def fresh(self) -> int:
         """A new session number."""
@@ -98,19 +98,23 @@ class _Numbers:
 
     def of(self, at: int) -> list[int]:
         """The session's numbers for that rank."""
-        return [ours for (rank, _), ours in self._ours.items() if rank == at]
+        return [
+            session_number
+            for (rank, _), session_number in self._session_numbers.items()
+            if rank == at
+        ]
 
     def forget(self, at: int) -> None:
         """Drop the numbers of that rank."""
-        for key in [key for key in self._ours if key[0] == at]:
-            self._theirs.pop(self._ours.pop(key), None)
+        for key in [key for key in self._session_numbers if key[0] == at]:
+            self._rank_numbers.pop(self._session_numbers.pop(key), None)
 
 
-class _Open(msgspec.Struct):
+class _PendingRequest(msgspec.Struct):
     """A pending request of the editor. `single`: one rank answers, so nothing is merged."""
 
     request: Message
-    owed: set[int]
+    waiting_for: set[int]
     single: bool
     answers: dict[int, Message] = msgspec.field(default_factory=dict[int, Message])
 
@@ -125,9 +129,9 @@ class Multiplexer:
         self._variables, self._sources, self._breakpoints = _Numbers(), _Numbers(), _Numbers()
         self._stopped: dict[int, set[int]] = {at: set() for at in self.living}  # threads, by rank
         self._last = 0  # the rank that stopped last
-        self._said = itertools.count(1)  # messages to the editor
-        self._asked = itertools.count(1)  # requests to ranks
-        self._open: dict[tuple[int, int], _Open] = {}  # by rank and request number
+        self._editor_seq = itertools.count(1)  # messages to the editor
+        self._rank_seq = itertools.count(1)  # requests to ranks
+        self._pending: dict[tuple[int, int], _PendingRequest] = {}  # by rank and request number
         self._uninitialized = set(self.living)
         self.ended = False
 
@@ -135,13 +139,15 @@ class Multiplexer:
     def stopped(self) -> list[int]:
         """The stopped threads, by the session's numbers."""
         found = [
-            self._threads.ours(at, one) for at in sorted(self._stopped) for one in self._stopped[at]
+            self._threads.session_number(at, one)
+            for at in sorted(self._stopped)
+            for one in self._stopped[at]
         ]
         return sorted(found)
 
     # --- from the editor --------------------------------------------------------------------------
 
-    def asked(self, request: Message) -> list[Action]:
+    def on_request(self, request: Message) -> list[Action]:
         """Handle a request of the editor."""
         if request.get("type") != "request":
             return []  # the adapter sends the editor no requests
@@ -157,7 +163,7 @@ class Multiplexer:
             return [self._refuse(request, GONE)]
         if command in STEPS:
             arguments["singleThread"] = True
-            self._runs(at, arguments["threadId"])
+            self._on_thread_resumed(at, arguments["threadId"])
         return self._ask(request, command, {at: arguments}, single=True)
 
     def _ask_all(self, request: Message, command: str) -> list[Action]:
@@ -179,17 +185,17 @@ class Multiplexer:
     def _ask(
         self, request: Message, command: str, arguments: dict[int, Message], *, single: bool
     ) -> list[Action]:
-        waits = _Open(request, set(arguments), single)
+        pending = _PendingRequest(request, set(arguments), single)
         actions: list[Action] = []
         for at, given in sorted(arguments.items()):
-            number = next(self._asked)
-            self._open[at, number] = waits
-            asked = {"seq": number, "type": "request", "command": command, "arguments": given}
-            actions.append(ToRank(at, asked))
+            number = next(self._rank_seq)
+            self._pending[at, number] = pending
+            message = {"seq": number, "type": "request", "command": command, "arguments": given}
+            actions.append(ToRank(at, message))
         return actions
 
     def _pause(self, request: Message) -> list[Action]:
-        found = self._threads.theirs(_arguments(request).get("threadId"))
+        found = self._threads.rank_number(_arguments(request).get("threadId"))
         if found is None or found[0] not in self.living:
             return [self._refuse(request, GONE)]
         return [BreakIn(found[0]), self._answer(request, {})]
@@ -207,7 +213,7 @@ class Multiplexer:
             cast(Message, source).get("sourceReference") if isinstance(source, dict) else None
         )
         if command == "source" and number:
-            found = self._sources.theirs(number)
+            found = self._sources.rank_number(number)
             if found is None:
                 return arguments, None
             inner = {**cast(Message, source or {}), "sourceReference": found[1]}
@@ -217,56 +223,58 @@ class Multiplexer:
 
     # --- from ranks -------------------------------------------------------------------------------
 
-    def told(self, at: int, message: Message) -> list[Action]:
+    def on_rank_message(self, at: int, message: Message) -> list[Action]:
         """Handle a message of the debugger of a rank."""
         if at not in self.living:
             return []
         if message.get("type") == "response":
-            waits = self._open.pop((at, int(message.get("request_seq", 0))), None)
-            return [] if waits is None else self._answered(waits, at, message)
+            pending = self._pending.pop((at, int(message.get("request_seq", 0))), None)
+            return [] if pending is None else self._on_response(pending, at, message)
         if message.get("type") == "event":
-            return self._happened(at, str(message.get("event")), _body(message))
+            return self._on_event(at, str(message.get("event")), _body(message))
         return []
 
     def note(self, text: str) -> list[Action]:
         """Show a note to the user of the editor."""
         return [self._event("output", {"category": "important", "output": f"{text}\n"})]
 
-    def rank_gone(self, at: int, why: str) -> list[Action]:
+    def on_rank_gone(self, at: int, why: str) -> list[Action]:
         """The debugger of a rank has ended: answer for it and report its threads as ended."""
         if at not in self.living:
             return []
         self.living.discard(at)
         actions: list[Action] = []
-        for key, waits in list(self._open.items()):
+        for key, pending in list(self._pending.items()):
             if key[0] == at:
-                del self._open[key]
+                del self._pending[key]
                 failed = {"success": False, "message": f"{self.names[at]}: {why}"}
-                actions += self._answered(waits, at, failed)
-        for theirs in sorted(self._stopped[at]):
-            actions.append(self._continued(self._threads.ours(at, theirs)))
+                actions += self._on_response(pending, at, failed)
+        for rank_number in sorted(self._stopped[at]):
+            actions.append(self._continued(self._threads.session_number(at, rank_number)))
         self._stopped[at].clear()
-        for ours in self._threads.of(at):
-            actions.append(self._event("thread", {"reason": "exited", "threadId": ours}))
+        for session_number in self._threads.of(at):
+            actions.append(self._event("thread", {"reason": "exited", "threadId": session_number}))
         actions += self.note(f"{self.names[at]}: {why}")
         for numbers in (self._threads, self._frames, self._variables, self._sources):
             numbers.forget(at)
         return actions + self._initialized(at) + self._terminated()
 
-    def _answered(self, waits: _Open, at: int, answer: Message) -> list[Action]:
-        waits.owed.discard(at)
-        waits.answers[at] = answer
-        if waits.owed:
+    def _on_response(self, pending: _PendingRequest, at: int, answer: Message) -> list[Action]:
+        pending.waiting_for.discard(at)
+        pending.answers[at] = answer
+        if pending.waiting_for:
             return []
-        request = waits.request
-        if waits.single:
+        request = pending.request
+        if pending.single:
             if not answer.get("success"):
                 return [self._refuse(request, str(answer.get("message") or GONE), answer)]
             return [self._answer(request, self._translated(at, _body(answer)))]
-        well = {rank: one for rank, one in sorted(waits.answers.items()) if one.get("success")}
-        if not well and request.get("command") not in ("disconnect", "terminate"):
+        succeeded = {
+            rank: one for rank, one in sorted(pending.answers.items()) if one.get("success")
+        }
+        if not succeeded and request.get("command") not in ("disconnect", "terminate"):
             return [self._refuse(request, str(answer.get("message") or GONE), answer)]
-        return [self._answer(request, self._merged(str(request["command"]), well))]
+        return [self._answer(request, self._merged(str(request["command"]), succeeded))]
 
     def _merged(self, command: str, answers: dict[int, Message]) -> Message:
         bodies = {at: _body(one) for at, one in answers.items()}
@@ -274,7 +282,7 @@ class Multiplexer:
             return {
                 "threads": [
                     {
-                        "id": self._threads.ours(at, one["id"]),
+                        "id": self._threads.session_number(at, one["id"]),
                         "name": self._thread_name(at, str(one["name"])),
                     }
                     for at, body in bodies.items()
@@ -302,35 +310,41 @@ class Multiplexer:
         if "id" in shown:
             shown["id"] = self._breakpoints.fresh()
             for at, one in found:
-                self._breakpoints.join(at, one["id"], shown["id"])
+                self._breakpoints.alias(at, one["id"], shown["id"])
         return shown
 
-    def _happened(self, at: int, event: str, body: Message) -> list[Action]:
+    def _on_event(self, at: int, event: str, body: Message) -> list[Action]:
         if event == "stopped":
             self._stopped[at].add(body["threadId"])
             self._last = at
-            ours = self._threads.ours(at, body["threadId"])
-            body = {**body, "threadId": ours, "allThreadsStopped": False}
+            session_number = self._threads.session_number(at, body["threadId"])
+            body = {**body, "threadId": session_number, "allThreadsStopped": False}
             return [self._event("stopped", _without(body, "hitBreakpointIds"))]
         if event == "continued":
-            theirs = body.get("threadId")
-            which = list(self._stopped[at]) if body.get("allThreadsContinued") else [theirs]
+            rank_number = body.get("threadId")
+            which = list(self._stopped[at]) if body.get("allThreadsContinued") else [rank_number]
             actions: list[Action] = []
             for one in which:
                 if isinstance(one, int):
-                    self._runs(at, one)
-                    actions.append(self._continued(self._threads.ours(at, one)))
+                    self._on_thread_resumed(at, one)
+                    actions.append(self._continued(self._threads.session_number(at, one)))
             return actions
         if event == "thread":
-            ours = self._threads.ours(at, body["threadId"])
+            session_number = self._threads.session_number(at, body["threadId"])
             self._stopped[at].discard(body["threadId"])
-            return [self._event("thread", {**body, "threadId": ours})]
+            return [self._event("thread", {**body, "threadId": session_number})]
         if event == "breakpoint":
             one = dict(body.get("breakpoint") or {})
-            ours_or_none = self._breakpoints.ours(at, one["id"]) if "id" in one else None
-            if ours_or_none is None or not (one.get("verified") or len(self.living) == 1):
+            session_number_or_none = (
+                self._breakpoints.session_number(at, one["id"]) if "id" in one else None
+            )
+            if session_number_or_none is None or not (one.get("verified") or len(self.living) == 1):
                 return []
-            return [self._event("breakpoint", {**body, "breakpoint": {**one, "id": ours_or_none}})]
+            return [
+                self._event(
+                    "breakpoint", {**body, "breakpoint": {**one, "id": session_number_or_none}}
+                )
+            ]
         if event == "output" and body.get("category") != "telemetry":
             return [self._event("output", self._translated(at, body))]
         if event == "initialized":
@@ -349,15 +363,15 @@ class Multiplexer:
         self.ended = True
         return [self._event("terminated", {})]
 
-    def _runs(self, at: int, theirs: int) -> None:
+    def _on_thread_resumed(self, at: int, rank_number: int) -> None:
         """A thread resumes, so its frames and variables are no longer valid."""
-        self._stopped[at].discard(theirs)
+        self._stopped[at].discard(rank_number)
         if not self._stopped[at]:
             self._frames.forget(at)
             self._variables.forget(at)
 
-    def _continued(self, ours: int) -> ToClient:
-        return self._event("continued", {"threadId": ours, "allThreadsContinued": False})
+    def _continued(self, session_number: int) -> ToClient:
+        return self._event("continued", {"threadId": session_number, "allThreadsContinued": False})
 
     def _thread_name(self, at: int, name: str) -> str:
         return self.names[at] if name == "MainThread" else f"{self.names[at]}: {name}"
@@ -372,13 +386,16 @@ class Multiplexer:
         for name, one in cast(Message, value).items():
             numbers = self._numbers_of(name)
             if numbers is not None and isinstance(one, int):
-                found[name] = numbers.ours(at, one) if one > 0 else one
+                found[name] = numbers.session_number(at, one) if one > 0 else one
             elif name == "stackFrames" and isinstance(one, list):
                 frames = cast("list[Message]", one)
                 while len(frames) > 1 and _is_start(frames[-1]):
                     frames = frames[:-1]
                 found[name] = [
-                    {**self._translated(at, frame), "id": self._frames.ours(at, frame["id"])}
+                    {
+                        **self._translated(at, frame),
+                        "id": self._frames.session_number(at, frame["id"]),
+                    }
                     for frame in frames
                 ]
             else:
@@ -396,23 +413,23 @@ class Multiplexer:
     # --- messages to the editor -------------------------------------------------------------------
 
     def _event(self, event: str, body: Message) -> ToClient:
-        said = {"seq": next(self._said), "type": "event", "event": event, "body": body}
-        return ToClient(said)
+        message = {"seq": next(self._editor_seq), "type": "event", "event": event, "body": body}
+        return ToClient(message)
 
     def _answer(self, request: Message, body: Message) -> ToClient:
-        return ToClient(answer(request, next(self._said), body))
+        return ToClient(answer(request, next(self._editor_seq), body))
 
     def _refuse(self, request: Message, why: str, answered: Message | None = None) -> ToClient:
         body = {} if answered is None else _body(answered)
         return ToClient(
-            {**answer(request, next(self._said), body), "success": False, "message": why}
+            {**answer(request, next(self._editor_seq), body), "success": False, "message": why}
         )
 
     def validate(self) -> None:
         """Assert the invariants."""
-        for (at, _), waits in self._open.items():
+        for (at, _), pending in self._pending.items():
             assert at in self.living
-            assert at in waits.owed
+            assert at in pending.waiting_for
         assert not self.ended or not self.living
         assert all(at in self.living or not self._stopped[at] for at in self._stopped)
 
@@ -443,7 +460,7 @@ def _is_start(frame: Message) -> bool:
 
 
 def _with(arguments: Message, name: str, numbers: _Numbers) -> tuple[Message, int | None]:
-    found = numbers.theirs(arguments.get(name))
+    found = numbers.rank_number(arguments.get(name))
     return (arguments, None) if found is None else ({**arguments, name: found[1]}, found[0])
 
 
