@@ -143,7 +143,7 @@ class Bus:
         self._numbers = itertools.count()
 
     def subscribe(self, kind: type[E], listener: Callable[[E], None]) -> Callable[[], None]:
-        """Call `listener` with every event of that type; returns a function that unsubscribes it."""
+        """Call `listener` with every event of that type; returns a function to unsubscribe it."""
         number = next(self._numbers)
         with self._lock:
             self._listeners[kind] = {**self._listeners.get(kind, {}), number: listener}

@@ -295,7 +295,7 @@ def test_a_rank_that_is_started_again_no_more_has_a_story() -> None:
         "    killed by SIGKILL, 40.0 s after its start\n"
         "  its policy allows no further restart: find the cause, then spawn anew"
     )
-    assert "again once before" in died(earlier=(exits,)).text()
+    assert "restarted once before" in died(earlier=(exits,)).text()
 
 
 def test_which_error_is_raised_tells_whether_it_is_worth_to_call_again() -> None:

@@ -134,7 +134,7 @@ class ClientConnection:
             asked.forget()
             raise RuntimeError("the host agent is gone")
         if on_answer is not None:
-            self.runtime.node.baton.receive_now()
+            self.runtime.node.leader.receive_now()
         return asked
 
     def _by_agent(self, question: Question) -> list[tuple[str, Question]]:

@@ -263,7 +263,7 @@ class DebugService:
         """Terminals say no good-bye when they are killed; their pipe ends."""
         now = time.monotonic()
         for console in list(self._consoles):
-            if self._node.has_said_all(console, now):
+            if self._node.has_received_all(console, now):
                 self._consoles.discard(console)
                 self.gone(console)
                 self._node.drop(console)

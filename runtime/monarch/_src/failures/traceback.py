@@ -52,7 +52,7 @@ class Behind(msgspec.Struct, frozen=True):
 
 
 def held_by(exception: BaseException) -> list[BaseException]:
-    """The members of an exception group, else none; by name, since Python 3.10 has no such class."""
+    """The members of an exception group, else none; by name, as Python 3.10 has no such class."""
     if not any(kind.__name__ == "BaseExceptionGroup" for kind in type(exception).__mro__):
         return []
     held: tuple[BaseException, ...] = cast(Any, exception).exceptions
@@ -78,7 +78,7 @@ def frames_text(frames: Sequence[Frame]) -> list[str]:
 
 
 def behind_text(behind: Sequence[Behind]) -> list[str]:
-    """Each exception with the user's frames; neighbours that were raised at one place share them."""
+    """Each exception with the user's frames; neighbours raised at one place share them."""
     lines: list[str] = []
     previous: tuple[object, ...] = ()
     for exception in behind:

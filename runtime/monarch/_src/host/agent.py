@@ -111,7 +111,7 @@ class Agent:
         self._stirred = True  # since all parts of this have looked
         self._outputs = OutputPipes(self._selector, self._said, self._tally)
         self._starts = ProcStarter(zygote, self._host, self._outputs, self._ties, self._not_started)
-        self._register_quietly(self._node.router.fd, self._node.router.look)
+        self._register_quietly(self._node.router.fd, self._node.router.poll_now)
         self._register(zygote.fileno(), self._from_zygote)
         self._terminated_r, self._terminated_w = os.pipe()
         self._register(self._terminated_r, self._told_to_end)
@@ -140,7 +140,7 @@ class Agent:
             FlushOutput: self._on_flush,
             Shutdown: self._on_shutdown,
             ProcEnded: self._on_owner_ended,
-            Relay: self._node.relayed,
+            Relay: self._node.on_relay,
             **self._asked.handlers,
             **self._tenure.handlers,
         }
@@ -160,7 +160,7 @@ class Agent:
                 left = 0.0 if again else self._patience()
                 due = math.inf if left is None else time.monotonic() + left
             ready = self._selector.select(self._wait_s(due))
-            self._node.router.nothing_came()
+            self._node.router.skip_next_poll()
             for key, _ in ready:
                 if key.fd not in self._quiet:
                     self._stirred = True
@@ -270,7 +270,7 @@ class Agent:
         self._host.owner_elsewhere(spec.owner)
         if spec.owner not in self._owners:
             self._owners.add(spec.owner)
-            self._node.link_far(agent_at(site), site)
+            self._node.link_remote(agent_at(site), site)
             self._node.send(agent_at(site), Watch(spec.owner))
 
     def _on_owner_ended(self, _peer: str, message: ProcEnded, _payload: Payload) -> None:
@@ -284,7 +284,7 @@ class Agent:
         self._watch_owner(message)
         actions = self._host.spawn_requested(message, now)
         if message.owner != self._tenure.client:
-            self._node.reach(message.owner, message.owner_address)
+            self._node.link_to(message.owner, message.owner_address)
         path = self._directory / f"{message.mesh:x}.board"
         # First, so that the zygote is awake and knows of it when it is to fork.
         self._starts.tell(
@@ -330,7 +330,7 @@ class Agent:
     def _has_more_to_say(self, node: str, ended: Ended) -> bool:
         """Whether something of a process that has ended may still be on its way, and matters."""
         # Other sites hear of ends behind what was said before, which comes by the same way.
-        if self._casting.owes(ended.mesh, ended.rank) or self._node.outside is not None:
+        if self._casting.owes(ended.mesh, ended.rank) or self._node.remote_links is not None:
             return True
         proc = self._host.proc(node)
         # With which failure of an actor it has ended, if it has ended by itself.
@@ -351,7 +351,7 @@ class Agent:
             return False
         for message in self._endings.due():
             self._ended(message)
-        return self._endings.look(self._node.has_said_all)
+        return self._endings.look(self._node.has_received_all)
 
     def _ended(self, message: Ended) -> None:
         node = proc_node(message.mesh, message.rank, message.life)

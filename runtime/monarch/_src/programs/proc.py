@@ -35,7 +35,7 @@ from monarch._src.host.spawn_spec import Boot
 from monarch._src.host.status_board import Slot
 from monarch._src.logs.line_origin import flush_all, mark_streams
 from monarch._src.logs.output_counters import WRITTEN
-from monarch._src.net.local.interrupt import keep_handler
+from monarch._src.net.local.interrupt import install_permanent_handler
 from monarch._src.net.local.signal_pipe import NotedSignals
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.session_directory import address_of
@@ -70,7 +70,7 @@ class Program:
         self._giving_up = threading.Lock()
         self._leaving = threading.Lock()
         self._left = False
-        self._noted = NotedSignals(runtime.node.baton.nudge)
+        self._noted = NotedSignals(runtime.node.leader.wake_all)
 
     def begin(self, boot: Boot, lifeline: int) -> None:
         """Be that proc."""
@@ -104,12 +104,12 @@ class Program:
         node.gateway_pipe = address_of(spec.directory, node.gateway)
         noted = self._noted
         noted.begin()
-        node.baton.watch(noted.fd, noted.look)
+        node.leader.watch(noted.fd, noted.look)
         if lifeline != NO_LIFELINE:
-            node.baton.watch(lifeline, _host_is_gone)
+            node.leader.watch(lifeline, _host_is_gone)
         runtime.slot.idle()  # before anybody can know of us and send something
         node.link(AGENT, address_of(spec.directory, AGENT))
-        node.reach(ties.owner, ties.owner_address)
+        node.link_to(ties.owner, ties.owner_address)
         # After what is said first, for which it would take turns with this thread.
         node.start(MAIN_COMES_S)
 
@@ -117,7 +117,7 @@ class Program:
         """Run actors until told to end; the exit status."""
         while True:
             try:
-                if not self._turn.done and not self._runtime.node.wait(self._turn, patient=True):
+                if not self._turn.done and not self._runtime.node.wait(self._turn, idle=True):
                     return 1
             except KeyboardInterrupt:
                 continue  # nothing of ours was running
@@ -278,7 +278,7 @@ def _log_as_any_program() -> None:
 
 def main(program: Program, boot: Boot, lifeline: int) -> int:
     """Be that proc, from its begin to its end; the exit status."""
-    keep_handler()
+    install_permanent_handler()
     sys.breakpointhook = _breakpoint
     main_names.begin()
     program.begin(boot, lifeline)

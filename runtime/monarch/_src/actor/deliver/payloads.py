@@ -155,8 +155,8 @@ class Payloads:
         with self._making:
             if self._lender is None or self._borrower is None:
                 lender, borrower = PayloadSender(self._receivers_of), PayloadReceiver()
-                rooms, served = self._node.rooms, lender.served
-                served.on_less, rooms.waits = rooms.more, served.waits
+                rooms, served = self._node.send_limits, lender.served
+                served.on_less, rooms.waits = rooms.released, served.waits
                 self._tidying = Tidying((lender.tidy, borrower.tidy))
                 self._lender, self._borrower = lender, borrower
             return self._lender, self._borrower

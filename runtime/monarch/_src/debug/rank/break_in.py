@@ -27,7 +27,7 @@ from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.running_calls import CutShort
 from monarch._src.debug.rank.frames import is_all_users, is_runtime, is_users
 from monarch._src.debug.rank.pauses import ENTRY_CODES, PausesHere
-from monarch._src.net.local.interrupt import call_on_main
+from monarch._src.net.local.interrupt import call_on_main_thread
 from monarch._src.wire.messages import Call
 
 log = logging.getLogger("monarch.debug")
@@ -109,7 +109,7 @@ def _on_main(here: PausesHere) -> str:
         else:
             here.arm(users, "break")
 
-    return "" if call_on_main(arrived) else NO_HANDLER
+    return "" if call_on_main_thread(arrived) else NO_HANDLER
 
 
 def _in_loop(here: PausesHere, worker: ActorCell) -> str:

@@ -227,7 +227,7 @@ class PausesHere:
         call = found if call is None else call
         place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         why = ""
-        if self.runtime.node.baton.handles():
+        if self.runtime.node.leader.handles():
             why = "it is on the thread that receives messages"
         elif self.is_to_end(worker):
             why = "what it is in was told to end"
@@ -287,7 +287,7 @@ class PausesHere:
 
     def may_stop(self, frame: FrameType, worker: ActorCell | None) -> bool:
         """Whether a thread may wait there: it is in code of the user, and nobody waits for it."""
-        if self.runtime.node.baton.handles() or self.is_to_end(worker):
+        if self.runtime.node.leader.handles() or self.is_to_end(worker):
             return False
         return is_all_users(frame, ENTRY_CODES)
 

@@ -111,8 +111,8 @@ class Gateway:
         self.links.on_missed = node.router.wake
         self._allowances = GatewayCredit()
         self._unreported: dict[str, int] = {}  # bytes of each link
-        node.outside = self
-        node.rooms.has_room = self.has_room
+        node.remote_links = self
+        node.send_limits.has_room = self.has_room
 
     def prompt(self, liveness_s: float | None = None) -> Bounds:
         """Bounds of a link to an agent, which has to answer by itself."""
@@ -160,7 +160,7 @@ class Gateway:
 
     def _more_room(self, link: str) -> None:
         site = "" if link == self.client else link
-        self._node.rooms.more(site)
+        self._node.send_limits.released(site)
         for node, limit in self._allowances.room(site):
             self._allow(node, site, limit)
 
@@ -195,7 +195,7 @@ class Gateway:
         """Have a node of this site get these frames; False if nothing goes there any more."""
         node = self._node
         if to == node.name:
-            node.came_from_afar(sender, origin, frames)
+            node.on_remote_frames(sender, origin, frames)
             return True
         if not node.knows(to):
             self._unknown(to)
@@ -316,8 +316,8 @@ class Gateway:
 
     def close(self, why: str) -> None:
         """Say goodbye on every link. Idempotent."""
-        self._node.outside = None
-        self._node.rooms.has_room = lambda _: True
+        self._node.remote_links = None
+        self._node.send_limits.has_room = lambda _: True
         self.links.close(why)
 
 

@@ -26,7 +26,7 @@ class SenderCredit:
         self._given: dict[str, int] = {}
         self._limits: dict[str, int] = {}
 
-    def gave(self, site: str, size: int) -> None:
+    def spent(self, site: str, size: int) -> None:
         """So many bytes more are on their way there."""
         self._given[site] = self._given.get(site, 0) + size
 
@@ -34,11 +34,11 @@ class SenderCredit:
         """Whether more may be given."""
         return self._given.get(site, 0) < self._limits.get(site, ALLOWANCE)
 
-    def raised(self, site: str, limit: int) -> None:
+    def on_limit_raised(self, site: str, limit: int) -> None:
         """The gateway takes that much in all."""
         self._limits[site] = max(limit, self._limits.get(site, 0))
 
-    def begun_anew(self) -> None:
+    def reset(self) -> None:
         """There is another gateway, which was given nothing yet."""
         self._given.clear()
         self._limits.clear()
