@@ -352,7 +352,7 @@ class ReceiveLeader:
         guard: Guard | None,
         queue: deque[Waiter] | None,
     ) -> None:
-        """Sleep as any loop does, or until the lead may be free; no `queue`: never take the lead."""
+        """Sleep as any loop does, or until the lead may be free; no `queue`: never lead."""
         if self._closed:
             queue = None
         self._sleeping.add(loop)

@@ -70,7 +70,7 @@ class Pipe:
     )  # fmt: skip
 
     def __init__(self, made: socket.socket, poll: Poll, on_full: Callable[[], None]) -> None:
-        """`on_full`: called when the outbox waits for room, so that a thread receives and flushes."""
+        """`on_full`: called when the outbox waits for room, so that a thread flushes it."""
         made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFERED)
         self._socket = made
         self._send: Any = made.send

@@ -441,7 +441,7 @@ class Router:
 
 
 def dial(address: str, name: bytes, poll: Poll) -> Pipe | None:
-    """A pipe to the process that listens there, for a caller without a router; None if none does."""
+    """A pipe to the process that listens there, for callers without a router; else None."""
     pipe = Pipe(new_socket(), poll, _nothing)
     pipe.address = _path(address)
     try:
