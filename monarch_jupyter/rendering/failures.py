@@ -83,7 +83,7 @@ def entry_lines(groups: Sequence[Sequence[RankFailure]], cell_names: CellNames) 
     if death is not None and death.stderr_tail:
         lines.append("  its last lines on stderr:")
         lines += [f"    {line}" for line in death.stderr_tail[-STDERR_LINES:]]
-    lines += [f"  {line}" for line in first.lives]
+    lines += [f"  {line}" for line in first.restart_lines]
     return lines
 
 

@@ -24,7 +24,7 @@ from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.runtime import Runtime, set_runtime
 from monarch._src.host.status_board import Board, Slot
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors
-from monarch._src.net.local.interrupt import keep_handler
+from monarch._src.net.local.interrupt import install_permanent_handler
 from monarch._src.net.peers import Peer
 from monarch._src.shape import Extent
 from monarch._src.wire.frames import encode
@@ -55,7 +55,7 @@ class NoRouter:
     def __init__(self, node: Any, source: Callable[[], list[bytes] | None]) -> None:
         self.receive = source
         self.sent: list[bytes] = []
-        node.router = node.baton._router = self
+        node.router = node.leader._router = self
 
     def send(self, route: bytes, frames: object) -> bool:
         self.sent.append(route)
@@ -67,7 +67,7 @@ class NoRouter:
 
     def wake(self) -> None: ...
 
-    def take_wake_ups(self) -> None: ...
+    def clear_wake_ups(self) -> None: ...
 
     def wait(self, *_: object) -> list[tuple[int, int]]:
         return []
@@ -128,7 +128,7 @@ def called(folder: str, ref: ProcsRef) -> dict[str, float]:
     board = Board(Path(folder) / "board", 1)
     run = Runtime(ref.node(0), "proc", folder, mesh=MESH, rank=0)
     run.slot, run.proc_ref = Slot(str(board.path), 0), ref
-    keep_handler()
+    install_permanent_handler()
     call = encode(Call(ACTOR, 3, "add", 0, ["gpus"], [RANKS]), ship(((1,), {}), 2))[0]
     looks, began, best = 0, 0.0, float("inf")
 

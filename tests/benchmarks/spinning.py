@@ -24,7 +24,7 @@ WAYS = {"nobody": (0.0, 0.0), "callers": (LIMIT_S, 0.0), "both": (LIMIT_S, LIMIT
 
 def set_spin(limit_s: float) -> None:
     """How long waits of this process look from now on."""
-    runtime().node.baton.spin(limit_s)
+    runtime().node.leader.spin(limit_s)
 
 
 class Adder(Actor):

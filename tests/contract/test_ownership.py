@@ -233,7 +233,7 @@ def test_what_no_actor_has_made_belongs_to_its_process(
     assert fault.mesh_name == "above"
     assert fault.report().startswith(ILL)
     assert fault.report().endswith(
-        "no actor of that process owns it, so above is told to have failed"
+        "no actor of that process owns it, so above is reported as failed"
     )
     assert late.fine.call_one().get(timeout=60) == "fine"
     procs.stop().get(timeout=60)
@@ -320,7 +320,7 @@ def test_the_first_cause_is_told_first_and_then_every_owner_once(
     assert failure.causes[0].exception_type == "KeyError"
     lines = [line for line in fault.report().splitlines() if not line.startswith("  ")]
     assert lines == [
-        f"{ILL} (nobody waited for its answer)",
+        f"{ILL} (no caller waited for its answer)",
         "so Owner.__supervise__ on below_top[gpus=0] died of KeyError: 'no plan'",
         "so AsyncOwner on above, its owner, failed: its __supervise__ returned False",
     ]
@@ -337,7 +337,7 @@ def test_an_owner_that_dies_of_what_its_call_was_told_tells_the_first_cause(
     report = faults.take().report()
     assert re.match(DEAD, report)
     assert report.count("exited with status 7") == 1
-    assert f"so {kind.__name__}.do on above died of SupervisionError (nobody waited" in report
+    assert f"so {kind.__name__}.do on above died of SupervisionError (no caller waited" in report
 
 
 @pytest.mark.parametrize("kind", KINDS)

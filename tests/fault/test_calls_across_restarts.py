@@ -72,8 +72,8 @@ def test_calls_under_way_are_told_that_the_state_is_lost_and_later_ones_wait(
         assert (failure.rank, failure.kind, failure.restarted) == (1, "proc died", 1)
     assert str(error) == (
         f"mesh[gpus=1] (pid {pids[1]}) died while it ran Phoenix.hold: killed by SIGKILL\n"
-        "  it is started again, and what it held in memory is lost; this call may have been done "
-        "in part: call again"
+        "  the process is being restarted, and its state in memory is lost; this call may have "
+        "been done in part: call again"
     )
     outcomes = [answer.exception(timeout=60) for answer in streamed]
     assert [type(e) for e in outcomes if e is not None] == [RestartedError]

@@ -415,7 +415,7 @@ def short_grace() -> Iterator[None]:
 
 
 def test_the_exception_says_what_has_happened() -> None:
-    assert str(CallCancelled()) == "who called has cancelled the call"
+    assert str(CallCancelled()) == "the caller has cancelled the call"
     assert isinstance(CallCancelled(), KeyboardInterrupt)
 
 

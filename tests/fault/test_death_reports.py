@@ -169,7 +169,7 @@ def test_an_actor_that_dies_of_a_memory_error_says_what_it_held_and_may_have(
     assert (failure.memory.where, failure.memory.limit) == ("python", 2048 * MIB)
     assert failure.memory.held is not None
     assert failure.what.startswith("Hungry.starve on mesh died of MemoryError (out of memory: it ")
-    assert " and may have 2.0 GiB) (nobody waited" in failure.what
+    assert " and may have 2.0 GiB) (no caller waited" in failure.what
 
 
 def test_an_actor_that_dies_for_want_of_gpu_memory_says_so(
@@ -182,7 +182,7 @@ def test_an_actor_that_dies_for_want_of_gpu_memory_says_so(
     assert failure.memory.where == "cuda"
     assert failure.what == (
         "Hungry.raise_as_cuda_does on mesh died of OutOfMemoryError: CUDA out of memory. Tried to "
-        "allocate 20.00 GiB. (out of GPU memory) (nobody waited for its answer)"
+        "allocate 20.00 GiB. (out of GPU memory) (no caller waited for its answer)"
     )
 
 

@@ -145,9 +145,9 @@ def test_its_owner_is_asked_when_the_limit_is_reached_and_not_before(
     assert guardian.fine.call_one().get(timeout=60) == "fine"
     lines = (tmp_path / "told").read_text().splitlines()
     assert lines[0].endswith("died while it ran Phoenix.die: killed by SIGKILL")
-    assert lines[1] == "  it has been started again 2 times before, after:"
+    assert lines[1] == "  it was restarted 2 times before, after:"
     assert lines[2].startswith("    exited with status 3 while it ran Phoenix.die, ")
-    assert lines[4] == "  and by its policy not once more: look for the cause, then spawn anew"
+    assert lines[4] == "  its policy allows no further restart: find the cause, then spawn anew"
 
 
 def test_the_hook_is_called_when_the_limit_is_reached_and_not_before(

@@ -47,7 +47,7 @@ class Reader(Actor):
 
     @endpoint
     def spins(self) -> tuple[float, float]:
-        baton = runtime().node.baton
+        baton = runtime().node.leader
         return baton._spin.limit_s, baton._idle_spin.limit_s
 
     @endpoint

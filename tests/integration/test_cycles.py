@@ -136,7 +136,7 @@ def test_a_ring_that_waits_for_itself_is_told_so(
     said = caught(lambda: members[0].throw.call_one(size + 1))
     for rank in range(size):
         assert f"{kind.__name__}.throw on workers[gpus={rank}]" in said
-    assert "none can go on" in said
+    assert "none can proceed" in said
 
 
 @pytest.mark.parametrize("kind", [Passing, AsyncPassing])

@@ -231,7 +231,7 @@ def test_what_has_no_large_payload_does_not_wait_for_those_that_have(
 ) -> None:
     one, other = readers.slice(hosts=1, gpus=0), readers.slice(hosts=1, gpus=1)
     one.total.call_one(numbers(SIZE)).get(timeout=PATIENCE_S)
-    rooms, waits = runtime().node.rooms, [QUEUE]
+    rooms, waits = runtime().node.send_limits, [QUEUE]
     monkeypatch.setattr(rooms, "waits", lambda _site: waits[0])
     totals: list[int] = []
 
@@ -247,7 +247,7 @@ def test_what_has_no_large_payload_does_not_wait_for_those_that_have(
     assert not totals
     waits[0] = 0
     for site in list(rooms._waiting):  # pyright: ignore[reportPrivateUsage]
-        rooms.more(site)
+        rooms.released(site)
     sending.join()
     assert totals == [sum_of(SIZE)]
 

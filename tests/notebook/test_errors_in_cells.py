@@ -225,7 +225,7 @@ def test_what_can_be_done_about_a_death_is_said_with_it(kernel: Kernel) -> None:
         "frail = again.spawn('frail', Frail)"
     )
     text = kernel.run("frail.slice(gpus=1).die.call().get()").traceback
-    assert "it is started again, and what it held in memory is lost" in text
+    assert "the process is being restarted, and its state in memory is lost" in text
     assert "from now on" not in text
     kernel.ok("again.stop().get()")
 

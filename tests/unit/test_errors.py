@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from monarch._src.errors import BlockedLoopError, death_error, portable
-from monarch._src.failures.report import moved
+from monarch._src.failures.report import for_mesh
 from monarch.actor import (
     ActorError,
     DeadlockError,
@@ -111,7 +111,7 @@ def test_the_errors_are_those_that_their_tree_shows() -> None:
 
 
 def test_a_failure_can_be_told_of_another_mesh_on_the_same_process() -> None:
-    told = moved(died(3), "slice", 0, {"gpus": 0})
+    told = for_mesh(died(3), "slice", 0, {"gpus": 0})
     assert told.where == "slice[gpus=0]"
     assert (told.pid, told.death, told.message) == (4003, died(3).death, "killed by SIGKILL")
 

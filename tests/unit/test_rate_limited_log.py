@@ -21,10 +21,10 @@ def test_of_a_flood_the_first_are_written_and_then_fewer_and_fewer(count: int) -
 def test_kinds_are_counted_apart_up_to_a_bound() -> None:
     tally: Tally[int] = Tally()
     for kind in range(KINDS):
-        assert tally.tells_apart(kind)
+        assert tally.has_room_for(kind)
         assert tally.note(kind) == 1
-    assert tally.tells_apart(7)
-    assert not tally.tells_apart(KINDS)
+    assert tally.has_room_for(7)
+    assert not tally.has_room_for(KINDS)
     assert dict(tally.counts()) == dict.fromkeys(range(KINDS), 1)
 
 

@@ -1,35 +1,35 @@
 """Every public exception.
 
     KeyboardInterrupt
-    └── CallCancelled         in a sync endpoint: who called it has taken the call back
+    └── CallCancelled         in a sync endpoint: the caller has cancelled the call
     Exception
     ├── ActorError            an endpoint raised; the actor lives
-    ├── DebugError            (RuntimeError) the debugger cannot do that there, and why
+    ├── DebugError            (RuntimeError) the debugger cannot do what was requested
     ├── DeadlockError         (RuntimeError) actors wait for each other in a cycle
-    ├── JobError              (RuntimeError) the hosts of a job could not be had, or are gone
+    ├── JobError              (RuntimeError) the hosts of a job could not be allocated, or are gone
     ├── HostUnreachableError  (ConnectionError) no address of a host could be reached
     ├── MessageLostError      (ConnectionError) an injected fault has lost a call, or its answer
-    ├── RDMAError             (RuntimeError) bytes could not be moved; nothing touches them any more
-    │   ├── RDMAHandleError       the buffer was dropped, its memory freed, or it never was
-    │   ├── RDMAOwnerLostError    the process that has the memory has ended
-    │   ├── RDMATimeoutError      (TimeoutError) not done in time
-    │   ├── StateDictVersionError that version of a state dict is not kept any more
-    │   └── RDMAUnavailableError  no transport that may be used leads there
-    ├── StateDictMismatchError (ValueError) a state dict is not what is asked for, all of it told
-    ├── StacksError           (RuntimeError) the stacks of ranks cannot be read here, and why
-    ├── SessionError          (RuntimeError) a session cannot be kept, taken up or let go of
-    └── SupervisionError      (RuntimeError) what you called has died, or never lived
+    ├── RDMAError             (RuntimeError) a transfer of bytes failed, and has ended
+    │   ├── RDMAHandleError       the handle is invalid: its buffer was dropped or its memory freed
+    │   ├── RDMAOwnerLostError    the process that owns the memory has ended
+    │   ├── RDMATimeoutError      (TimeoutError) the transfer was not done in time
+    │   ├── StateDictVersionError the publisher no longer keeps that version of a state dict
+    │   └── RDMAUnavailableError  no permitted transport leads to the owner
+    ├── StateDictMismatchError (ValueError) a published state dict does not fit the requested one
+    ├── StacksError           (RuntimeError) the stacks of ranks cannot be read here
+    ├── SessionError          (RuntimeError) a session cannot be kept, resumed or released
+    └── SupervisionError      (RuntimeError) the actor, process or host that was called has died
         ├── BootstrapError    (ActorError) the bootstrap function of a process has raised
         ├── MeshStoppedError  a mesh was used after `stop`
-        └── RestartedError    it died in the middle of the call, and is being started again
+        └── RestartedError    the process died during the call, and is being restarted
 
-`ActorError` and `SupervisionError` carry `RankFailure`s (`monarch._src.failures.report`), data
-first, and word themselves from that data when they are shown. Because ranks answer one after
-another, an error that one rank's failure completed learns of the others while it is already on its
-way; `failures` grows until the last rank has answered, and the text is made when it is read.
+`ActorError` and `SupervisionError` carry `RankFailure`s (`monarch._src.failures.report`) as data,
+and format their text when it is read. Ranks answer one after another, so an error is raised on the
+first failure while other ranks may still fail: `failures` grows until the last rank has answered.
 
-You do *not* get these for mistakes that are found before anything is sent: a call that does not fit
-the signature is a `TypeError`, a wrong dim too, a `call_one` on many ranks a `ValueError`.
+Mistakes that are found before a message is sent raise builtin exceptions instead: `TypeError` for
+arguments that do not fit the signature and for a wrong dim, `ValueError` for `call_one` on several
+ranks.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from monarch._src.failures.report import RankFailure, failures_text, of_bootstra
 
 
 class _FailureReport:
-    """What ActorError and SupervisionError share: failures that may still arrive, and a text."""
+    """The base of ActorError and SupervisionError: failures that may still arrive, and a text."""
 
     _failures: Sequence[RankFailure]
     _message: str
 
     @property
     def failures(self) -> tuple[RankFailure, ...]:
-        """One entry a failed rank, the first cause first; grows while other ranks still answer."""
+        """One entry per failed rank, the first cause first; grows while other ranks answer."""
         return tuple(self._failures)
 
     @property
@@ -62,12 +62,12 @@ class _FailureReport:
         return self.message
 
     def __repr__(self) -> str:
-        # As in what `asyncio.gather(..., return_exceptions=True)` gives: who, where and what.
+        # `asyncio.gather(..., return_exceptions=True)` shows errors by their repr: keep it short.
         return f"{type(self).__name__}({self.message.partition(chr(10))[0]!r})"
 
 
 class ActorError(_FailureReport, Exception):
-    """An endpoint raised an `Exception` and its caller waited for the answer. The actor lives.
+    """An endpoint raised an `Exception` while its caller waited for the answer. The actor lives.
 
     `exception` is the remote exception itself, or None where it could not be rebuilt here.
     """
@@ -88,9 +88,9 @@ class ActorError(_FailureReport, Exception):
 
 
 class SupervisionError(_FailureReport, RuntimeError):
-    """What was called has died (a process, an actor, a host), or its constructor raised.
+    """The actor, process or host that was called has died, or the actor's constructor raised.
 
-    `remedy`: what can be done about it, in a line that `str()` ends with; may be empty.
+    `remedy` is advice, shown as the last line of `str()`; it may be empty.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class SupervisionError(_FailureReport, RuntimeError):
 
     @property
     def exception(self) -> BaseException | None:
-        """Always None: nothing was raised to the caller on the other side."""
+        """Always None: no endpoint has raised."""
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -119,10 +119,10 @@ class SupervisionError(_FailureReport, RuntimeError):
 
 
 class BootstrapError(ActorError, SupervisionError):
-    """The bootstrap function of a process has raised, so no actor of that process ever lived.
+    """The bootstrap function of a process has raised, so that process never started an actor.
 
-    An `ActorError`, since code of the user has raised, and a `SupervisionError`, since no call to
-    that rank will ever be answered. `exception` is None: the text has the remote traceback.
+    An `ActorError`, because the user's code has raised, and a `SupervisionError`, because that rank
+    will never answer a call. `exception` is None: the text has the remote traceback.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class BootstrapError(ActorError, SupervisionError):
 
     @property
     def exception(self) -> BaseException | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Always None: the remote exception itself stays where it was raised."""
+        """Always None: the remote exception stays in its own process."""
         return None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -143,24 +143,23 @@ class BootstrapError(ActorError, SupervisionError):
 
 
 class MeshStoppedError(SupervisionError):
-    """A mesh was used after it had been stopped. Nothing has failed, so there are no `failures`.
+    """A mesh was used after it had been stopped. No rank has failed, so `failures` is empty.
 
-    A SupervisionError, so that a program which asks whether what it calls is still there need not
-    ask in two ways.
+    A SupervisionError, so that a program needs only one `except` clause for meshes that are gone.
     """
 
 
 class RestartedError(SupervisionError):
-    """What was called has died, and its process is being started again: its state is lost.
+    """The process that was called has died and is being restarted: its state is lost.
 
-    Raised by calls that were under way when a rank of a mesh with `restart` died. They may have
-    been done, or in part, or not at all; none is repeated by itself. Later calls wait until the
-    rank is back, or raise this too, as the mesh was told with `while_restarting`.
+    Raised by calls that were in flight when a rank of a mesh with `restart` died. The rank may have
+    completed such a call, or part of it, or none of it; the runtime repeats no call. Later calls
+    wait until the rank is back, or raise this too, as `while_restarting` of the mesh says.
     """
 
 
 def death_error(failures: Sequence[RankFailure]) -> SupervisionError:
-    """What is raised for the deaths of these ranks, the first cause first."""
+    """The error to raise for the deaths of these ranks, the first cause first."""
     kind: type[SupervisionError] = SupervisionError
     if failures and failures[0].restarted > 0:
         kind = RestartedError
@@ -170,28 +169,29 @@ def death_error(failures: Sequence[RankFailure]) -> SupervisionError:
 
 
 class CallCancelled(KeyboardInterrupt):
-    """Raised in a sync endpoint whose call was cancelled by who had made it. The actor lives.
+    """Raised in a sync endpoint when the caller has cancelled the call. The actor lives.
 
-    A KeyboardInterrupt, so that code which tidies up after one does so here, and so that an
-    `except Exception` that tries again does not keep the call going. In an async endpoint the same
-    is an `asyncio.CancelledError`.
+    A KeyboardInterrupt, so that code which cleans up after an interrupt does so here too, and so
+    that a retry in an `except Exception` does not keep the call going. An async endpoint gets an
+    `asyncio.CancelledError` instead.
     """
 
-    def __init__(self, message: str = "who called has cancelled the call") -> None:
+    def __init__(self, message: str = "the caller has cancelled the call") -> None:
         super().__init__(message)
 
 
 class DeadlockError(RuntimeError):
-    """Actors wait for each other in a cycle, so none of them could ever go on.
+    """Actors wait for each other in a cycle, so none of them could ever proceed.
 
-    Raised where one of them waits; `cycle` says who waits for whom, one actor an entry.
+    Raised in one of the waiting actors. `cycle` has one entry per actor, each of which waits for
+    the next.
     """
 
     def __init__(self, cycle: Sequence[str]) -> None:
         self.cycle = tuple(cycle)
         chain = ", which waits for ".join([*self.cycle[1:], *self.cycle[:1]])
         super().__init__(
-            f"{' '.join(self.cycle[:1])} waits for {chain}: none can go on. Don't wait for the "
+            f"{' '.join(self.cycle[:1])} waits for {chain}: none can proceed. Don't wait for the "
             "answer there, or make the endpoint that is called back a concurrent_endpoint"
         )
 
@@ -200,54 +200,58 @@ class DeadlockError(RuntimeError):
 
 
 class HostUnreachableError(ConnectionError):
-    """No address of a host could be reached; the text lists each that was tried, with its errno."""
+    """No address of a host could be reached; the text lists each address tried, and its errno."""
 
 
 class MessageLostError(ConnectionError):
-    """A call, or its answer, was lost by a fault that `monarch.testing` had injected.
+    """A fault that `monarch.testing` injected has lost a call, or its answer.
 
-    Raised to whoever waits for it when the fault is lifted.
+    The waiting caller gets it when the fault is lifted.
     """
 
-    def __init__(self, what: str, where: str) -> None:
-        super().__init__(f"{what} was lost on a link of {where}: a fault was injected there")
-        self._given = what, where
+    def __init__(self, message: str, host: str) -> None:
+        super().__init__(f"{message} was lost on a link of {host}: a fault was injected there")
+        self._arguments = message, host
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not by its class: that would be looked for in a module that a proc has not loaded.
-        return _message_lost, self._given
+        # Not by its class: pickle would look it up in `monarch.testing`, which a proc has not
+        # loaded.
+        return _message_lost, self._arguments
 
 
-def _message_lost(what: str, where: str) -> MessageLostError:
-    return MessageLostError(what, where)
+def _message_lost(message: str, host: str) -> MessageLostError:
+    return MessageLostError(message, host)
 
 
 class DebugError(RuntimeError):
-    """The debugger cannot do what was asked: nothing waits there, or somebody else has it."""
+    """The debugger cannot do what was requested, because no thread is paused there, or another
+    client controls it.
+    """
 
 
 class StacksError(RuntimeError):
-    """The stacks of no rank could be read: py-spy is not there, or may not look."""
+    """No stack could be read: py-spy is not installed, or may not trace the processes."""
 
 
 class JobError(RuntimeError):
-    """The hosts of a job could not be had, or are gone; or what should be its record is none."""
+    """The hosts of a job could not be allocated, or are gone; or its record cannot be read."""
 
 
 class SessionError(RuntimeError):
-    """A session cannot be kept, taken up or let go of. Nothing has changed."""
+    """A session cannot be kept, resumed or released. Its state is unchanged."""
 
 
 class BlockedLoopError(RuntimeError):
-    """A blocking wait was asked for on a thread that must never block."""
+    """A blocking wait was requested on a thread that must never block."""
 
 
 class RDMAError(RuntimeError):
-    """Bytes of an `RDMABuffer` could not be moved.
+    """A transfer to or from an `RDMABuffer` failed.
 
-    When you get it, nothing touches your memory any more. What was to be read into is in part
-    overwritten; what was to be written to, over there, may be too: `bytes_done` of `size` were
-    complete. `buffer` and `owner` are in words, `transport` is what was used last, if any.
+    The transfer has ended when this is raised: it no longer touches your memory. The destination of
+    a read is partly overwritten, and the remote memory of a write may be. `bytes_done` of `size`
+    bytes were complete. `buffer` and `owner` describe both for people; `transport` is the name of
+    the transport that was used last, or None.
     """
 
     def __init__(
@@ -267,25 +271,25 @@ class RDMAError(RuntimeError):
 
 
 class RDMAHandleError(RDMAError):
-    """The handle leads nowhere: its buffer was dropped, its memory was freed, or it never was."""
+    """The handle is invalid: its buffer was dropped, its memory was freed, or it never existed."""
 
 
 class RDMAOwnerLostError(RDMAError):
-    """The process that has the memory has ended, or the session that it took part in."""
+    """The process that owns the memory has ended, or its session has."""
 
 
 class RDMATimeoutError(RDMAError, TimeoutError):
-    """The transfer was not done in time, and was given up."""
+    """The transfer was not done in time, and was abandoned."""
 
 
 class RDMAUnavailableError(RDMAError):
-    """No transport that may be used leads to the owner; the text says why, for each."""
+    """No permitted transport leads to the owner; the text gives the reason for each."""
 
 
 class StateDictVersionError(RDMAError):
-    """A publisher has gone on from that version of its state dict, and does not keep it any more.
+    """The publisher has replaced that version of its state dict, and no longer keeps it.
 
-    `wanted`: the version that was asked for. `newest`: what the publisher had come to.
+    `wanted` is the requested version, `newest` the latest that the publisher had.
     """
 
     def __init__(
@@ -302,10 +306,11 @@ class StateDictVersionError(RDMAError):
 
 
 class StateDictMismatchError(ValueError):
-    """What is published and what is asked for do not fit; found before anything moved.
+    """A published state dict does not fit the requested one; raised before any byte is copied.
 
-    `missing`: names that were asked for and that nobody publishes. `unexpected`: published, and not
-    asked for. `mismatched`: by name, in words: dtype, shape, elements that nobody has.
+    `missing` names are requested but not published, `unexpected` names are published but not
+    requested. `mismatched` maps a name to the difference in words: of dtype, of shape, or elements
+    that no publisher has.
     """
 
     def __init__(
@@ -324,38 +329,38 @@ class StateDictMismatchError(ValueError):
             for title, names in (("missing", self.missing), ("unexpected", self.unexpected))
             if names
         ]
-        told = list(self.mismatched.items())
-        lines += [f"{name!r}: {text}" for name, text in told[:_MOST_TOLD]]
-        if len(told) > _MOST_TOLD:
-            lines.append(f"and {len(told) - _MOST_TOLD:,} more")
+        mismatched = list(self.mismatched.items())
+        lines += [f"{name!r}: {text}" for name, text in mismatched[:_MOST_SHOWN]]
+        if len(mismatched) > _MOST_SHOWN:
+            lines.append(f"and {len(mismatched) - _MOST_SHOWN:,} more")
         return f"{self.what}: {'; '.join(lines)}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.what, self.missing, self.unexpected, self.mismatched)
 
 
-_MOST_TOLD = 8
+_MOST_SHOWN = 8
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_TOLD:,} more" if len(names) > _MOST_TOLD else ""
-    return ", ".join(map(repr, names[:_MOST_TOLD])) + more
+    more = f" and {len(names) - _MOST_SHOWN:,} more" if len(names) > _MOST_SHOWN else ""
+    return ", ".join(map(repr, names[:_MOST_SHOWN])) + more
 
 
 class RDMATcpFallbackWarning(Warning):
-    """Bytes go over TCP, because nothing faster works between two processes. Once a reason."""
+    """Bytes go over TCP, because no faster transport works here. Warns once for each reason."""
 
 
 class RDMAReadTransferWarning(Warning):
-    """A read went over another transport than it began with, which failed. Once a reason."""
+    """A read moved to another transport because its first one failed. Warns once a reason."""
 
 
 class RDMAWriteTransferWarning(Warning):
-    """A write went over another transport than it began with, which failed. Once a reason."""
+    """A write moved to another transport because its first one failed. Warns once a reason."""
 
 
 def portable(exception: BaseException | None) -> BaseException | None:
-    """The exception if pickle can carry it to another process and back, else None."""
+    """The exception if it survives a round trip through pickle, else None."""
     if exception is None:
         return None
     try:

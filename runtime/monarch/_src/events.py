@@ -1,8 +1,8 @@
-"""What happened, as typed records, and an in-process bus.
+"""Typed events of this process, and the bus that delivers them.
 
-Low layers emit; front ends, telemetry and debuggers subscribe without the low layers knowing them.
-Listeners run on whichever thread emits, often the one that receives messages: they must be quick,
-must not block, and what they raise is logged and goes no further.
+Low layers emit events; front ends, telemetry and debuggers subscribe, and the low layers do not
+know them. A listener runs on the emitting thread, often the receiving thread: it must be quick and
+must not block. The bus logs the exceptions of listeners and goes on.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ log = logging.getLogger("monarch.events")
 
 
 class MeshSpawned(msgspec.Struct, frozen=True):
-    """A proc mesh was asked for."""
+    """The spawning of a proc mesh has begun."""
 
     uid: str
     name: str
 
 
 class ProcReady(msgspec.Struct, frozen=True):
-    """A proc has said hello to this process."""
+    """A proc has connected to this process."""
 
     mesh: int
     rank: int
@@ -42,19 +42,20 @@ class RankFailed(msgspec.Struct, frozen=True):
 
 
 class RankRestarting(msgspec.Struct, frozen=True):
-    """A process of a mesh that this process uses is gone, and is started again; its state is lost.
+    """A proc of a mesh that this process uses has died and is being restarted; its state is lost.
 
-    `failure.restarted`: for the so-maniest time. `ProcReady` follows at its owner.
+    `failure.restarted` counts its restarts. Its owner gets `ProcReady` next.
     """
 
     failure: RankFailure
 
 
 class RankPaused(msgspec.Struct, frozen=True):
-    """A rank stands at a breakpoint, or (`paused` False, the rest empty) it runs on.
+    """A rank is paused at a breakpoint, or (`paused` False, other fields empty) has resumed.
 
-    `why`: `breakpoint`, `step`, `break`, or what an endpoint raised. `endpoint` is `Trainer.step`;
-    `session` is the same from a thread's first stop until it runs on for good.
+    `why` is `breakpoint`, `step`, `break`, or the exception that an endpoint raised. `endpoint` is
+    such as `Trainer.step`; `session` stays the same from a thread's first pause until the debugger
+    lets it go.
     """
 
     uid: str
@@ -80,10 +81,10 @@ class MeshStopped(msgspec.Struct, frozen=True):
 class OutputLine(msgspec.Struct, frozen=True):
     """One line that a rank wrote, without its newline. `stream` is `stdout` or `stderr`.
 
-    `origin` is what whoever called had given as such, 0 if that is not known. One that is not
-    `whole` is a line that is not ended yet: what it shows so far, or, if it is `written_over` as a
-    progress bar is, what it shows now. One that is not `shown` is to be kept, where lines are kept,
-    and not to be put in front of anybody.
+    `origin` is the number that the caller gave to the call which wrote the line, 0 if unknown. A
+    line that is not `whole` has not ended yet: `text` is its beginning, or, if the rank has
+    `written_over` it like a progress bar, its present content. A line that is not `shown` goes into
+    stored output, but is not displayed.
     """
 
     mesh: str
@@ -99,17 +100,18 @@ class OutputLine(msgspec.Struct, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True):
-    """Lines of ranks, in the order in which each wrote them; `gathered` over a while or not."""
+    """Lines of ranks, in order for each rank; `gathered` if they were collected over some time."""
 
     lines: tuple[OutputLine, ...]
     gathered: bool = False
 
 
 class FaultInjected(msgspec.Struct, frozen=True):
-    """A fault that `monarch.testing` has injected, or (`lifted`) taken back.
+    """`monarch.testing` has injected a fault, or (`lifted`) removed it.
 
-    `at`: seconds since 1970. `kind`: kill, stop, slow, partition or drop; `ranks` of the mesh that
-    it is on, `detail` in words, `number` the same for both ends of one fault.
+    `at` is in seconds since 1970. `kind` is kill, stop, slow, partition or drop; `ranks` are the
+    affected ranks of the mesh; `detail` is in words; the two events of one fault have the same
+    `number`.
     """
 
     number: int
@@ -128,41 +130,41 @@ Event = (
 E = TypeVar("E")
 
 
-_NOBODY: dict[int, Callable[[Any], None]] = {}
+_NO_LISTENERS: dict[int, Callable[[Any], None]] = {}
 
 
 class Bus:
-    """Listeners by event type. Thread-safe: who listens when it is emitted sees an event."""
+    """Listeners by event type. Thread-safe: an event goes to the listeners subscribed just then."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # By number, so that one who listens twice can end each by itself.
+        # By number, so that a function that is subscribed twice can be unsubscribed once.
         self._listeners: dict[type, dict[int, Callable[[Any], None]]] = {}
         self._numbers = itertools.count()
 
     def subscribe(self, kind: type[E], listener: Callable[[E], None]) -> Callable[[], None]:
-        """Call `listener` with every event of that type; returns the function that ends it."""
+        """Call `listener` with every event of that type; returns a function to unsubscribe it."""
         number = next(self._numbers)
         with self._lock:
             self._listeners[kind] = {**self._listeners.get(kind, {}), number: listener}
 
         def unsubscribe() -> None:
             with self._lock:
-                listening = self._listeners.get(kind, {})
-                self._listeners[kind] = {n: x for n, x in listening.items() if n != number}
+                listeners = self._listeners.get(kind, {})
+                self._listeners[kind] = {n: x for n, x in listeners.items() if n != number}
 
         return unsubscribe
 
     def emit(self, event: Event) -> None:
-        """Tell everyone who listens for this type of event."""
-        for listener in self._listeners.get(type(event), _NOBODY).values():
+        """Call each listener for this type of event."""
+        for listener in self._listeners.get(type(event), _NO_LISTENERS).values():
             try:
                 listener(event)
             except Exception:
                 log.exception("a listener for %s raised", type(event).__name__)
 
     def wanted(self, kind: type) -> bool:
-        """Whether anybody listens for that type of event."""
+        """Whether that type of event has a listener."""
         return bool(self._listeners.get(kind))
 
 

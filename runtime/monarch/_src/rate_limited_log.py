@@ -1,7 +1,7 @@
-"""Counts what is alike, and says what of it to write down: a flood costs few lines. No I/O.
+"""Counters that decide which repeated events to log, so that a flood costs few lines. No I/O.
 
-Invariants: of one kind the first `EACH` are written, and then each whose number is a power of two;
-so many kinds are told apart, and no more.
+Invariants: the first `EACH` events of a kind are logged, then those whose number is a power of two.
+The number of kinds that are counted separately is bounded.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ OF_ONE = 256
 
 
 class Tally(Generic[K]):
-    """How many of each kind there were. Not thread-safe."""
+    """Counts events by kind. Not thread-safe."""
 
     def __init__(self, kinds: int = KINDS) -> None:
         self._kinds = kinds
         self._counts: dict[K, int] = {}
 
     def knows(self, kind: K) -> bool:
-        """Whether there was one of that kind."""
+        """Whether an event of that kind was counted."""
         return kind in self._counts
 
-    def tells_apart(self, kind: K) -> bool:
-        """Whether there is room for that kind, or it is known already."""
+    def has_room_for(self, kind: K) -> bool:
+        """Whether that kind is known, or there is room for one more."""
         return kind in self._counts or len(self._counts) < self._kinds
 
     def note(self, kind: K) -> int:
-        """One more of that kind: its number if it is to be written, else 0."""
+        """Count an event of that kind; returns its number if it is to be logged, else 0."""
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
         return count if _is_written(count) else 0
 
     def counts(self) -> Iterator[tuple[K, int]]:
-        """How many there were of each kind."""
+        """The kinds and their counts."""
         yield from self._counts.items()
 
     def unwritten(self) -> Iterator[tuple[K, int]]:
-        """The last numbers that were not written, and forget all of them."""
+        """The counts whose last event was not logged; resets all counts."""
         counts, self._counts = self._counts, {}
         yield from ((kind, count) for kind, count in counts.items() if not _is_written(count))
 
 
 class SharedTally(Generic[K]):
-    """A tally in which one who causes very many kinds leaves others room. Not thread-safe.
+    """A tally in which a source of very many kinds leaves room for others. Not thread-safe.
 
-    Of one source `of_one` kinds are told apart, and of all sources `kinds`.
+    At most `of_one` kinds of a source are counted separately, and `kinds` in all.
     """
 
     def __init__(self, kinds: int = KINDS, of_one: int = OF_ONE) -> None:
@@ -58,21 +58,21 @@ class SharedTally(Generic[K]):
         self._kinds: Counter[K] = Counter()  # of each source that has any
 
     def note(self, kind: K, source: K, rest: K) -> tuple[K, int] | None:
-        """One more of that kind; or of `source`, or of `rest`, where too many are told apart.
+        """Count an event of that kind; returns the kind to log and its number, or None.
 
-        `source`: the kind of all further ones of that source; `rest`: of all further ones. What is
-        to be written, with its number, if anything is.
+        `source` is the kind for events of that source beyond its limit, `rest` the kind for events
+        of all sources beyond the limit of the tally.
         """
         if not self._tally.knows(kind):
-            if self._kinds[source] < self._of_one and self._tally.tells_apart(kind):
+            if self._kinds[source] < self._of_one and self._tally.has_room_for(kind):
                 self._kinds[source] += 1
             else:
-                kind = source if self._tally.tells_apart(source) else rest
+                kind = source if self._tally.has_room_for(source) else rest
         count = self._tally.note(kind)
         return (kind, count) if count else None
 
     def unwritten(self) -> Iterator[tuple[K, int]]:
-        """The last numbers that were not written, and forget all of them."""
+        """The counts whose last event was not logged; resets all counts."""
         self._kinds.clear()
         return self._tally.unwritten()
 

@@ -246,14 +246,14 @@ MEMORY = [
     (
         OutOfMemory("cgroup", None, 3 << 30, "/", 2, shared=True),
         (
-            f"probably out of memory: {COUNT} in its cgroup / rose by 2 since the last look at it; "
+            f"probably out of memory: {COUNT} in its cgroup / rose by 2 since the last check; "
             "it held 3.0 GiB at most"
         ),
     ),
     (
         OutOfMemory("host", None, 900, "", 1, shared=True),
         (
-            f"probably out of memory: {COUNT} on this host rose by 1 since the last look at it; "
+            f"probably out of memory: {COUNT} on this host rose by 1 since the last check; "
             "it held 900 bytes at most"
         ),
     ),
@@ -279,8 +279,8 @@ def test_a_rank_that_is_started_again() -> None:
                    message="exited with status 3")  # fmt: skip
     assert str(RestartedError(failures=[failure])) == (
         "workers[gpus=3] (pid 4003) died: exited with status 3\n"
-        "  it is started again, and what it held in memory is lost; this call may have been done "
-        "in part: call again"
+        "  the process is being restarted, and its state in memory is lost; this call may have "
+        "been done in part: call again"
     )
 
 
@@ -290,12 +290,12 @@ def test_a_rank_that_is_started_again_no_more_has_a_story() -> None:
     failure = died(earlier=(exits, killed), death=killed)
     assert str(SupervisionError(failures=[failure])) == (
         "workers[gpus=3] (pid 4003) died: killed by SIGKILL\n"
-        "  it has been started again 2 times before, after:\n"
+        "  it was restarted 2 times before, after:\n"
         "    exited with status 3 while it ran Trainer.step, 1.2 s after its start\n"
         "    killed by SIGKILL, 40.0 s after its start\n"
-        "  and by its policy not once more: look for the cause, then spawn anew"
+        "  its policy allows no further restart: find the cause, then spawn anew"
     )
-    assert "again once before" in died(earlier=(exits,)).text()
+    assert "restarted once before" in died(earlier=(exits,)).text()
 
 
 def test_which_error_is_raised_tells_whether_it_is_worth_to_call_again() -> None:
@@ -309,7 +309,7 @@ def test_what_came_of_a_failure_is_told_behind_it_each_owner_once() -> None:
     top = not_handled("top", not_handled("middle", leaf))
     assert top.text() == (
         "Trainer.step on workers[gpus=3] died of ZeroDivisionError: division by zero "
-        "(nobody waited for its answer)\n"
+        "(no caller waited for its answer)\n"
         '  File "<cell 3>", line 7, in step\n'
         "    loss = self.loss / self.count\n"
         "so Middle on middle, its owner, failed: it has no __supervise__\n"
@@ -318,7 +318,7 @@ def test_what_came_of_a_failure_is_told_behind_it_each_owner_once() -> None:
     assert top.first_cause is leaf
     assert top.what == (
         "Trainer.step on workers[gpus=3] died of ZeroDivisionError: division by zero "
-        "(nobody waited for its answer); so Middle on middle, its owner, failed: it has no "
+        "(no caller waited for its answer); so Middle on middle, its owner, failed: it has no "
         "__supervise__; so Top on top, its owner, failed: it has no __supervise__"
     )
 

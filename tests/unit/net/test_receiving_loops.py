@@ -41,13 +41,13 @@ class Asker:
             self.echo.send(peer, OutputFlushed(message.request))
 
     def ask(self, number: int) -> Future[int]:
-        future = self.asked[number] = Future[int](self.node.baton)
+        future = self.asked[number] = Future[int](self.node.leader)
         assert self.node.send("echo", FlushOutput(number))
         return future
 
     def run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """On a loop of its own, on this thread."""
-        loop = new_loop(self.node.baton)
+        loop = new_loop(self.node.leader)
         assert type(loop) is ActorLoop
         try:
             loop.run_until_complete(asyncio.wait_for(main(), PATIENCE_S))
@@ -120,7 +120,7 @@ def test_a_loop_that_was_busy_receives_again(asker: Asker, no_rescue: None) -> N
     """The IO thread, called while the loop could not receive, gives the baton back."""
 
     async def main() -> None:
-        asker.node.baton.receive_now()
+        asker.node.leader.receive_now()
         for number in range(100):
             assert await asker.ask(number) == number
 
@@ -212,7 +212,7 @@ def test_when_the_node_is_closed_a_loop_goes_on_as_any_other(make_node: MakeNode
                 await closer
                 await asyncio.sleep(0.0002)
 
-            loop = ActorLoop(node.baton)
+            loop = ActorLoop(node.leader)
             loop.run_until_complete(asyncio.wait_for(main(), PATIENCE_S))
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
@@ -252,7 +252,7 @@ def test_a_loop_of_the_users_own_kind_is_left_as_it_is(asker: Asker) -> None:
     before = asyncio.get_event_loop_policy()
     asyncio.set_event_loop_policy(Policy())
     try:
-        loop = new_loop(asker.node.baton)
+        loop = new_loop(asker.node.leader)
         assert type(loop) is Kind
 
         async def main() -> None:

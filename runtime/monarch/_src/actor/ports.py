@@ -120,7 +120,7 @@ class Port(Generic[R]):
                 far = site != run.node.site
                 payload = run.payloads.place(payload, sole=True, far=far)
             if site != run.node.site:
-                run.node.rooms.wait(site, large=bool(payload.buffers))
+                run.node.send_limits.wait(site, large=bool(payload.buffers))
             status |= WRITTEN.since(self._node, LONG_NS)
             reply = Reply(self._number, self._rank or 0, status)
             if self._rank is None:  # no answer of an endpoint: its sender hears if nobody reads it

@@ -169,7 +169,7 @@ class Runtime:
         self.cycles = DeadlockDetector(node, routes, self.workers)
         self.enquiries = InspectHandlers(self)
         self.ends.on_mesh_gone = self.metrics.drop
-        self._baton, self._prober = node.baton, self.cycles
+        self._baton, self._prober = node.leader, self.cycles
         node.after_drain = self.ends.after_drain
         node.on_fork = self._forked
         self.handlers: dict[type, Callable[[str, Any, Payload], None]] = {
@@ -204,7 +204,7 @@ class Runtime:
             PayloadTaken: payloads.on_taken,
             PayloadSent: self._on_payload,
             ClientIs: self._on_client_is,
-            Relay: node.relayed,
+            Relay: node.on_relay,
             SiteLost: self._on_site_lost,
             SiteRoom: self._on_site_room,
             **self.enquiries.handlers,
@@ -228,7 +228,7 @@ class Runtime:
         self.rank = rank
         self.uids = UidSource()
         self.node.begin(name, address_of(directory, name), mesh=mesh, rank=rank, site=site)
-        self.node.baton.spin(spin_s())
+        self.node.leader.spin(spin_s())
         self.payloads.begin(rank)
         self.routes.begin(rank, directory)
         client = ActorInstance(
@@ -434,8 +434,8 @@ class Runtime:
                 self.proc_ref = msgspec.structs.replace(own, owner=new.owner)
             if not self.site:
                 self.node.gateway, self.node.gateway_pipe = message.node, message.address
-                self.node.rooms.begun_anew()
-            self.node.reach(message.node, message.address)
+                self.node.send_limits.reset()
+            self.node.link_to(message.node, message.address)
             self.node.send(AGENT, ClientKnown(message.number))
 
     def _cut_off(self, why: str) -> None:
@@ -453,7 +453,7 @@ class Runtime:
 
     def _on_site_room(self, peer: str, message: SiteRoom, _payload: Payload) -> None:
         if peer == self.node.gateway:
-            self.node.rooms.raised(message.site, message.limit)
+            self.node.send_limits.on_limit_raised(message.site, message.limit)
 
     def _on_cancel_call(self, peer: str, message: CancelCall, _payload: Payload) -> None:
         worker = self.workers.get(message.actor)
@@ -485,11 +485,11 @@ class Runtime:
         `let_go`: since this process wanted it so. `out_of_reach`: what is there may live on.
         """
         self.agent.agent_lost(agent_of(site, self.site), why)
-        for node in self.node.far_nodes(site):
+        for node in self.node.remote_nodes(site):
             self.node.forget(node)
         self.ends.site_lost(site, why, expected=let_go, let_go=out_of_reach)
         self.routes.site_lost(site)
-        self.node.rooms.more(site)
+        self.node.send_limits.released(site)
 
     def _forked(self) -> None:
         forked.is_fork = True

@@ -136,7 +136,7 @@ class ClientConnection:
             request.discard()
             raise RuntimeError("the host agent is gone")
         if on_answer is not None:
-            self.runtime.node.baton.receive_now()
+            self.runtime.node.leader.receive_now()
         return request
 
     def _by_agent(self, request: DebugRequest) -> list[tuple[str, DebugRequest]]:

@@ -57,14 +57,14 @@ ACTIONS = {
 
 
 class DebugService(Part):
-    """The driver of one `DebugTable`."""
+    """Drives a `DebugTable` and a `BridgeTable`."""
 
     def __init__(self, agent: AgentView) -> None:
-        self._note = agent.owner.note
+        self._write_audit = agent.owner.note
         self._node = agent.node
         self._host = agent.host
         self._owner = agent.owner
-        self._told = agent.owner.client_now  # the client that knows what is paused
+        self._notified_client = agent.owner.client_now
         self._table = DebugTable()
         self._bridges = BridgeTable()
         self._post_mortem = False  # whether failing endpoints are paused
@@ -98,15 +98,15 @@ class DebugService(Part):
             self._answer(asked, str(message.threads), message.problem)
 
     def on_proc_connected(self, proc: str) -> None:
-        """A proc is there."""
+        """A proc has connected: send it pending bridges and the post-mortem setting."""
         place = parse_proc_node(proc)
         if place is not None:
-            self._pass(self._bridges.begun(place))
-        if self._keeps:
+            self._perform_bridge(self._bridges.on_proc_connected(place))
+        if self._post_mortem:
             self._node.send(proc, KeepFailures(True))
 
     def on_proc_ended(self, proc: str) -> None:
-        """That process is gone."""
+        """A proc has ended: answer the requests that wait for it."""
         self.on_client_gone(proc)
         place = parse_proc_node(proc)
         if place is None:
@@ -172,7 +172,7 @@ class DebugService(Part):
                 self._write_audit("debug", peer, **facts)
 
     def _refusal(self, peer: str, meshes: Iterable[int]) -> str:
-        """Why that node may not say what ranks do; empty if it may."""
+        """Why `peer` may not debug these meshes; empty if it may."""
         if peer == self._owner.client_now or peer.startswith(DEBUGGER):
             return ""
         if parse_proc_node(peer) is None:
@@ -248,15 +248,15 @@ class DebugService(Part):
                 self._node.send(proc.node, action.message)
 
     def on_client_gone(self, client: str) -> None:
-        """That node is no client, or no process, any more."""
-        self._table.console_gone(client)
-        self._pass(self._bridges.console_gone(client))
+        """A console has disconnected: release the ranks that it holds."""
+        self._table.on_console_gone(client)
+        self._perform_bridge(self._bridges.on_console_gone(client))
 
     def _release_dead_terminals(self) -> None:
         """Release the ranks of terminals whose pipe has ended, such as killed ones."""
         now = time.monotonic()
         for console in list(self._consoles):
-            if self._node.has_said_all(console, now):
+            if self._node.has_received_all(console, now):
                 self._consoles.discard(console)
                 self.on_client_gone(console)
                 self._node.drop(console)
@@ -264,15 +264,15 @@ class DebugService(Part):
     # --- for clients and snapshots ----------------------------------------------------------------
 
     def after_poll(self) -> None:
-        """Tell the next client, if there is one, what is paused."""
+        """If a new client has attached, send it the paused ranks."""
         client = self._owner.client_now
-        if client != self._told:
-            self._told = client
-            for message in self._table.told_anew() if client else ():
+        if client != self._notified_client:
+            self._notified_client = client
+            for message in self._table.pause_notices() if client else ():
                 self._node.send(client, message)
 
     def amend_snapshot(self, states: Sequence[MeshState]) -> None:
-        """Enter what is paused into a snapshot."""
+        """Mark paused ranks in a snapshot."""
         if not self._table:
             return
         now = time.monotonic()

@@ -1,8 +1,8 @@
-"""What is told of a failure: facts first, and words made of them. No I/O.
+"""Reports of failures: structured records, and the text that is made of them. No I/O.
 
-A `RankFailure` is what happened to one rank: plain data, sent between processes as it is. Errors
-(`monarch._src.errors`), supervisors and front ends carry it, and word themselves from it when they
-are shown, equal stories of many ranks told once.
+A `RankFailure` records the failure of one rank as plain data that travels between processes.
+Errors (`monarch._src.errors`), supervisors and front ends carry it and format it when they are
+shown. Ranks that failed in the same way share one description.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ FailureKind = Literal[
 ]  # fmt: skip
 
 
-_WORDINGS = 3  # of one failure that are told, beside the first
-_LONGEST_WORDS = 200
+_MOST_WORDINGS = 3  # shown for one failure, beside the first
+_LONGEST_WORDING = 200
 _NO_DIGITS = str.maketrans("", "", "0123456789")
-_LONG_S = 10.0  # below that, for how long something ran explains nothing
+_LONG_S = 10.0  # the run time of a shorter endpoint explains nothing
 
 
 class OutOfMemory(msgspec.Struct, frozen=True):
-    """What is known of a want of memory that ended something; figures in bytes, None: not known.
+    """Evidence that a lack of memory ended a process or a call. Sizes in bytes; None: unknown.
 
-    `where`: the kernel killed the process because its `cgroup`, or the whole host, had run full; or
-    Python could not allocate; or CUDA could not. `limit` is how much the cgroup, or the process,
-    may have; `held` what the process held at most (of Python: when it failed). `kills` is by how
-    much the kernel's count of such kills rose. It counts them by cgroup: where the cgroup is
-    `shared` with other processes, another one may have been meant.
+    `where`: the kernel killed the process because its `cgroup`, or the whole host, was out of
+    memory; or Python could not allocate; or CUDA could not. `limit` is the limit of the cgroup, or
+    of the process; `held` the peak memory of the process (for Python: at the failure). `kills` is
+    the increase of the kernel's count of out-of-memory kills. The kernel counts by cgroup: where
+    the cgroup is `shared` with other processes, it may have killed another one of them.
     """
 
     where: Literal["cgroup", "host", "python", "cuda"]
@@ -52,27 +52,28 @@ class OutOfMemory(msgspec.Struct, frozen=True):
     shared: bool = False
 
     def text(self) -> str:
-        """What is known, as the end of a sentence."""
+        """The evidence, as the end of a sentence."""
         held = "" if self.held is None else f"it held {_bytes_text(self.held)}"
         match self.where:
             case "cgroup":
                 limit = "" if self.limit is None else f", which may hold {_bytes_text(self.limit)},"
-                said = f"the kernel's count of kills for memory in its cgroup {self.cgroup}{limit}"
-                said += f" rose by {self.kills}"
+                kills = f"the kernel's count of kills for memory in its cgroup {self.cgroup}{limit}"
+                kills += f" rose by {self.kills}"
                 held = held and f"{held} at most"
             case "host":
-                said = f"the kernel's count of kills for memory on this host rose by {self.kills}"
+                kills = f"the kernel's count of kills for memory on this host rose by {self.kills}"
                 held = held and f"{held} at most"
             case "python":
                 limit = "" if self.limit is None else f" and may have {_bytes_text(self.limit)}"
-                said, held = "", held and held + limit
+                kills, held = "", held and held + limit
             case "cuda":
-                said = held = ""
-        what = "out of GPU memory" if self.where == "cuda" else "out of memory"
+                kills = held = ""
+        verdict = "out of GPU memory" if self.where == "cuda" else "out of memory"
         if self.shared or self.where == "host":
-            what = f"probably {what}"
-            said += " since the last look at it"
-        return ": ".join(part for part in (what, "; ".join(x for x in (said, held) if x)) if part)
+            verdict = f"probably {verdict}"
+            kills += " since the last check"
+        evidence = "; ".join(x for x in (kills, held) if x)
+        return ": ".join(part for part in (verdict, evidence) if part)
 
 
 def _bytes_text(count: int) -> str:
@@ -85,10 +86,11 @@ def _bytes_text(count: int) -> str:
 
 
 class Death(msgspec.Struct, frozen=True):
-    """Why a process ended, as its host agent saw it from outside.
+    """The end of a process, as its host agent observed it.
 
-    `endpoint` is what it ran when it ended (None: idle), for `endpoint_s` seconds by then; `ran_s`
-    for how many seconds the process lived, `stderr_tail` its last lines on stderr, 50 at most.
+    `endpoint` is the endpoint that was running then (None: idle), and `endpoint_s` for how many
+    seconds; `ran_s` is the age of the process in seconds, `stderr_tail` its last lines on stderr,
+    50 at most.
     """
 
     exit_code: int | None
@@ -102,17 +104,18 @@ class Death(msgspec.Struct, frozen=True):
     memory: OutOfMemory | None = None
 
     def text(self) -> str:
-        """One line: the reason, and what it did then."""
+        """One line: the reason, and the endpoint that was running."""
         doing = f" while it ran {self.endpoint}" if self.endpoint else ""
         return f"{self.reason}{doing}"
 
 
 class RankFailure(msgspec.Struct, frozen=True):
-    """What happened to one rank. `kind` says which story the other fields tell.
+    """The failure of one rank. `kind` says which other fields apply.
 
-    `restarted`: the rank is being started again, for the so-maniest time (0: it is not). `earlier`:
-    the ends of the lives that this one followed, the oldest first, as far as they counted for the
-    limit that it has reached. `behind`: the exceptions that this one came of, or holds.
+    `restarted`: how many times this rank has been restarted, this restart included (0: it is not
+    being restarted). `earlier`: how the earlier incarnations ended, the oldest first, as far as
+    they counted towards the restart limit that this one has reached. `behind`: the exceptions that
+    caused this one, or that it contains.
     """
 
     mesh_name: str
@@ -131,13 +134,13 @@ class RankFailure(msgspec.Struct, frozen=True):
     memory: OutOfMemory | None = None
     restarted: int = 0
     earlier: tuple[Death, ...] = ()
-    # Of an owner, or of what had called: of which failures this one came, the first one first.
+    # For an owner or a sender: the failures that caused this one, the first one first.
     causes: tuple[RankFailure, ...] = ()
     behind: tuple[Behind, ...] = ()
 
     @property
     def first_cause(self) -> RankFailure:
-        """What happened at the bottom of it all; this one itself if it came of no other."""
+        """The root of the chain of causes; this failure if it has no cause."""
         return self.causes[0].first_cause if self.causes else self
 
     @property
@@ -147,40 +150,40 @@ class RankFailure(msgspec.Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """One line: who, where and what, without the frames; the first cause first."""
+        """One line that names the actor, its rank and the failure; the first cause first."""
         if self.causes:
-            return f"{self.causes[0].what}; {self._then}"
-        return self._what
+            return f"{self.causes[0].what}; {self._consequence}"
+        return self._description
 
     @property
-    def _then(self) -> str:
-        """What came of its causes."""
+    def _consequence(self) -> str:
+        """This failure, worded as the result of its causes."""
         if self.kind == "not handled":
             owner = self.actor_class
             if not owner:
-                return f"{self.message}, so {self.where} is told to have failed"
+                return f"{self.message}, so {self.where} is reported as failed"
             role = "sender" if self.causes[0].kind == "undeliverable" else "owner"
             return f"so {owner} on {self.where}, its {role}, failed: {self.message}"
-        return f"so {self._what}"
+        return f"so {self._description}"
 
     @property
-    def _what(self) -> str:
+    def _description(self) -> str:
         method = f".{self.endpoint}" if self.endpoint else ""
         actor = f"{self.actor_class}{method}"
-        said = f"{self.exception_type}: {self.message}" if self.message else self.exception_type
+        error = f"{self.exception_type}: {self.message}" if self.message else self.exception_type
         if self.memory is not None:
-            said += f" ({self.memory.text()})"
+            error += f" ({self.memory.text()})"
         match self.kind:
             case "endpoint":
-                return f"{actor} on {self.where} raised {said}"
+                return f"{actor} on {self.where} raised {error}"
             case "constructor":
-                if not self.actor_class:  # what its proc has to run before any actor
-                    return f"{self.endpoint} on {self.where} raised {said}"
-                return f"{self.actor_class}.__init__ on {self.where} raised {said}"
+                if not self.actor_class:  # a bootstrap function, which runs before any actor
+                    return f"{self.endpoint} on {self.where} raised {error}"
+                return f"{self.actor_class}.__init__ on {self.where} raised {error}"
             case "actor died":
-                return f"{actor} on {self.where} died of {said}"
+                return f"{actor} on {self.where} died of {error}"
             case "nobody waited":
-                return f"{actor} on {self.where} died of {said} (nobody waited for its answer)"
+                return f"{actor} on {self.where} died of {error} (no caller waited for its answer)"
             case "not handled":
                 return f"{self.actor_class} on {self.where} failed: {self.message}"
             case "undeliverable":
@@ -208,55 +211,55 @@ class RankFailure(msgspec.Struct, frozen=True):
 
     @property
     def story(self) -> tuple[object, ...]:
-        """What must be equal for two ranks to have failed in the same way."""
+        """A key that is equal for ranks that failed in the same way, with the same message."""
         return (self.kind, self.actor_class, self.endpoint, self.exception_type, self.message,
                 self.frames, bool(self.restarted), len(self.earlier), self.behind,
                 *(cause.story for cause in self.causes))  # fmt: skip
 
     @property
     def place(self) -> tuple[object, ...]:
-        """What must be equal for two ranks to have failed at one place, whatever they said of it.
+        """A key that is equal for ranks that failed at the same place, with any message.
 
-        Where no frame tells the place, the words do.
+        A failure without frames has no place: its message stands in for it.
         """
-        said = () if self.frames else (self.message,)
-        return (self.kind, self.actor_class, self.endpoint, self.exception_type, said,
+        message = () if self.frames else (self.message,)
+        return (self.kind, self.actor_class, self.endpoint, self.exception_type, message,
                 self.frames, bool(self.restarted), len(self.earlier),
-                tuple(one.place for one in self.behind),
+                tuple(exception.place for exception in self.behind),
                 *(cause.place for cause in self.causes))  # fmt: skip
 
     def text(self) -> str:
         """`what`, then the user's frames, or the last lines of stderr of a dead process.
 
-        What came of causes is told behind them: first what happened at the bottom, then each owner
-        that it went through, once.
+        Causes come before their consequences: the root first, then once each owner that passed the
+        failure on.
         """
-        told = [failures_text(self.causes)] if self.causes else []
-        return "\n".join([*told, self._own_text()])
+        causes = [failures_text(self.causes)] if self.causes else []
+        return "\n".join([*causes, self._own_text()])
 
     def _own_text(self) -> str:
-        what = self._then if self.causes else self._what
-        lines = [what, *frames_text([frame for frame in self.frames if frame.user])]
+        description = self._consequence if self.causes else self._description
+        lines = [description, *frames_text([frame for frame in self.frames if frame.user])]
         lines += behind_text(self.behind)
         if self.death and self.death.stderr_tail:
             lines.append("  last lines on its stderr:")
             lines += [f"    {line}" for line in self.death.stderr_tail[-8:]]
-        lines += [f"  {line}" for line in self.lives]
+        lines += [f"  {line}" for line in self.restart_lines]
         return "\n".join(lines)
 
     @property
-    def lives(self) -> list[str]:
-        """Lines about the lives of a rank that is started again, before and after this failure."""
+    def restart_lines(self) -> list[str]:
+        """Lines about the restarts of this rank, before and after this failure."""
         lines: list[str] = []
         if self.restarted:
             lines.append(
-                "it is started again, and what it held in memory is lost; this call may have "
-                "been done in part: call again"
+                "the process is being restarted, and its state in memory is lost; this call may "
+                "have been done in part: call again"
             )
         if self.earlier:
-            lines.append(f"it has been started again {_times(len(self.earlier))} before, after:")
+            lines.append(f"it was restarted {_times(len(self.earlier))} before, after:")
             lines += [f"  {e.text()}, {e.ran_s:.1f} s after its start" for e in self.earlier]
-            lines.append("and by its policy not once more: look for the cause, then spawn anew")
+            lines.append("its policy allows no further restart: find the cause, then spawn anew")
         return lines
 
 
@@ -275,7 +278,7 @@ def ranks_text(failures: Sequence[RankFailure]) -> str:
 
 
 def points_text(points: Sequence[tuple[dict[str, int], str]]) -> str:
-    """The same of ranks by where they are: their points, and the names of their meshes."""
+    """As `ranks_text`, for ranks given by their points and the names of their meshes."""
     dims = {tuple(point) for point, _ in points}  # of more than one mesh, they may differ
     if len(dims) == 1 and len(points[0][0]) == 1:
         dim = next(iter(points[0][0]))
@@ -293,7 +296,7 @@ def points_text(points: Sequence[tuple[dict[str, int], str]]) -> str:
 
 
 def fold(failures: Sequence[RankFailure]) -> list[list[RankFailure]]:
-    """Group failures that tell the same story, in the order in which each story was first told."""
+    """Group failures with equal stories; groups are in order of their first failures."""
     groups: dict[tuple[object, ...], list[RankFailure]] = {}
     for failure in failures:
         groups.setdefault(failure.story, []).append(failure)
@@ -301,9 +304,9 @@ def fold(failures: Sequence[RankFailure]) -> list[list[RankFailure]]:
 
 
 def by_place(failures: Sequence[RankFailure]) -> list[list[list[RankFailure]]]:
-    """As `fold`, and those groups together that differ in nothing but their words.
+    """Group the groups of `fold` once more: those that differ only in their messages are together.
 
-    Each rank names itself, or its device, in what it says: that makes no other failure of it.
+    Ranks name themselves, or their devices, in their messages, and yet fail for the same reason.
     """
     places: dict[tuple[object, ...], list[list[RankFailure]]] = {}
     for group in fold(failures):
@@ -315,31 +318,33 @@ def others_text(
     groups: Sequence[Sequence[RankFailure]],
     name: Callable[[Sequence[RankFailure]], str] = ranks_text,
 ) -> list[str]:
-    """Lines about all ranks of such groups but the first: which, and some of what they said.
+    """Lines about all ranks of one place but the first: their names, and some of their messages.
 
-    `name`: names ranks.
+    `name` formats ranks.
     """
     first, *rest = groups
     lines = [f"and on {_more_ranks(len(first) - 1)}: {name(first[1:])}"] if len(first) > 1 else []
     if rest:
         lines.append(f"and on {_more_ranks(sum(map(len, rest)))}, in other words:")
-        rest.sort(key=lambda group: min(tuple(one.point.values()) for one in group))
-        rest = _odd_first(rest, first[0])
-        lines += [f"  {name(group)}: {_words(group[0], first[0])}" for group in rest[:_WORDINGS]]
-        left = [one for group in rest[_WORDINGS:] for one in group]
+        rest.sort(key=lambda group: min(tuple(failure.point.values()) for failure in group))
+        rest = _distinct_first(rest, first[0])
+        lines += [
+            f"  {name(group)}: {_difference(group[0], first[0])}" for group in rest[:_MOST_WORDINGS]
+        ]
+        left = [failure for group in rest[_MOST_WORDINGS:] for failure in group]
         if left:
             lines.append(f"  {len(left)} more: {name(left)}")
     return lines
 
 
-def _odd_first(
-    groups: Sequence[Sequence[RankFailure]], known: RankFailure
+def _distinct_first(
+    groups: Sequence[Sequence[RankFailure]], shown: RankFailure
 ) -> list[Sequence[RankFailure]]:
-    """Each wording once before any that differs from one of them in numbers only.
+    """Each wording once, before the wordings that differ from one of them in numbers only.
 
-    Among a hundred ranks that give their number, the one with another reason is to be seen.
+    Among a hundred ranks that give their number, this shows the one with another reason.
     """
-    seen = {_wording(known)}
+    seen = {_wording(shown)}
     odd: list[Sequence[RankFailure]] = []
     usual: list[Sequence[RankFailure]] = []
     for group in groups:
@@ -350,21 +355,21 @@ def _odd_first(
 
 
 def _wording(failure: RankFailure) -> tuple[str, str]:
-    said = (failure.first_cause.message, failure.message)
-    return said[0].translate(_NO_DIGITS), said[1].translate(_NO_DIGITS)
+    cause, own = failure.first_cause.message, failure.message
+    return cause.translate(_NO_DIGITS), own.translate(_NO_DIGITS)
 
 
 def _more_ranks(count: int) -> str:
     return f"{count} more rank{'s' * (count > 1)}"
 
 
-def _words(failure: RankFailure, known: RankFailure) -> str:
-    """In one line, what that one says otherwise than the one that is known."""
-    said = failure.first_cause.message
-    if said == known.first_cause.message:
-        said = failure.message
-    line = " ".join(said.split())
-    return line if len(line) <= _LONGEST_WORDS else f"{line[:_LONGEST_WORDS]}..."
+def _difference(failure: RankFailure, shown: RankFailure) -> str:
+    """The message of `failure` that differs from the failure already shown, in one line."""
+    message = failure.first_cause.message
+    if message == shown.first_cause.message:
+        message = failure.message
+    line = " ".join(message.split())
+    return line if len(line) <= _LONGEST_WORDING else f"{line[:_LONGEST_WORDING]}..."
 
 
 def failures_text(failures: Sequence[RankFailure]) -> str:
@@ -376,7 +381,7 @@ def failures_text(failures: Sequence[RankFailure]) -> str:
 
 
 class MeshFailure(msgspec.Struct, frozen=True, eq=False):
-    """What `__supervise__` and `unhandled_fault_hook` are told. `mesh` is the mesh that failed."""
+    """The argument of `__supervise__` and `unhandled_fault_hook`. `mesh` is the failed mesh."""
 
     mesh_name: str
     failures: tuple[RankFailure, ...]
@@ -402,9 +407,9 @@ class MeshFailure(msgspec.Struct, frozen=True, eq=False):
 
 
 class Undeliverable(msgspec.Struct, frozen=True):
-    """What `Actor._handle_undeliverable_message` is given: a message that came back to its sender.
+    """The argument of `Actor._handle_undeliverable_message`: a message returned to its sender.
 
-    `failure` tells to whom it was sent, and why it did not arrive, as data.
+    `failure` says as data where the message was sent, and why it did not arrive.
     """
 
     _sender: str
@@ -434,9 +439,9 @@ _LEAN_TEXT = 4096
 
 
 def as_causes(failures: Sequence[RankFailure]) -> tuple[RankFailure, ...]:
-    """These as the causes of another failure: bounded, as a failure of many owners above is.
+    """Bound these failures in number and size, to be the `causes` of another failure.
 
-    The first is kept whole but for what nobody is shown of it; of others, what tells them apart.
+    A failure that passes through many owners would otherwise grow at each.
     """
     return tuple(_lean(failure) for failure in failures[:MOST_CAUSES])
 
@@ -454,17 +459,18 @@ def _lean(failure: RankFailure) -> RankFailure:
     )  # fmt: skip
 
 
-def told_point(proc: dict[str, int], actor: dict[str, int]) -> dict[str, int]:
-    """Where an actor is, as users are told, behind the name of its mesh of procs.
+def shown_point(proc: dict[str, int], actor: dict[str, int]) -> dict[str, int]:
+    """The point to show for an actor, behind the name of its proc mesh.
 
     Args:
-        proc: the place of its proc in that mesh.
-        actor: its own in the mesh that it was spawned in, which may be a slice of that one, with
-            other dims.
+        proc: the point of its proc in that mesh.
+        actor: its point in the mesh that it was spawned on, which may be a slice of the proc mesh,
+            with other dims.
 
-    Its own, if its dims are its own: of `{"dp": 1, "tp": 0}` nobody thinks it is another proc. In
-    dims of the mesh of procs, that of its proc: the second of `procs.slice(gpus=slice(2, 4))` is
-    `gpus=3`, as in output, logs and stacks.
+    Returns:
+        `actor` if it has dims of its own, such as `{"dp": 1, "tp": 0}`, which cannot be mistaken
+        for another proc. With the dims of the proc mesh, `proc`: the second rank of
+        `procs.slice(gpus=slice(2, 4))` is `gpus=3`, as in output, logs and stacks.
     """
     if actor.keys() <= proc.keys() or any(proc.get(dim, at) != at for dim, at in actor.items()):
         return proc
@@ -472,10 +478,10 @@ def told_point(proc: dict[str, int], actor: dict[str, int]) -> dict[str, int]:
 
 
 def of_bootstrap(failure: RankFailure) -> bool:
-    """Whether a bootstrap function has raised, and so no actor of that proc ever lived."""
+    """Whether a bootstrap function has raised, so that its proc never started an actor."""
     return failure.kind == "constructor" and not failure.actor_class
 
 
-def moved(failure: RankFailure, mesh_name: str, rank: int, point: dict[str, int]) -> RankFailure:
-    """The same failure, told of another mesh that stands on the same process."""
+def for_mesh(failure: RankFailure, mesh_name: str, rank: int, point: dict[str, int]) -> RankFailure:
+    """The same failure, reported for another mesh that contains the same process."""
     return replace(failure, mesh_name=mesh_name, rank=rank, point=point)

@@ -1,4 +1,4 @@
-"""What was raised, as it is told: its frames, and the exceptions behind it. No I/O."""
+"""Remote tracebacks as data: frames, and chained or grouped exceptions. No I/O."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Behind(msgspec.Struct, frozen=True):
-    """An exception behind the one that is told.
+    """An exception that is chained to a reported one, or is a member of a reported group.
 
-    `how`: that one was raised `from` it, or `during` its handling, or is a group and has it `in`.
+    `how`: the reported exception was raised `from` this one, or `during` its handling, or is a
+    group with this one `in` it.
     """
 
     how: Literal["from", "during", "in"]
@@ -34,24 +35,24 @@ class Behind(msgspec.Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """One line, or more if its message has them."""
-        said = f"{self.exception_type}: {self.message}" if self.message else self.exception_type
+        """The relation and the exception; one line, or more if its message has more."""
+        error = f"{self.exception_type}: {self.message}" if self.message else self.exception_type
         match self.how:
             case "from":
-                return f"because of {said}"
+                return f"because of {error}"
             case "during":
-                return f"while it handled {said}"
+                return f"while it handled {error}"
             case "in":
-                return f"in it: {said}"
+                return f"in it: {error}"
 
     @property
     def place(self) -> tuple[object, ...]:
-        """All but its words."""
+        """A key of everything but the message."""
         return (self.how, self.exception_type, self.frames)
 
 
 def held_by(exception: BaseException) -> list[BaseException]:
-    """What a group of exceptions holds; Python 3.10 knows groups from packages only."""
+    """The members of an exception group, else none; by name, as Python 3.10 has no such class."""
     if not any(kind.__name__ == "BaseExceptionGroup" for kind in type(exception).__mro__):
         return []
     held: tuple[BaseException, ...] = cast(Any, exception).exceptions
@@ -59,7 +60,7 @@ def held_by(exception: BaseException) -> list[BaseException]:
 
 
 def frames_text(frames: Sequence[Frame]) -> list[str]:
-    """As in a traceback; bounded, since an endless recursion has a thousand."""
+    """Lines as in a traceback; bounded, since an endless recursion has a thousand frames."""
     runs = [(frame, len(list(same))) for frame, same in groupby(frames)]
     left_out = len(runs) - FIRST_FRAMES - LAST_FRAMES
     lines: list[str] = []
@@ -77,12 +78,12 @@ def frames_text(frames: Sequence[Frame]) -> list[str]:
 
 
 def behind_text(behind: Sequence[Behind]) -> list[str]:
-    """Each with the user's frames, once where several of a group were raised at one place."""
+    """Each exception with the user's frames; neighbours raised at one place share them."""
     lines: list[str] = []
-    before: tuple[object, ...] = ()
-    for one in behind:
-        lines.append(one.what)
-        if one.place != before:
-            lines += frames_text([frame for frame in one.frames if frame.user])
-        before = one.place
+    previous: tuple[object, ...] = ()
+    for exception in behind:
+        lines.append(exception.what)
+        if exception.place != previous:
+            lines += frames_text([frame for frame in exception.frames if frame.user])
+        previous = exception.place
     return lines

@@ -119,7 +119,7 @@ class Agent:
         self._starter = ProcStarter(
             zygote, self._host, self._outputs, self._client_tie, self._on_not_started
         )
-        self._register_quietly(self._node.router.fd, self._node.router.look)
+        self._register_quietly(self._node.router.fd, self._node.router.poll_now)
         self._register(zygote.fileno(), self._from_zygote)
         self._terminated_r, self._terminated_w = os.pipe()
         self._register(self._terminated_r, self._on_terminated)
@@ -147,7 +147,7 @@ class Agent:
             FlushOutput: self._on_flush,
             Shutdown: self._on_shutdown,
             ProcEnded: self._on_owner_ended,
-            Relay: self._node.relayed,
+            Relay: self._node.on_relay,
             **self._requests.handlers,
             **self._parts.handlers,
             **self._owner.handlers,
@@ -168,7 +168,7 @@ class Agent:
                 left = 0.0 if again else self._idle_timeout_s()
                 due = math.inf if left is None else time.monotonic() + left
             ready = self._selector.select(self._wait_s(due))
-            self._node.router.nothing_came()
+            self._node.router.skip_next_poll()
             for key, _ in ready:
                 if key.fd not in self._quiet:
                     self._has_events = True
@@ -278,7 +278,7 @@ class Agent:
         self._host.owner_elsewhere(spec.owner)
         if spec.owner not in self._owners:
             self._owners.add(spec.owner)
-            self._node.link_far(agent_at(site), site)
+            self._node.link_remote(agent_at(site), site)
             self._node.send(agent_at(site), Watch(spec.owner))
 
     def _on_owner_ended(self, _peer: str, message: ProcEnded, _payload: Payload) -> None:
@@ -292,7 +292,7 @@ class Agent:
         self._watch_owner(message)
         actions = self._host.spawn_requested(message, now)
         if message.owner != self._owner.client:
-            self._node.reach(message.owner, message.owner_address)
+            self._node.link_to(message.owner, message.owner_address)
         path = self._directory / f"{message.mesh:x}.board"
         # Sent first, so that the zygote is awake and knows the mesh before it has to fork.
         self._starter.tell(
@@ -338,7 +338,7 @@ class Agent:
     def _may_have_messages_left(self, node: str, ended: Ended) -> bool:
         """Whether messages of an ended process may still arrive that must precede its end."""
         # Other hosts must get a proc's messages before the report of its end.
-        if self._casts.owes(ended.mesh, ended.rank) or self._node.outside is not None:
+        if self._casts.owes(ended.mesh, ended.rank) or self._node.remote_links is not None:
             return True
         proc = self._host.proc(node)
         # A proc that exits by itself may have sent the failure of the actor that ended it.
@@ -359,7 +359,7 @@ class Agent:
             return False
         for message in self._end_notices.due():
             self._on_ended(message)
-        return self._end_notices.poll(self._node.has_said_all)
+        return self._end_notices.poll(self._node.has_received_all)
 
     def _on_ended(self, message: Ended) -> None:
         node = proc_node(message.mesh, message.rank, message.life)

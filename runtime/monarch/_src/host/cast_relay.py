@@ -121,7 +121,7 @@ class CastRelay:
         if peer != cast.sender and not is_agent(peer):
             log.warning("%s sent a cast in the name of %s", peer, cast.sender)
             return []
-        self._node.reach(cast.sender, cast.address)
+        self._node.link_to(cast.sender, cast.address)
         actions = self._watch(cast)
         mesh = self._host.meshes.get(cast.mesh)
         if mesh is None:
@@ -171,7 +171,7 @@ class CastRelay:
             site = children[part.first]
             agent = agent_at(site)
             if not self._node.knows(agent):
-                self._node.link_far(agent, site)
+                self._node.link_remote(agent, site)
             if not self._node.send(agent, below, payload):
                 self._do(self._relays.host_lost(site))
 

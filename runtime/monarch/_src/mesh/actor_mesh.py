@@ -25,7 +25,7 @@ from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.config import settings
 from monarch._src.errors import MeshStoppedError, SupervisionError
-from monarch._src.failures.report import RankFailure, at_text, moved, points_text, told_point
+from monarch._src.failures.report import RankFailure, at_text, for_mesh, points_text, shown_point
 from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.shape import MeshTrait, Region
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
@@ -127,7 +127,7 @@ class CallTarget:
         position = self._actors.region.position(rank)
         point = dict(self._actors.region.extent.point_of_rank(position))
         proc = dict(self.procs.extent.point_of_rank(rank))
-        return moved(failure, self.procs.name, rank, told_point(proc, point))
+        return for_mesh(failure, self.procs.name, rank, shown_point(proc, point))
 
 
 TOLD = ("class_name", "name", "procs", "region", "uid")

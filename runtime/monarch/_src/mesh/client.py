@@ -103,7 +103,7 @@ class ClientSession:
         self._agent_fd = agent.descriptor()
         self._is_told = self._agent_fd is not None  # of its end, by that descriptor
         if self._agent_fd is not None:
-            node.baton.watch(self._agent_fd, self._agent_gone)
+            node.leader.watch(self._agent_fd, self._agent_gone)
 
     @staticmethod
     def started() -> ClientSession:
@@ -152,7 +152,7 @@ class ClientSession:
         with self._fd_lock:
             fd, self._agent_fd = self._agent_fd, None
         if fd is not None:
-            self.runtime.node.baton.unwatch(fd)
+            self.runtime.node.leader.unwatch(fd)
             os.close(fd)
 
     def _last_words(self) -> str:

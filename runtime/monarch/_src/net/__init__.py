@@ -1,6 +1,6 @@
-"""Bytes between processes: sockets, who may wait on them, peers. The only layer that knows ZeroMQ.
+"""Messages between processes: sockets, the threads that wait on them, and peers.
 
-On one host: `pipe` is one connection, `router` all of them, `baton` decides which thread waits,
-`node` adds peers and messages, `directory` is where the sockets live. Between hosts: `links`,
-by ZeroMQ.
+`node` is the messaging of one process. `local` connects the processes of one host: `pipe` is one
+connection, `router` all of them, and `leader` decides which thread waits. `hosts` connects hosts by
+ZeroMQ links, and `tunnel` reaches hosts through a gateway.
 """

@@ -1,6 +1,6 @@
-"""The addresses of this host, what names stand for, and whether somebody listens.
+"""The addresses of this host, name resolution, and probes for listening sockets.
 
-Runs in: any process, on a thread that may block: resolving and dialling take as long as they take.
+Runs in: any process, on a thread that may block: resolving and dialling may be slow.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ def interface_addresses() -> list[str]:
 
 
 def resolve(address: Address) -> list[str]:
-    """The addresses that a name stands for on this host, in the order of the system; may block.
-
-    An address stands for itself.
+    """Resolve a name, in the order of the system; may block. An address resolves to itself.
 
     Raises:
         OSError: the name is not known here.
@@ -86,7 +84,7 @@ def resolve(address: Address) -> list[str]:
 
 
 def listening_problem(address: Address, error: OSError) -> str:
-    """Why a listener cannot be made there, as the error of the attempt says it, and what helps."""
+    """The text for a failure to listen at that address, with the remedy."""
     if isinstance(error, socket.gaierror):
         return (
             f"cannot listen at {address}: the name is not known here ({error.strerror}); give a "
@@ -99,13 +97,13 @@ def listening_problem(address: Address, error: OSError) -> str:
     return f"cannot listen at {address}: {os.strerror(code)}; {remedy}"
 
 
-def first_that_answers(who: str, addresses: Sequence[Address], timeout_s: float) -> Address:
-    """The first of these at which somebody accepts a connection; names tried by each address.
+def first_that_answers(host_name: str, addresses: Sequence[Address], timeout_s: float) -> Address:
+    """The first address that accepts a connection; a name is tried by each of its addresses.
 
-    Each is given its share of `timeout_s`, which what is left of those before it adds to.
+    Each gets an equal share of the time that is left of `timeout_s`.
 
     Raises:
-        HostUnreachableError: nobody does; lists every address with its errno.
+        HostUnreachableError: no address accepts; the text lists every address with its errno.
     """
     attempts: list[Attempt] = []
     tried: list[tuple[Address, str]] = []
@@ -116,8 +114,8 @@ def first_that_answers(who: str, addresses: Sequence[Address], timeout_s: float)
         try:
             tried += [(address, host) for host in resolve(address)]
         except OSError as error:
-            said = f"the name is not known here ({error.strerror})"
-            attempts.append(Attempt(str(address), 0, said))
+            problem = f"the name is not known here ({error.strerror})"
+            attempts.append(Attempt(str(address), 0, problem))
     deadline = time.monotonic() + timeout_s
     for at, (address, host) in enumerate(tried):
         left = max(0.0, deadline - time.monotonic()) / (len(tried) - at)
@@ -127,11 +125,11 @@ def first_that_answers(who: str, addresses: Sequence[Address], timeout_s: float)
             return numeric
         named = "" if numeric == address else f"{address} = "
         attempts.append(Attempt(f"{named}{numeric}", code))
-    raise HostUnreachableError(attempts_text(who, attempts))
+    raise HostUnreachableError(attempts_text(host_name, attempts))
 
 
 def _dial(address: Address, timeout_s: float) -> int:
-    """0 if somebody accepts a connection there, else the errno."""
+    """0 if a process accepts a connection there, else the errno."""
     family, where = socket.AF_UNIX, address.path
     if address.transport == "tcp":
         family = socket.AF_INET6 if address.is_v6 else socket.AF_INET
@@ -144,7 +142,7 @@ def _dial(address: Address, timeout_s: float) -> int:
         dialled.setblocking(False)
         code = dialled.connect_ex(where)
         if code == errno.EAGAIN:
-            return 0  # of ipc: so many are waiting there already
+            return 0  # for ipc: the backlog of the listener is full
         if code != errno.EINPROGRESS:
             return code
         selector.register(dialled, selectors.EVENT_WRITE)
@@ -154,5 +152,5 @@ def _dial(address: Address, timeout_s: float) -> int:
 
 
 def platform_text() -> str:
-    """What has to be equal for the bytes of one host to mean the same on another."""
+    """The properties of a platform that must be equal for hosts to exchange raw memory."""
     return f"{sys.platform} {sys.byteorder}-endian {8 * ctypes.sizeof(ctypes.c_void_p)} bit"

@@ -1,14 +1,14 @@
-"""One process that takes part: its socket, its peers, its messages in and out.
+"""The messaging of one process: its socket, its peers, and its messages in both directions.
 
-Nodes of this host are reached by a pipe each; those of another site through a *gateway*, which
-takes a Relay with the frames: the agent of a worker host, the client where that runs. Which of the
-two, a peer knows once its way has been looked up, so that a message asks nothing.
+A node reaches each node of its host by a pipe, and the nodes of another site through a *gateway*,
+which takes a Relay with the frames. The gateway is the agent of a worker host, or the client on the
+client's host. A peer stores its route once it is known, so that sending needs no lookup.
 
-Runs in: every process. Messages are handled on whichever thread holds the baton, one at a time.
-Owns: the Router, the Baton, a table of peers.
-Invariants: the first message on every pipe, in each direction that opened it, is a Hello; what
-comes before is dropped and counted. Messages to one peer leave in the order of `send`; the route
-to a peer is chosen once and never changes, so they arrive in that order.
+Runs in: every process. The receiving thread (`net.local.leader`) handles messages one at a time.
+Owns: the Router, the ReceiveLeader, a table of peers.
+Invariants: the first message that the opener of a pipe sends on it is a Hello; messages before it
+are dropped and counted. Messages to one peer leave in the order of `send`. The route to a peer is
+chosen once and never changes, so they arrive in that order.
 """
 
 from __future__ import annotations
@@ -66,21 +66,21 @@ class Node:
         rank: int = -1,
         site: str = "",
     ) -> None:
-        """Without an address it is nobody yet, and `begin` is to follow.
+        """A node; without an address it has no name yet, and `begin` must follow.
 
         Args:
-            address: where it listens. site: of this host; empty where the client runs.
+            address: where the node listens. site: the site of this host; empty for the client's.
         """
-        # The node that takes what goes to other sites, and where it listens; or we do ourselves.
+        # The node that relays to other sites, and its address; unused if this node is a gateway.
         self.gateway, self.gateway_pipe = "", ""
-        self.outside: RemoteLinks | None = None
+        self.remote_links: RemoteLinks | None = None
         self._handle = handle
-        # Told of a node that is gone for good, and of one that is known by another name now.
+        # Called when a node is gone for good, and when a node has got another name.
         self.on_forget: Callable[[str], None] | None = None
         self.on_alias: Callable[[str, str], None] | None = None
-        # Told of one that has said hello, and then what is no message: what else it said is lost.
+        # Called when a known node breaks the protocol: the rest of its messages is lost.
         self.on_broken: Callable[[str, StreamError], None] | None = None
-        # Called when all was read; True from it asks for another look.
+        # Called when all messages were read; if it returns True, the node reads once more.
         self.after_drain: Callable[[], bool] | None = None
         self._kind = kind
         self._peers: dict[str, Peer] = {}
@@ -88,39 +88,39 @@ class Node:
         self._lock = GuardedLock()
         self._to_self: deque[tuple[AnyMessage, Payload]] = deque()
         self.dropped = 0
-        # Whether this is a fork of the process that is this node; called in one, with no lock.
+        # Whether this process is a fork of the node's process; `on_fork` runs there without locks.
         self.is_fork = False
         self.on_fork: Callable[[], None] | None = None
         self._refusals: Tally[str] = Tally()
         self.router = Router()
-        self.baton = ReceiveLeader(self.router, self.drain)
-        self.router.on_full = self.baton.receive_now
-        self.router.on_broken = self._broken
-        self.rooms = SendLimits(self.baton.wait)
+        self.leader = ReceiveLeader(self.router, self.drain)
+        self.router.on_full = self.leader.receive_now
+        self.router.on_broken = self._on_broken
+        self.send_limits = SendLimits(self.leader.wait)
         if address:
             self.begin(name, address, mesh=mesh, rank=rank, site=site)
 
     def begin(
         self, name: str, address: str, *, mesh: int = 0, rank: int = -1, site: str = ""
     ) -> None:
-        """Be the node of that name, and listen at that address."""
+        """Take that name, and listen at that address."""
         self.name = name
         self.site = site
-        self.address = at_site(site, address)  # as others are told
+        self.address = at_site(site, address)  # the form that peers are given
         self._hello = Hello(
             PROTOCOL, name, self._kind, os.getpid(), self.address, VERSIONS, mesh, rank
         )
         self.router.open(name.encode(), address)
-        if not _nodes:  # a process that is no node pays for no hook in its forks
+        if not _nodes:  # a process without a node pays for no hook in its forks
             os.register_at_fork(after_in_child=_forked)
         _nodes.append(weakref.ref(self))
 
     # --- peers --------------------------------------------------------------------------------
 
     def expect(self, name: str, site: str | None = None) -> None:
-        """That node will connect to us; what is sent to it until then waits.
+        """Register a node that will connect to this one; messages to it wait until then.
 
-        `site`: where it is to be, if not here.
+        `site`: the site of that node, if it is another one.
         """
         with self._lock:
             peer = self._peer(name)
@@ -128,7 +128,7 @@ class Node:
                 peer.site = site
 
     def _peer(self, name: str) -> Peer:
-        """That node, known from now on. Under the lock."""
+        """The peer of that name, made if it is new. Under the lock."""
         peer = self._peers.get(name)
         if peer is None:
             peer = self._peers[name] = Peer(name, self.router.send, self.site)
@@ -142,38 +142,38 @@ class Node:
             if peer.route is not None or peer.gone:
                 return
             route = b">" + name.encode()
-            self._by_route[route] = peer  # before an answer can come
-            # Whoever is there is woken once for all that it is to know.
+            self._by_route[route] = peer  # before an answer can arrive
+            # One write for all queued messages, so that the peer wakes once.
             self.router.connect(route, address, [encode(self._hello), *peer.outbox])
             peer.address = address
             peer.outbox.clear()
             peer.route = route
 
-    def reach(self, name: str, told: str) -> None:
-        """Have a route to a node, by the address that it has told; as `link`."""
-        site, pipe = site_and_pipe(told)
+    def link_to(self, name: str, address: str) -> None:
+        """Ensure a route to a node of any site, by the address that it announced."""
+        site, pipe = site_and_pipe(address)
         if site == self.site:
             self.link(name, pipe)
         else:
-            self.link_far(name, site)
+            self.link_remote(name, site)
 
-    def link_far(self, name: str, site: str) -> None:
-        """Have a route to a node of another site, unless there is one already."""
+    def link_remote(self, name: str, site: str) -> None:
+        """Ensure a route to a node of another site."""
         with self._lock:
             peer = self._peer(name)
         with peer.lock:
             if peer.route is not None or peer.gone:
                 return
-            self._send_far_from_now_on(peer, site)
+            self._route_through_gateway(peer, site)
             peer.transmit(REMOTE, encode(self._hello))
             self._empty_outbox(peer, REMOTE)
 
-    def _send_far_from_now_on(self, peer: Peer, site: str) -> None:
+    def _route_through_gateway(self, peer: Peer, site: str) -> None:
         peer.site = site
         to = AGENT if peer.name == agent_at(site) else peer.name
-        if self.outside is None and self.gateway_pipe:
+        if self.remote_links is None and self.gateway_pipe:
             self.link(self.gateway, self.gateway_pipe)
-        peer.transmit = cast(Any, partial(self._send_far, to, site))
+        peer.transmit = cast(Any, partial(self._send_remote, to, site))
 
     def _empty_outbox(self, peer: Peer, route: bytes) -> None:
         if route == REMOTE:
@@ -184,22 +184,22 @@ class Node:
         peer.outbox.clear()
         peer.route = route
 
-    def _send_far(self, to: str, site: str, _route: bytes, frames: Sequence[Buffer]) -> bool:
-        if self.outside is not None:
-            return self.outside.pass_on(self.name, self.site, to, site, list(frames))
+    def _send_remote(self, to: str, site: str, _route: bytes, frames: Sequence[Buffer]) -> bool:
+        if self.remote_links is not None:
+            return self.remote_links.pass_on(self.name, self.site, to, site, list(frames))
         first = cast("bytes | memoryview", frames[0])
-        self.rooms.gave(site, sum(map(len, frames)))
+        self.send_limits.spent(site, sum(map(len, frames)))
         return self.send(self.gateway, Relay(to, site), Payload(first, frames[1:]))
 
     def site_of(self, name: str) -> str:
-        """On which site a node is; this one's if it is not known."""
+        """The site of a node; the site of this host if the node is unknown."""
         peer = self._peers.get(name)
         return self.site if peer is None else peer.site
 
     def link_as(self, alias: str, name: str, address: str) -> None:
-        """Connect to a node that was expected under another name, by which it can still be sent to.
+        """Connect to a node that was expected under an alias, which stays valid for `send`.
 
-        What waited for it goes out. Without effect if nothing was expected under that name.
+        Queued messages are sent. Without effect if no node was expected under that alias.
         """
         with self._lock:
             peer = self._peers.get(alias)
@@ -210,15 +210,15 @@ class Node:
         peer.name = name
         if self.on_alias is not None:
             self.on_alias(alias, name)
-        self.reach(name, address)
-        if known is not peer:  # there was a route already; who has looked up `peer` takes it too
+        self.link_to(name, address)
+        if known is not peer:  # it was known by both names: senders may still hold `peer`
             with peer.lock:
                 peer.transmit, peer.site = known.transmit, known.site
                 self._empty_outbox(peer, known.route or b"")
                 peer.route, peer.gone = known.route, known.gone
 
     def knows(self, name: str) -> bool:
-        """Whether messages to that node would go out or wait."""
+        """Whether messages to that node would be sent or queued."""
         peer = self._peers.get(name)
         return name == self.name or (peer is not None and not peer.gone)
 
@@ -232,12 +232,12 @@ class Node:
             )
 
     def address_of(self, name: str) -> str:
-        """Where a known node listens, as it said itself; empty if it has not."""
+        """The address that a known node has announced; empty if it has announced none."""
         peer = self._peers.get(name)
         return self.address if name == self.name else "" if peer is None else peer.address
 
     def forget(self, name: str) -> None:
-        """That node is gone for good; what still waits for it is dropped."""
+        """Mark a node as gone for good, and drop the messages queued for it."""
         peer = self._peers.get(name)
         if peer is not None and not peer.gone:
             with peer.lock:
@@ -246,24 +246,25 @@ class Node:
                 route, peer.route = peer.route, None
             if route is not None and route.startswith(b">"):
                 self.router.disconnect(peer.address)
-        if self.on_forget is not None:  # others may have sent to it in our name
+        if self.on_forget is not None:  # relays may have sent to it for this node
             self.on_forget(name)
 
-    def has_said_all(self, name: str, died_at: float) -> bool:
-        """Whether everything that a node sent before it died can be received by now.
+    def has_received_all(self, name: str, died_at: float) -> bool:
+        """Whether every message that a node sent before it died has been received.
 
-        `died_at`: when we heard of its death (seconds, `time.monotonic`). Who holds its pipe open
-        beyond that, a program that it has started perhaps, is not waited for long.
+        `died_at`: when its death was reported here (seconds, `time.monotonic`). Another process,
+        such as a child of that node, may hold the pipe open: then this is True after
+        `FAREWELL_LIMIT_S`.
         """
         peer = self._peers.get(name)
         route = None if peer is None else peer.route
         waited = time.monotonic() - died_at
         if route is None or route == REMOTE or waited > FAREWELL_LIMIT_S:
-            return True  # what tells of ends on another site comes behind what was said there
+            return True  # on another site, the report of a death follows the node's messages
         return not self.router.reachable(route)
 
     def drop(self, name: str) -> None:
-        """Forget that a node ever was, so that its name costs nothing."""
+        """Forget a node and free its entry."""
         self.forget(name)
         with self._lock:
             peer = self._peers.pop(name, None)
@@ -274,13 +275,13 @@ class Node:
     # --- messages -----------------------------------------------------------------------------
 
     def send(self, name: str, message: Message, payload: Payload = NO_PAYLOAD) -> bool:
-        """Send to a known node, in order, without blocking; False if it is gone or unknown."""
+        """Send to a known node, in order and without blocking; False if it is gone or unknown."""
         if payload.buffers and isinstance(payload.buffers[0], Placed):
-            return self._lend(name, message, payload, payload.buffers[0])
-        if name == self.name:  # an actor that calls its neighbour, or itself
+            return self._send_placed(name, message, payload, payload.buffers[0])
+        if name == self.name:  # a call between actors of this process
             self._to_self.append((cast(AnyMessage, message), payload.own()))
             self.router.wake()
-            self.baton.receive_now()
+            self.leader.receive_now()
             return True
         peer = self._peers.get(name)
         if peer is None or peer.gone:
@@ -297,8 +298,8 @@ class Node:
                     return True
         return peer.transmit(route, frames)
 
-    def _lend(self, name: str, message: Message, payload: Payload, placed: Placed) -> bool:
-        """Send a message whose large parts lie in a segment, for its receiver to use."""
+    def _send_placed(self, name: str, message: Message, payload: Payload, placed: Placed) -> bool:
+        """Send a message whose large parts are in a segment that the receiver may map."""
         site = self.site_of(name)
         is_far = site != self.site
         lent = placed.serve(name, site) if is_far else placed.lend(name, message)
@@ -313,9 +314,9 @@ class Node:
         return False
 
     def divert(self, send: Callable[[str, Message, Payload], bool] | None) -> None:
-        """Have `send` called in place of ours, until it is None. For injected faults.
+        """Replace `send` and `forward` by this function; None restores them. For injected faults.
 
-        It takes the place of the methods, so that sending costs nothing while nobody does this.
+        Replacing the methods costs nothing while no fault is injected.
         """
         for method in ("send", "forward"):
             self.__dict__.pop(method, None)
@@ -331,10 +332,10 @@ class Node:
         self.__dict__.update(send=diverted, forward=one_by_one)
 
     def forward(self, names: Iterable[str], message: Message, payload: Payload) -> Sequence[str]:
-        """Send the same to many other nodes, as `send` to each.
+        """Send the same message to many other nodes, as `send` to each.
 
         Returns:
-            Those that are gone or unknown, which is no error.
+            The nodes that are gone or unknown.
         """
         if payload.buffers and isinstance(payload.buffers[0], Placed):
             placed = payload.buffers[0]
@@ -368,26 +369,29 @@ class Node:
         return [*missed, *map(near.__getitem__, self.router.send_all(near, frames))]
 
     def drain(self) -> None:
-        """Handle what can be read now, `AT_ONCE` messages at most. For the holder of the baton."""
+        """Handle the messages that can be read now. On the receiving thread.
+
+        Returns after `AT_ONCE` messages, so that a flood does not starve the thread's other work.
+        """
         receive, to_self = self.router.receive, self._to_self
         while True:
-            self.router.take_wake_ups()
-            if self.outside is not None:
-                self.outside.drain()
+            self.router.clear_wake_ups()
+            if self.remote_links is not None:
+                self.remote_links.drain()
             for _ in range(AT_ONCE):
                 while to_self:
                     self._deliver(self.name, *to_self.popleft())
                 parts = receive()
                 if parts is None:
                     break
-                self._take(parts)
+                self._on_frames(parts)
             else:
-                return  # a flood must not keep others from their turn
+                return
             if self.after_drain is None or not self.after_drain():
                 return
 
-    def _take(self, parts: list[Any]) -> None:
-        """Handle what was received."""
+    def _on_frames(self, parts: list[Any]) -> None:
+        """Decode and handle a message."""
         route = parts.pop(0)
         try:
             message, payload = decode(parts)
@@ -400,7 +404,7 @@ class Node:
                 kind = type(message).__name__
                 self._refuse("dropped a %s from %r, which said no hello", kind, route)
                 return
-            peer = self._met(route, message)
+            peer = self._on_hello(route, message)
             if peer is None:
                 return
         try:
@@ -409,38 +413,38 @@ class Node:
             log.exception(HANDLING_FAILED, type(message).__name__, peer.name)
 
     def _refuse(self, why: str, *facts: object, level: int = logging.WARNING) -> None:
-        """Count what is not handled, and log it unless there was much of it."""
+        """Count a dropped message, and log it at a limited rate."""
         self.dropped += 1
         if number := self._refusals.note(why):
             log.log(level, "%s%s", why % facts, f" ({number} like it)" if number > EACH else "")
 
-    def _broken(self, route: bytes, error: StreamError) -> None:
+    def _on_broken(self, route: bytes, error: StreamError) -> None:
         peer = self._by_route.get(route)
         if peer is not None and self.on_broken is not None:
             self.on_broken(peer.name, error)
 
     # --- other sites --------------------------------------------------------------------------
 
-    def relayed(self, peer: str, message: Relay, payload: Payload) -> None:
-        """A Relay came: for a node of another site, or from one."""
+    def on_relay(self, peer: str, message: Relay, payload: Payload) -> None:
+        """Handle a Relay to a node of another site, or from such a node."""
         frames = frames_within(payload)
-        if self.outside is not None:
-            self.outside.pass_on(peer, self.site, message.to, message.site, frames)
+        if self.remote_links is not None:
+            self.remote_links.pass_on(peer, self.site, message.to, message.site, frames)
         elif peer == self.gateway:
-            self.came_from_afar(message.sender, message.origin, frames)
+            self.on_remote_frames(message.sender, message.origin, frames)
         else:
             self._refuse("dropped a Relay from %s, which is no gateway", peer)
 
-    def came_from_afar(self, sender: str, origin: str, frames: Sequence[Buffer]) -> None:
-        """A message of a node of another site came, through who may be believed in that."""
+    def on_remote_frames(self, sender: str, origin: str, frames: Sequence[Buffer]) -> None:
+        """Handle a message of a node of another site. The caller trusts the gateway it came by."""
         try:
-            message, payload = decode([bytes(frames[0]), *frames[1:]])  # as what comes by a pipe
+            message, payload = decode([bytes(frames[0]), *frames[1:]])  # as from a pipe
         except FrameError as error:
             self._refuse("dropped a malformed message from %s of %s: %s", sender, origin, error)
             return
-        self.deliver_from_afar(sender, origin, message, payload)
+        self.deliver_remote(sender, origin, message, payload)
 
-    def deliver_from_afar(
+    def deliver_remote(
         self, sender: str, origin: str, message: AnyMessage, payload: Payload
     ) -> None:
         """Handle a message of a node of another site."""
@@ -451,12 +455,12 @@ class Node:
                 peer = self._peer(name)
             with peer.lock:
                 if peer.route is None and not peer.gone:
-                    self._send_far_from_now_on(peer, origin)
+                    self._route_through_gateway(peer, origin)
                     self._empty_outbox(peer, REMOTE)
         self._deliver(name, message, payload)
 
-    def far_nodes(self, site: str | None = None) -> list[str]:
-        """The nodes of that other site that are known; of all others if None."""
+    def remote_nodes(self, site: str | None = None) -> list[str]:
+        """The known nodes of that other site, or of all other sites."""
         with self._lock:
             peers = list(self._peers.items())
         return [
@@ -465,8 +469,8 @@ class Node:
             if peer.route == REMOTE and (site is None or peer.site == site)
         ]
 
-    def waiting(self) -> list[str]:
-        """The nodes that are expected and have not come."""
+    def unconnected(self) -> list[str]:
+        """The nodes that are expected and have not connected."""
         with self._lock:
             return [name for name, peer in self._peers.items() if peer.route is None]
 
@@ -476,11 +480,11 @@ class Node:
         except Exception:
             log.exception(HANDLING_FAILED, type(message).__name__, sender)
 
-    def _met(self, route: bytes, hello: Hello) -> Peer | None:
+    def _on_hello(self, route: bytes, hello: Hello) -> Peer | None:
         why = mismatch_with(hello)
         if why:
             self._refuse("refused %s: %s", hello.node, why, level=logging.ERROR)
-            if not self.router.is_behind(route):  # or who does not read would cost memory
+            if not self.router.is_behind(route):  # a peer that does not read must cost no memory
                 self.router.send(route, encode(Refused(why)))
             return None
         if route != hello.node.encode():
@@ -498,36 +502,36 @@ class Node:
                 self._empty_outbox(peer, route)
         return peer
 
-    # --- life ---------------------------------------------------------------------------------
+    # --- lifetime -----------------------------------------------------------------------------
 
     def forked(self) -> None:
-        """This is a fork of the process that the node is: it is nobody, and has no pipes."""
+        """In a fork of this process: give up the name and the pipes."""
         self.is_fork = True
-        self.baton.forked()
+        self.leader.forked()
         self.router.forked()
         if self.on_fork is not None:
             self.on_fork()
-        if self.outside is not None:
-            self.outside.forked()
-            self.outside = None
+        if self.remote_links is not None:
+            self.remote_links.forked()
+            self.remote_links = None
 
-    def start(self, first_look_s: float | None = None) -> None:
-        """Start the IO thread; see Baton.start."""
-        self.baton.start(self.name, first_look_s)
+    def start(self, first_check_s: float | None = None) -> None:
+        """Start the IO thread; see `ReceiveLeader.start`."""
+        self.leader.start(self.name, first_check_s)
 
     def wait(
-        self, what: Waitable, timeout_s: float | None = None, *, patient: bool = False
+        self, waitable: Waitable, timeout_s: float | None = None, *, idle: bool = False
     ) -> bool:
-        """Block until `what` is done; see Baton.wait."""
-        return self.baton.wait(what, timeout_s, patient=patient)
+        """Block until `waitable` is done; see `ReceiveLeader.wait`."""
+        return self.leader.wait(waitable, timeout_s, idle=idle)
 
     def close(self, linger_s: float = 0.0) -> None:
         """End the IO thread and close the socket. Idempotent."""
-        self.baton.close()
+        self.leader.close()
         self.router.close(linger_s)
 
 
-_nodes: list[weakref.ref[Node]] = []  # that this process is, or has been: few ever are two
+_nodes: list[weakref.ref[Node]] = []  # of this process, past ones too; rarely more than one
 
 
 def _forked() -> None:

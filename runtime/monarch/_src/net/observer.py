@@ -1,8 +1,8 @@
-"""Asks host agents about their procs, without being a node that anybody could write to.
+"""Asks host agents about their procs, without a node of its own.
 
-Runs in: the command line; one thread, which blocks. An observer is known to an agent from its hello
-to the answer, owns nothing, listens nowhere, and leaves nothing behind. One that debugs, an
-`AgentLink`, is known as long as its pipe is there.
+Runs in: the command line; one thread, which blocks. An agent knows an observer from its hello to
+the answer. An observer listens nowhere and leaves nothing behind. An agent knows an `AgentLink`, a
+terminal that debugs, as long as its pipe is open.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from monarch._src.net.local.pipe import Pipe, room_to_read
 from monarch._src.net.local.poll import WRITE, Poll, new_poll
-from monarch._src.net.local.router import dialed, let_leave
+from monarch._src.net.local.router import dial, flush_until
 from monarch._src.net.peers import VERSIONS
 from monarch._src.net.session_directory import address_of
 from monarch._src.wire.frames import FrameError, decode, encode
@@ -44,12 +44,14 @@ FAREWELL_S = 0.1
 def ask_agents(
     directories: Sequence[Path], timeout_s: float, questions: Sequence[Question] = ()
 ) -> list[Answer]:
-    """What the agents of these sessions answer, all asked at once.
+    """Ask the agents of these sessions at the same time.
 
-    `questions`: one for each; none: what their ranks do.
+    Args:
+        questions: one for each session; none: each is asked for a snapshot.
 
-    None: no answer came in `timeout_s` seconds, from one that is stopped, say, or nobody listens.
-    Refused: that agent speaks another version.
+    Returns:
+        The answers, in the order of `directories`. None: the agent does not listen, or has not
+        answered within `timeout_s` seconds. Refused: the agent speaks another version.
     """
     asked: dict[int, tuple[int, Pipe]] = {}
     answers: list[Answer] = [None] * len(directories)
@@ -64,7 +66,7 @@ def ask_agents(
         while asked and (left := deadline - time.monotonic()) > 0:
             for fd, events in poll.poll(left):
                 at, pipe = asked[fd]
-                ended, answers[at] = _answered(pipe, events)
+                ended, answers[at] = _receive_answer(pipe, events)
                 if ended:
                     del asked[fd]
                     pipe.close()
@@ -76,15 +78,15 @@ def ask_agents(
 
 
 class AgentLink:
-    """One who stays: a terminal that debugs. The agent knows it until this is closed, or ends.
+    """A lasting connection to an agent, for a terminal that debugs.
 
     Raises:
-        ConnectionError: nobody listens there.
+        ConnectionError: no agent listens in that directory.
     """
 
     def __init__(self, directory: Path) -> None:
         self._poll = new_poll()
-        self._heard: deque[AnyMessage] = deque()
+        self._received: deque[AnyMessage] = deque()
         self._ended = False
         pipe = _introduced(self._poll, directory, DEBUGGER, "debugger")
         if pipe is None:
@@ -93,80 +95,80 @@ class AgentLink:
         self._pipe = pipe
 
     def send(self, message: Message) -> None:
-        """Say that, without waiting."""
+        """Send a message without waiting."""
         self._pipe.send(pack(encode(message)))
 
     def receive(self, timeout_s: float | None) -> AnyMessage | None:
-        """What the agent says next; None: nothing in time.
+        """The agent's next message; None after `timeout_s` seconds without one.
 
         Raises:
-            ConnectionError: the agent has ended, and has said nothing else before.
+            ConnectionError: the agent has ended, and all its messages were received.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._heard:
+        while not self._received:
             if self._ended:
                 raise ConnectionError("the host agent has ended")
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self._look(left) and left is not None:
+            if not self._poll_pipe(left) and left is not None:
                 return None
-        return self._heard.popleft()
+        return self._received.popleft()
 
     def pending(self) -> bool:
         """Whether `receive` would return, or raise, at once."""
-        if not self._heard and not self._ended:
-            self._look(0.0)
-        return bool(self._heard) or self._ended
+        if not self._received and not self._ended:
+            self._poll_pipe(0.0)
+        return bool(self._received) or self._ended
 
     def wait(self, fd: int, timeout_s: float) -> bool:
-        """Block until the agent says something, or that descriptor can be read: whether it can."""
+        """Block until the agent has sent a message or `fd` can be read; returns whether it can."""
         poll = select.poll()
         poll.register(self._poll.fileno(), select.POLLIN)
         poll.register(fd, select.POLLIN)
-        time_left = 0.0 if self._heard or self._ended else timeout_s
+        time_left = 0.0 if self._received or self._ended else timeout_s
         return any(found == fd for found, _ in poll.poll(time_left * 1e3))
 
-    def _look(self, timeout_s: float | None) -> bool:
-        """Whether anything has happened on the pipe in that time."""
+    def _poll_pipe(self, timeout_s: float | None) -> bool:
+        """Receive for that time; returns whether the pipe had an event."""
         found = self._poll.poll(timeout_s)
         for _, events in found:
-            self._ended, heard = _heard(self._pipe, events)
-            self._heard.extend(heard)
+            self._ended, messages = _receive(self._pipe, events)
+            self._received.extend(messages)
         return bool(found)
 
     def close(self) -> None:
-        """Leave. Idempotent."""
-        let_leave([self._pipe], time.monotonic() + FAREWELL_S)  # what was said last
+        """Disconnect. Idempotent."""
+        flush_until([self._pipe], time.monotonic() + FAREWELL_S)  # send the last messages
         self._pipe.close()
         self._poll.close()
 
 
 def _introduced(poll: Poll, directory: Path, prefix: str, kind: str) -> Pipe | None:
-    """A pipe to the agent on which we have said who we are; None if nobody listens there."""
+    """Open a pipe to the agent and send a hello; None if no agent listens there."""
     name = f"{prefix}{os.urandom(6).hex()}"
-    pipe = dialed(address_of(directory, AGENT), name.encode(), poll)
+    pipe = dial(address_of(directory, AGENT), name.encode(), poll)
     if pipe is not None:
         hello = Hello(PROTOCOL, name, kind, os.getpid(), "", VERSIONS)
         pipe.send(pack(encode(hello)))
     return pipe
 
 
-def _heard(pipe: Pipe, events: int) -> tuple[bool, list[AnyMessage]]:
-    """Whether that was the end, and what has come."""
+def _receive(pipe: Pipe, events: int) -> tuple[bool, list[AnyMessage]]:
+    """Whether the pipe has ended, and the messages received."""
     if events & WRITE:
         pipe.flush()
-    heard: list[Any] = []
+    received: list[Any] = []
     try:
         messages = pipe.receive(room_to_read())
-        heard.extend(decode(frames[1:])[0] for frames in messages or ())
+        received.extend(decode(frames[1:])[0] for frames in messages or ())
     except (StreamError, FrameError):
-        return True, [*heard, Refused(OTHER_VERSION)]
-    return messages is None, heard
+        return True, [*received, Refused(OTHER_VERSION)]
+    return messages is None, received
 
 
-def _answered(pipe: Pipe, events: int) -> tuple[bool, Answer]:
-    """Whether no more is to be waited for, and what was answered."""
-    ended, heard = _heard(pipe, events)
-    for message in heard:
+def _receive_answer(pipe: Pipe, events: int) -> tuple[bool, Answer]:
+    """Whether the conversation is over, and the answer if there is one."""
+    ended, messages = _receive(pipe, events)
+    for message in messages:
         if isinstance(message, (Snapshotted, StacksRead, Refused)):
             return True, message
     return ended, None

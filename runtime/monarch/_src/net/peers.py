@@ -1,4 +1,4 @@
-"""Other nodes as a node knows them, and whether the two understand each other.
+"""The peers of a node, and the check that both sides speak the same protocol.
 
 Runs in: every process. Owns nothing.
 """
@@ -16,20 +16,20 @@ from monarch._src.wire.frames import Buffer
 from monarch._src.wire.messages import PROTOCOL, Hello
 from monarch._src.wire.versions import mismatch
 
-# What must be equal on both sides for pickles to be understood.
+# These must be equal on both sides, or pickles could not be loaded.
 VERSIONS = {
     "python": ".".join(map(str, sys.version_info[:3])), "monarch": VERSION, "os": sys.platform,
 }  # fmt: skip
-# What of this side is compared with that of others.
+# The rows of the table that reports a mismatch.
 COMPARED = {
     "protocol": str(PROTOCOL), "monarch": VERSIONS["monarch"], "python": VERSIONS["python"],
 }  # fmt: skip
 
 
 class Peer(msgspec.Struct, eq=False):
-    """Another node. `route` is None until messages can go out; they wait in `outbox` until then.
+    """Another node. Messages wait in `outbox` while `route` is None.
 
-    `transmit` is given the route and the frames; `site` is where the node is.
+    `transmit` sends frames by a route; `site` is the site of the node.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Peer(msgspec.Struct, eq=False):
 
 
 def mismatch_with(hello: Hello) -> str:
-    """Why we can't work with that peer, as a table of both sides; empty if we can."""
-    if hello.protocol == PROTOCOL and hello.versions == VERSIONS:  # as nearly all are
+    """The reason to refuse that peer, as a table of both sides; empty if both sides match."""
+    if hello.protocol == PROTOCOL and hello.versions == VERSIONS:  # the usual case
         return ""
     there = {**hello.versions, "protocol": str(hello.protocol)}
     return mismatch(f"{hello.node} (pid {hello.pid})", COMPARED, there)

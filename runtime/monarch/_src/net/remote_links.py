@@ -1,6 +1,6 @@
-"""What a node on its host knows of other sites: how frames get there, and come from there.
+"""The interface between a node and the links of its gateway to other sites.
 
-Runs in: every process.
+Runs in: every process. Apart from `net.hosts`, so that a proc imports no ZeroMQ.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from typing import Protocol, cast
 
 from monarch._src.wire.frames import Buffer, FrameError, Payload, apart_of
 
-REMOTE = b"@"  # the route to what is on another site
+REMOTE = b"@"  # the route of peers on other sites
 
 
 class RemoteLinks(Protocol):
-    """What a gateway has beside its node: the links to other sites. See `net.hosts.gateway`."""
+    """The links of a gateway to other sites. See `net.hosts.gateway`."""
 
     def pass_on(self, sender: str, origin: str, to: str, site: str, frames: list[Buffer]) -> bool:
-        """Have these frames go to that node of that site; False if nothing goes there any more."""
+        """Send these frames to a node of that site; False if the site is gone."""
         ...
 
     def drain(self) -> None:
-        """Handle what has come from there."""
+        """Handle the messages that have arrived from other sites."""
         ...
 
     def forked(self) -> None:
-        """This is a fork: it has no links."""
+        """In a fork of this process: give up the links."""
         ...
 
 
@@ -33,7 +33,7 @@ def frames_within(payload: Payload) -> list[Buffer]:
     """The frames of the message in a Relay.
 
     Raises:
-        FrameError: they are not there; no other host could map a segment.
+        FrameError: the Relay refers to a segment, which another host cannot map.
     """
     if apart_of(payload) is not None:
         raise FrameError("a Relay holds frames, and no place in a segment")

@@ -1,7 +1,7 @@
-"""Asks the agent of another host what its ranks do, over a link, with any key of its job.
+"""Asks the agent of another host for a snapshot, over a link, with any key of its job.
 
-Runs in: the command line; one thread, which blocks. Who asks owns nothing, has the host for no
-moment, and keeps no other from having it; who has an observer's key may say this and nothing else.
+Runs in: the command line; one thread, which blocks. The observer never becomes the tenant of the
+host, and does not disturb the tenant. An observer's key permits this request only.
 """
 
 from __future__ import annotations
@@ -24,69 +24,70 @@ from monarch._src.wire.frames import Buffer, FrameError, decode, encode
 from monarch._src.wire.ids import OBSERVER
 from monarch._src.wire.messages import Relay, Snapshot, Snapshotted
 
-_ANYBODY = "?"
+_UNKNOWN_PEER = "?"
 
 
 def look_at(address: Address, own: Keys | None, timeout_s: float) -> tuple[str, Snapshotted]:
-    """The site of the worker there, and what its ranks do.
+    """The site of the worker at that address, and a snapshot of its ranks.
 
     Raises:
-        HostUnreachableError: nobody listens there. ConnectionError: it is refused, or no worker, or
-            does not answer in time; with the reason.
+        HostUnreachableError: no process listens there. ConnectionError: the worker refuses the
+            connection, is no worker, or does not answer in time; with the reason.
     """
-    until = time.monotonic() + timeout_s
-    where = first_that_answers("the worker", [address], timeout_s)
-    asking = _Asking(own, timeout_s)
+    deadline = time.monotonic() + timeout_s
+    reachable = first_that_answers("the worker", [address], timeout_s)
+    request = _SnapshotRequest(own, timeout_s)
     try:
-        return asking.ask(where, until)
+        return request.run(reachable, deadline)
     finally:
-        asking.links.close("it has seen enough")
+        request.links.close("it has seen enough")
 
 
-class _Asking:
-    """One question. What links tell is kept until it is looked at: a link is no place to work."""
+class _SnapshotRequest:
+    """One request. Callbacks of the link only store their arguments: they must be quick."""
 
     def __init__(self, own: Keys | None, timeout_s: float) -> None:
         is_observer = own is not None and own.role is Role.OBSERVER
         name = f"{OBSERVER if is_observer else 'look-'}{os.urandom(6).hex()}"
         self.links = Links(
-            name, own, Audit(None), bounds_of(timeout_s), timeout_s / 6, self._took, self._told
-        )
-        self._peer = _ANYBODY
+            name, own, Audit(None), bounds_of(timeout_s), timeout_s / 6,
+            self._on_frames, self._on_notice,
+        )  # fmt: skip
+        self._peer = _UNKNOWN_PEER
         self._is_up = False
         self._why = ""
         self._answer: Snapshotted | None = None
 
-    def ask(self, where: Address, until: float) -> tuple[str, Snapshotted]:
+    def run(self, address: Address, deadline: float) -> tuple[str, Snapshotted]:
         """See `look_at`."""
-        self.links.dial(_ANYBODY, where, anybody=True)
-        asked = False
+        self.links.dial(_UNKNOWN_PEER, address, anybody=True)
+        is_sent = False
         while self._answer is None:
             if self._why:
                 raise ConnectionError(self._why)
-            left = until - time.monotonic()
+            left = deadline - time.monotonic()
             if left <= 0:
-                what = "answer" if asked else "say hello"
-                raise ConnectionError(f"the worker at {where} does not {what} in time")
-            if self._is_up and not asked:
-                asked = True
+                missing = "answer" if is_sent else "say hello"
+                raise ConnectionError(f"the worker at {address} does not {missing} in time")
+            if self._is_up and not is_sent:
+                is_sent = True
                 self.links.send(self._peer, encode(Snapshot(1, [])))
             self.links.wait(left)
         return self._peer, self._answer
 
-    def _took(self, peer: str, frames: Sequence[Buffer], size: int) -> None:
+    def _on_frames(self, peer: str, frames: Sequence[Buffer], size: int) -> None:
         self.links.handled(peer, size)
         try:
             message, payload = decode(frames)
             if isinstance(message, Relay):
                 message, _ = decode(frames_within(payload))
         except FrameError as error:
-            self._why = f"{peer} says what is no message: {error}"
+            self._why = f"{peer} sent a malformed message: {error}"
             return
         if isinstance(message, Snapshotted):
             self._answer = message
 
-    def _told(self, peer: str, notice: Notice) -> None:
+    def _on_notice(self, peer: str, notice: Notice) -> None:
         if isinstance(notice, PeerNamed):
             self._peer = peer
         elif isinstance(notice, LinkUp):

@@ -1,10 +1,10 @@
-"""Where threads wait until another host takes more.
+"""Backpressure: threads wait here until another host accepts more messages.
 
-Runs in: every process that sends to other hosts, on the threads of its user code, and the one that
-receives. Owns: who waits, and what this process has given its gateway.
-Invariants: who waits receives meanwhile, so what makes room can come; a message handler never
-waits. Nothing but calls and messages to ports waits for room: answers, stops and cancellations are
-few, and what they wait for behind could not be ended otherwise.
+Runs in: every process that sends to other hosts, on the threads of user code and the receiving
+thread. Owns: the waiting threads, and the credit that this process has with its gateway.
+Invariants: a waiting thread receives meanwhile, so it sees the message that grants credit; a
+message handler never waits. Only calls and messages to ports wait. Answers, stops and cancellations
+do not: they are few, and they end the calls that fill the queues.
 """
 
 from __future__ import annotations
@@ -18,63 +18,63 @@ from monarch._src.net.state.flow_control import QUEUE, SenderCredit
 
 
 class SendLimits:
-    """See the module's text.
+    """Limits on the messages that are queued for each site.
 
-    has_room: whether the way to that host takes more now. waits: how many bytes of large payloads
-    wait here until that host has fetched them.
+    `has_room`: whether the route to a site accepts more now. `waits`: how many bytes of large
+    payloads wait here until that site has fetched them.
     """
 
     def __init__(self, wait: Callable[[Waitable], bool]) -> None:
-        self._spending = SenderCredit()
-        self.has_room: Callable[[str], bool] = self._spending.has_room
+        self._credit = SenderCredit()
+        self.has_room: Callable[[str], bool] = self._credit.has_room
         self.waits: Callable[[str], int] = lambda _: 0
         self._wait = wait
         self._lock = GuardedLock()
         self._waiting: dict[str, list[Waitable]] = {}
 
     def wait(self, site: str, *, large: bool) -> None:
-        """Block while too much waits to be sent to that host.
+        """Block while too much is queued for that site.
 
-        `large`: what is to be sent has a payload that waits here until that host has fetched it; so
-        it waits for those before it, and what has none does not.
+        `large`: the message has a payload that stays here until that site has fetched it, so it
+        also waits for such payloads of earlier messages.
         """
         self.wait_until(
             site, lambda: self.has_room(site) and not (large and self.waits(site) >= QUEUE)
         )
 
-    def wait_until(self, site: str, is_so: Callable[[], bool]) -> None:
-        """Block until it is so; whoever makes it so says that there is `more`."""
-        while not is_so():
+    def wait_until(self, site: str, condition: Callable[[], bool]) -> None:
+        """Block until the condition holds; code that makes it hold calls `released`."""
+        while not condition():
             waiter = Waitable()
             with self._lock:
                 self._waiting.setdefault(site, []).append(waiter)
-            if is_so():  # it came between
-                self.more(site)
+            if condition():  # it changed before the waiter was registered
+                self.released(site)
                 return
             try:
                 if not self._wait(waiter):
-                    return  # nothing is received any more: what is sent now tells why
+                    return  # the runtime has ended: sending fails with the reason
             except BlockedLoopError:
-                return  # a handler sends, which is what makes room
+                return  # a message handler sends: it must not wait, since it is what makes room
 
-    def gave(self, site: str, size: int) -> None:
-        """The gateway was given so many bytes for that host. Any thread."""
+    def spent(self, site: str, size: int) -> None:
+        """Count bytes that were sent to the gateway for that site. Any thread."""
         with self._lock:
-            self._spending.gave(site, size)
+            self._credit.spent(site, size)
 
-    def raised(self, site: str, limit: int) -> None:
-        """The gateway takes so much for that host."""
+    def on_limit_raised(self, site: str, limit: int) -> None:
+        """The gateway has raised its limit for that site to so many bytes in total."""
         with self._lock:
-            self._spending.raised(site, limit)
-        self.more(site)
+            self._credit.on_limit_raised(site, limit)
+        self.released(site)
 
-    def begun_anew(self) -> None:
-        """There is another gateway."""
+    def reset(self) -> None:
+        """Start anew with another gateway."""
         with self._lock:
-            self._spending.begun_anew()
+            self._credit.reset()
 
-    def more(self, site: str) -> None:
-        """There is more room for that host, or no host. Any thread."""
+    def released(self, site: str) -> None:
+        """Wake the threads that wait for that site: it has room, or is gone. Any thread."""
         with self._lock:
             waiting = self._waiting.pop(site, ())
         for waiter in waiting:

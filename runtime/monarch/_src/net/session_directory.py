@@ -1,9 +1,9 @@
-"""The private directory in which the sockets and boards of one session live.
+"""The private directory with the sockets and boards of one session.
 
-Runs in: the process that starts a session (makes it) and its host agent (holds its lock, removes
-it). Invariants: mode 0700, owned by this user; short enough that a socket path in it fits
-`sockaddr_un`; a directory whose lock nobody holds belongs to a session that is gone, and may be
-swept.
+Runs in: the process that starts a session, which makes the directory, and the host agent, which
+holds its lock and removes it. Invariants: mode 0700, owned by this user; short enough that a socket
+path in it fits `sockaddr_un`. A directory whose lock is free belongs to a session that has ended,
+and may be swept.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pathlib import Path
 
 PREFIX = "monarch-"
 LOCK = "lock"
-AWAY = "away"  # what of it other hosts keep, which is to be ended before this is removed
+AWAY = "away"  # lists what other hosts keep of the session; the directory stays until it has ended
 _LONGEST = 103 - len("/client-0123456789abcdef.sock")  # macOS: sun_path has 104 bytes
 _IN_MEMORY = "/dev/shm"
-_LOGIND = "/run/systemd/system"  # where systemd runs, and so may logind
+_LOGIND = "/run/systemd/system"  # exists where systemd runs, and so perhaps logind
 _INITIAL = {"ipc": 0xEFFFFFFF, "pid": 0xEFFFFFFC}  # the namespaces of Linux itself, by inode
 _ROOM = 4 << 20  # bytes; a session takes some KiB, and the log of its agent may grow
 
 
 def base_directory(*, logs: bool = False) -> Path:
-    """Where session directories go: the user's runtime directory if usable, else memory or temp.
+    """The parent of session directories: the user's runtime directory, else memory or temp.
 
-    `logs`: it is for something that may become large.
+    `logs`: choose a parent for files that may become large.
     """
     for candidate in _candidates(logs):
         if len(candidate) + len(PREFIX) + 9 > _LONGEST:
@@ -49,11 +49,11 @@ def _candidates(logs: bool) -> list[str]:
 
 
 def _memory_lasts() -> bool:
-    """Whether there is a file system in memory, with room, in which sessions stay.
+    """Whether the file system in memory has room, and keeps the files of a user who logs out.
 
-    To make a socket on a disk takes a process as long as a twentieth of its start. But logind
-    removes what a user has in memory when he has logged out (RemoveIPC). Where that runs there
-    mostly is a runtime directory, which is in memory too.
+    A socket on a disk adds a twentieth to the start of a process. But logind removes a user's files
+    in memory at logout (RemoveIPC). Hosts with logind mostly have a runtime directory, which is in
+    memory too.
     """
     if os.path.isdir(_LOGIND) or not _memory_is_ours():
         return False
@@ -65,15 +65,15 @@ def _memory_lasts() -> bool:
 
 
 def _memory_is_ours() -> bool:
-    """Whether who shares that memory also sees our processes, and no logind knows of us.
+    """Whether all processes that share this memory see each other, and no logind cleans it.
 
-    A container may be given that of its host (`--ipc=host`), where others have theirs too.
+    A container may share the memory of its host (`--ipc=host`) but not its processes.
     """
     try:
         if _namespace("ipc") != _INITIAL["ipc"]:
             return True
         return os.getuid() == 0 and _namespace("pid") == _INITIAL["pid"]
-    except OSError:  # no Linux, or none that tells
+    except OSError:  # not Linux, or /proc is restricted
         return False
 
 
@@ -82,7 +82,7 @@ def _namespace(kind: str) -> int:
 
 
 def search_path() -> list[Path]:
-    """Where programs of this user may have sessions, whatever their environment."""
+    """All directories in which programs of this user may keep sessions, in any environment."""
     found = [*_candidates(logs=True), f"/run/user/{os.getuid()}"]
     if _memory_is_ours():
         found.append(_IN_MEMORY)
@@ -90,13 +90,13 @@ def search_path() -> list[Path]:
 
 
 def find(bases: Iterable[Path]) -> list[Path]:
-    """The session directories in these, whoever they belong to, oldest first."""
+    """The session directories of all users in these, oldest first."""
     found = [path for base in bases for path in base.glob(PREFIX + "*") if path.is_dir()]
     return sorted(found, key=_made_at)
 
 
 def is_held(directory: Path) -> bool | None:
-    """Whether the agent of that session lives; None if no agent has been there."""
+    """Whether the agent of that session is alive; None if it had no agent yet."""
     try:
         fd = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -119,7 +119,7 @@ def _made_at(path: Path) -> float:
 
 
 def make() -> Path:
-    """A new session directory, after sweeping those of sessions that are gone."""
+    """Make a session directory, and sweep those of sessions that have ended."""
     import tempfile
 
     base = base_directory()
@@ -127,21 +127,21 @@ def make() -> Path:
     return Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
 
 
-def hold(directory: Path, said: bytes = b"") -> int:
-    """Take the lock that says the session lives; returns its descriptor, held until closed.
+def hold(directory: Path, content: bytes = b"") -> int:
+    """Take the lock of a live session; returns its descriptor, which holds it until it is closed.
 
-    `said` is what the file of the lock holds, from the moment at which it can be found.
+    The lock file has this content from the moment at which it has its name.
 
     Raises:
-        PermissionError: others could enter the directory. FileExistsError: it was held before.
+        PermissionError: other users could enter the directory. FileExistsError: it has a lock file.
     """
     check_private(directory)
-    # Locked before it gets its name: a lock by that name that nobody holds tells of a dead session.
+    # Locked before it gets its name, because a free lock by that name marks a dead session.
     nameless = directory / f"{LOCK}-{os.getpid()}"
     fd = os.open(nameless, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(fd, said)
+        os.write(fd, content)
         os.link(nameless, directory / LOCK)
     except BaseException:
         os.close(fd)
@@ -152,7 +152,7 @@ def hold(directory: Path, said: bytes = b"") -> int:
 
 
 def check_private(directory: Path) -> None:
-    """Refuse a directory that others could enter.
+    """Refuse a directory that other users could enter.
 
     Raises:
         PermissionError: it is not a real directory of this user with mode 0700.
@@ -167,10 +167,10 @@ def check_private(directory: Path) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Remove a session directory and all in it; one that is gone already is no error.
+    """Remove a session directory with its content, if it exists.
 
-    Under another name, so that processes which are just beginning there find no place for their
-    sockets, rather than leaving them behind.
+    It is renamed first, so that a process that starts meanwhile fails to bind its socket, and
+    leaves none behind.
     """
     gone = directory.with_name(f"{directory.name}.gone")
     try:
@@ -178,17 +178,17 @@ def remove(directory: Path) -> None:
     except FileNotFoundError:
         return
     except OSError:
-        gone = directory  # somebody removes it as well
+        gone = directory  # another process removes it too
     import shutil
 
     shutil.rmtree(gone, ignore_errors=True)
 
 
 def sweep(base: Path) -> list[Path]:
-    """Remove directories of this user's dead sessions; returns what was removed.
+    """Remove directories of this user's dead sessions, and return them.
 
-    A directory without a lock file is left alone: its session may be about to start. So is one
-    that says what other hosts still keep of it.
+    Sweeping skips a directory without a lock file, whose session may be about to start, and one
+    that lists what other hosts still keep of its session.
     """
     removed: list[Path] = []
     for path in base.glob(PREFIX + "*"):
@@ -218,13 +218,13 @@ def address_of(directory: Path | str, node: str) -> str:
 
 
 def at_site(site: str, pipe: str) -> str:
-    """How a node of that site tells others where it listens."""
+    """The address that a node of that site announces to nodes of any site."""
     return f"{site}|{pipe}" if site else pipe
 
 
-def site_and_pipe(told: str) -> tuple[str, str]:
-    """What `at_site` was given."""
-    if told.startswith("ipc://"):
-        return "", told
-    site, _, pipe = told.partition("|")
+def site_and_pipe(address: str) -> tuple[str, str]:
+    """The inverse of `at_site`."""
+    if address.startswith("ipc://"):
+        return "", address
+    site, _, pipe = address.partition("|")
     return site, pipe

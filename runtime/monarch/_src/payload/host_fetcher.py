@@ -303,7 +303,7 @@ class Fetcher:
                 # It is passed on to those of its receivers who live.
                 if isinstance(message, (Cast, CastTree)):
                     whole = Payload(payload.body, (here,))
-                    self._node.deliver_from_afar(sender, site, message, whole)
+                    self._node.deliver_remote(sender, site, message, whole)
                     return
             lent = None if to in self._unable else here.lend_to(to)
             frames = with_parts(frames, here.parts() if lent is None else lent)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from monarch._src.host.spawn_spec import ENTRY
 from monarch._src.host.zygote import Zygote, seqpacket_pair
 from monarch._src.net import session_directory as sessions
-from monarch._src.net.local.interrupt import nothing_interrupts
+from monarch._src.net.local.interrupt import disable_interrupts
 from monarch._src.session import records
 from monarch._src.system.process import die_with_parent, raise_fd_limit
 from monarch._src.wire.messages import (
@@ -126,7 +126,7 @@ def serve(
         gc.freeze()
         gc.enable()
         signal.signal(signal.SIGTERM, agent.terminate)
-        nothing_interrupts()  # signal handlers of the agent may run at any time
+        disable_interrupts()  # signal handlers of the agent may run at any time
         agent.run()
         return agent.status
     finally:

@@ -35,7 +35,7 @@ from monarch._src.host.spawn_spec import Boot
 from monarch._src.host.status_board import Slot
 from monarch._src.logs.line_origin import flush_all, mark_streams
 from monarch._src.logs.output_counters import WRITTEN
-from monarch._src.net.local.interrupt import keep_handler
+from monarch._src.net.local.interrupt import install_permanent_handler
 from monarch._src.net.local.signal_pipe import NotedSignals
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.session_directory import address_of
@@ -70,7 +70,7 @@ class Program:
         self._giving_up = threading.Lock()
         self._leaving = threading.Lock()
         self._left = False
-        self._signals = NotedSignals(runtime.node.baton.nudge)
+        self._signals = NotedSignals(runtime.node.leader.wake_all)
 
     def begin(self, boot: Boot, lifeline: int) -> None:
         """Become that proc and connect."""
@@ -104,12 +104,12 @@ class Program:
         node.gateway_pipe = address_of(spec.directory, node.gateway)
         signals = self._signals
         signals.begin()
-        node.baton.watch(signals.fd, signals.look)
+        node.leader.watch(signals.fd, signals.look)
         if lifeline != NO_LIFELINE:
-            node.baton.watch(lifeline, _on_host_gone)
+            node.leader.watch(lifeline, _on_host_gone)
         runtime.slot.idle()  # before any node can send a message here
         node.link(AGENT, address_of(spec.directory, AGENT))
-        node.reach(ties.owner, ties.owner_address)
+        node.link_to(ties.owner, ties.owner_address)
         # Started after the first messages are sent: it would compete with this thread.
         node.start(IO_THREAD_DELAY_S)
 
@@ -118,7 +118,7 @@ class Program:
         while True:
             try:
                 if not self._has_work.done and not self._runtime.node.wait(
-                    self._has_work, patient=True
+                    self._has_work, idle=True
                 ):
                     return 1
             except KeyboardInterrupt:
@@ -280,7 +280,7 @@ def _log_to_stderr() -> None:
 
 def main(program: Program, boot: Boot, lifeline: int) -> int:
     """Run that proc from start to end; returns the exit status."""
-    keep_handler()
+    install_permanent_handler()
     sys.breakpointhook = _breakpoint
     main_names.begin()
     program.begin(boot, lifeline)

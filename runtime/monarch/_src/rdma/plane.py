@@ -94,7 +94,7 @@ class DataPlane:
             lambda peer: run.node.site_of(peer) == run.node.site,
             self._opener,
         )  # fmt: skip
-        baton = run.node.baton
+        baton = run.node.leader
         self.cards = Cards(
             self.regions, Watch(baton.watch, baton.unwatch, run.node.knows, self.pool.submit)
         )
@@ -296,7 +296,7 @@ class DataPlane:
                     partial(self._run.node.knows, owner.node),
                 )  # fmt: skip
                 if pair.pidfd is not None:
-                    self._run.node.baton.watch(pair.pidfd, lambda: self._forget(key))
+                    self._run.node.leader.watch(pair.pidfd, lambda: self._forget(key))
         return pair
 
     def pairs(self) -> list[Pair]:
@@ -310,7 +310,7 @@ class DataPlane:
             pair = self._pairs.pop(incarnation, None)
         if pair is not None:
             if pair.pidfd is not None:
-                self._run.node.baton.unwatch(pair.pidfd)
+                self._run.node.leader.unwatch(pair.pidfd)
             if not self.pool.submit(pair.close):
                 pair.close()
 
@@ -430,7 +430,7 @@ class DataPlane:
         self.pool.close()
         for pair in pairs:
             if pair.pidfd is not None:
-                self._run.node.baton.unwatch(pair.pidfd)
+                self._run.node.leader.unwatch(pair.pidfd)
             pair.close()
         self.cards.end_serving()
         self.regions.close()

@@ -178,7 +178,7 @@ class SessionHolder:
             later, self._later = self._later, []
             for peer, message in later:
                 self._on_attach(peer, message, NO_PAYLOAD)
-        return self._gone.poll(self._node.has_said_all)
+        return self._gone.poll(self._node.has_received_all)
 
     @property
     def serves_at(self) -> tuple[str, list[str]]:
@@ -407,14 +407,14 @@ class SessionHolder:
         self._driver.drop_client(node)
         now = time.monotonic()
         self._driver.do(self._host.node_lost(node, now, why, self.lease.meshes))
-        for far in self._node.far_nodes():  # that client was the way there
+        for far in self._node.remote_nodes():  # that client was the way there
             self._driver.do(self._host.node_lost(far, now, why))
             self._node.drop(far)
 
     def _welcome(self, holder: Holder) -> None:
         assert self._attaching is not None
         self._node.gateway, self._node.gateway_pipe = holder.node, holder.address
-        self._node.rooms.begun_anew()
+        self._node.send_limits.reset()
         self._watch_client()
         now = time.monotonic()
         news: list[Message] = []

@@ -129,7 +129,7 @@ class AttachedHosts:
             node, run.name, keys, Audit(None), self._liveness_s, self._told,
             unknown=self._link_here,
         )  # fmt: skip
-        links, baton = self._gateway.links, node.baton
+        links, baton = self._gateway.links, node.leader
         run.handle(SiteIs, self._on_site)
         run.handle(SiteFree, self._on_free)
         bulk = self._bulk = Bulk(
@@ -147,7 +147,7 @@ class AttachedHosts:
         run.payloads.on_gone.append(self._node_gone)
         run.handle(SitesKnown, self._on_known)
         run.closers.append(self.close)
-        baton.look_often_s = self._gateway.prompt().ping_s / 2
+        baton.drain_interval_s = self._gateway.prompt().ping_s / 2
         baton.watch(links.fileno(), links.work)
 
     def close(self) -> None:
@@ -155,9 +155,9 @@ class AttachedHosts:
         if self._closed:
             return
         self._closed = True
-        baton = self._run.node.baton
+        baton = self._run.node.leader
         baton.unwatch(self._gateway.links.fileno())
-        baton.look_often_s = None
+        baton.drain_interval_s = None
         self._bulk.close()
         self._gateway.close("its client has ended")
         if self._way is not None:
@@ -429,7 +429,7 @@ class AttachedHosts:
             again=bool(one.token),
         )  # fmt: skip
         run.node.drop(agent)  # it may have been another client's, and ours before that
-        run.node.link_far(agent, message.site)
+        run.node.link_remote(agent, message.site)
         run.agent.agent_came(agent)
         one.future.settle(lambda: message)
 

@@ -44,7 +44,7 @@ class GatewayRoute:
             self.close()
         if self._through is not None:
             return
-        baton = self._run.node.baton
+        baton = self._run.node.leader
         through = self._through = TunnelLauncher(
             self._run.directory, self.via.dialled, self._key_paths, self._liveness_s
         )
@@ -99,7 +99,7 @@ class GatewayRoute:
     def close(self) -> None:
         """End the process. Idempotent."""
         if self._through is not None:
-            self._run.node.baton.unwatch(self._through.fd)
+            self._run.node.leader.unwatch(self._through.fd)
             self._through.close()
             self._through = None
 

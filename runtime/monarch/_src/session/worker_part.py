@@ -339,7 +339,7 @@ class WorkerHost:
 
     def _watch_sender(self, site: str, sender: str) -> None:
         if parse_proc_node(sender) is not None:  # the end of the others is that of their link
-            self._node.link_far(agent_at(site), site)
+            self._node.link_remote(agent_at(site), site)
             self._node.send(agent_at(site), Watch(sender))
 
     def _forgotten(self, node: str) -> None:
@@ -372,7 +372,7 @@ class WorkerHost:
         procs = [proc.node for mesh in self._host.meshes.values() for proc in mesh.procs]
         self._node.forward(procs, SiteLost(site, why), NO_PAYLOAD)
         now = time.monotonic()
-        for node in self._node.far_nodes(site):
+        for node in self._node.remote_nodes(site):
             self._driver.do(self._host.node_lost(node, now, f"its host is lost: {why}"))
             self._node.drop(node)
         self._driver.site_lost(site)
@@ -474,7 +474,7 @@ class WorkerHost:
 
     def _take_up(self, tenant: Tenant) -> None:
         """It has the host now, and what is kept here is its own."""
-        self._node.link_far(tenant.node, "")
+        self._node.link_remote(tenant.node, "")
         for message in self._shelter.taken_up(tenant, sorted(self._lost_sites)):
             self._node.send(tenant.node, message)
         self._shelter.tell_procs()
@@ -487,7 +487,7 @@ class WorkerHost:
         self._client_process.unwatch()
         self._driver.drop_client(tenant.node)
         now = time.monotonic()
-        gone = {tenant.node, *self._node.far_nodes("")}
+        gone = {tenant.node, *self._node.remote_nodes("")}
         for node in gone:
             self._driver.do(self._host.node_lost(node, now, why, self._shelter.meshes))
             self._node.drop(node)
@@ -521,8 +521,8 @@ class WorkerHost:
         gateway.dialable.clear()
         gateway.client = ""
         gateway.former.clear()
-        for node in self._node.far_nodes():
+        for node in self._node.remote_nodes():
             self._node.drop(node)
-        for node in self._node.waiting():
+        for node in self._node.unconnected():
             self._node.drop(node)
         self._host.cleared()

@@ -11,7 +11,7 @@ import pytest
 from monarch._src.net.local.interrupt import (
     GuardedLock,
     Shield,
-    keep_handler,
+    install_permanent_handler,
     shield_this_thread,
     unshield_this_thread,
 )
@@ -28,7 +28,7 @@ def interruptible(request: pytest.FixtureRequest) -> Iterator[None]:
     """SIGINT raises KeyboardInterrupt; as in clients, and as in procs."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     if request.param == "kept":
-        keep_handler()
+        install_permanent_handler()
     yield
     signal.signal(signal.SIGINT, before)
 

@@ -121,12 +121,12 @@ def test_whoever_awaits_without_blocking_can_call_the_io_thread(
     asker: Asker, no_rescue: None
 ) -> None:
     what = asker.ask(1)
-    asker.node.baton.receive_now()
+    asker.node.leader.receive_now()
     assert done_elsewhere(what)
 
 
 def test_a_descriptor_is_watched_until_it_is_not(asker: Asker) -> None:
-    baton = asker.node.baton
+    baton = asker.node.leader
     reader, writer = os.pipe()
     read, came = list[bytes](), threading.Semaphore(0)
 
@@ -158,7 +158,7 @@ def test_a_watcher_that_raises_is_dropped_and_said(
         raised.set()
         raise ValueError("in the watcher")
 
-    asker.node.baton.watch(reader, raises)
+    asker.node.leader.watch(reader, raises)
     os.write(writer, b"x")
     assert raised.wait(timeout=PATIENCE_S)
     assert asker.node.wait(asker.ask(1), PATIENCE_S), "the IO thread lives on"
@@ -199,7 +199,7 @@ def test_waits_of_every_kind_may_be_mixed(asker: Asker) -> None:
                 case 1:
                     assert asker.node.wait(shared[number % rounds], PATIENCE_S)
                 case 2:
-                    assert asker.node.wait(what, PATIENCE_S, patient=True)
+                    assert asker.node.wait(what, PATIENCE_S, idle=True)
                 case 3:
                     continue
                 case _:
@@ -239,7 +239,7 @@ def test_one_that_leads_for_long_does_not_keep_the_others(asker: Asker, no_rescu
 
 def test_an_idle_actor_gives_the_baton_up_to_whoever_is_busy(asker: Asker) -> None:
     idle = Waitable()
-    actor = threading.Thread(target=lambda: asker.node.wait(idle, patient=True))
+    actor = threading.Thread(target=lambda: asker.node.wait(idle, idle=True))
     actor.start()
     for number in range(300):
         assert asker.node.wait(asker.ask(number), PATIENCE_S)
@@ -260,9 +260,9 @@ def test_closing_ends_every_wait(make_node: MakeNode, sockets: Path) -> None:
         def waits(node: Node = node, ended: list[bool] = ended) -> None:
             ended.append(node.wait(Waitable(), PATIENCE_S))
 
-        run_all(waits, waits, lambda node=node: node.wait(Waitable(), patient=True), node.close)
+        run_all(waits, waits, lambda node=node: node.wait(Waitable(), idle=True), node.close)
         assert ended == [False, False]
-        assert not node.baton._thread.is_alive()
+        assert not node.leader._thread.is_alive()
         assert not node.wait(Waitable())
 
 
@@ -325,7 +325,7 @@ def test_what_follows_from_a_message_that_is_no_answer_is_seen_to_before_its_wai
     monkeypatch.setattr(asker.node.router, "wait", sleeps)
     asker.node.after_drain = after_drain
     asker.ask(1)
-    assert asker.node.baton.wait(what, PATIENCE_S)
+    assert asker.node.leader.wait(what, PATIENCE_S)
 
 
 def test_an_io_thread_that_is_to_look_late_leaves_all_to_who_waits_and_ends_at_once(
@@ -340,7 +340,7 @@ def test_an_io_thread_that_is_to_look_late_leaves_all_to_who_waits_and_ends_at_o
             came[message.request].finish()
 
     a, b = make_node("a"), make_node("b", note, start=False)
-    b.start(first_look_s=10 * PATIENCE_S)
+    b.start(first_check_s=10 * PATIENCE_S)
     a.link("b", b.address)
     for number, what in enumerate(came):
         a.send("b", OutputFlushed(number))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from monarch._src.net.local.interrupt import InterruptGuard, keep_handler
+from monarch._src.net.local.interrupt import InterruptGuard, install_permanent_handler
 from monarch._src.net.local.spin import Spin
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.wire.frames import Payload
@@ -27,8 +27,8 @@ def interruptible(request: pytest.FixtureRequest) -> Iterator[None]:
     """SIGINT raises KeyboardInterrupt, whatever ran before; as in clients, and as in procs."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     if request.param == "kept":
-        keep_handler()
-        keep_handler()
+        install_permanent_handler()
+        install_permanent_handler()
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     yield
     signal.signal(signal.SIGINT, before)
@@ -72,8 +72,8 @@ def test_an_interrupt_of_a_thread_that_looks_before_it_sleeps_is_raised_at_once(
     node = make_node("a", start=False)
     spin = Spin(let_others_run=interrupt_me)
     spin._lately_s, spin._to_skip = 0.0, 0  # or it would sleep at once
-    monkeypatch.setattr(node.baton, "_spin", spin)
-    node.baton.spin(PATIENCE_S)
+    monkeypatch.setattr(node.leader, "_spin", spin)
+    node.leader.spin(PATIENCE_S)
     with pytest.raises(KeyboardInterrupt):
         node.wait(Waitable())
 

@@ -45,7 +45,7 @@ def test_a_wake_up_that_a_wait_has_found_is_there_for_the_next_until_it_is_taken
     for _ in range(3):  # each of these threads may leave before it has looked what for
         assert router.wait(PATIENCE_S) == []
         assert select.select([router.fd], [], [], 0.0)[0]
-    router.take_wake_ups()
+    router.clear_wake_ups()
     assert router.receive() is None
     assert not select.select([router.fd], [], [], 0.0)[0]
 

@@ -28,17 +28,17 @@ def test_what_is_under_way_is_bounded_and_whoever_waits_goes_on_when_there_is_ro
         passed[site] += size
         limit = allowances.passed("proc", site, size, lambda: site not in full)
         if limit is not None:
-            spending.raised(site, limit)
+            spending.on_limit_raised(site, limit)
 
     def empty(site: str) -> None:
         full.discard(site)
         for node, limit in allowances.room(site):
             assert node == "proc"
-            spending.raised(site, limit)
+            spending.on_limit_raised(site, limit)
 
     for what, site, size in steps:
         if what == "give" and spending.has_room(site):
-            spending.gave(site, size)
+            spending.spent(site, size)
             given_[site] += size
             pipe[site].append(size)
         elif what == "pass" and pipe[site]:
@@ -60,20 +60,20 @@ def test_a_host_that_is_full_takes_one_allowance_and_no_more() -> None:
     count = 0
     while spending.has_room("slow"):
         count += 1
-        spending.gave("slow", 1 << 20)
+        spending.spent("slow", 1 << 20)
         assert allowances.passed("proc", "slow", 1 << 20, lambda: False) is None
     assert count == ALLOWANCE >> 20
     assert spending.has_room("quick")
     ((node, limit),) = allowances.room("slow")
-    spending.raised("slow", limit)
+    spending.on_limit_raised("slow", limit)
     assert (node, spending.has_room("slow")) == ("proc", True)
 
 
 def test_another_gateway_begins_to_count_anew_and_the_dead_are_forgotten() -> None:
     spending, allowances = SenderCredit(), GatewayCredit()
-    spending.gave("site", ALLOWANCE)
+    spending.spent("site", ALLOWANCE)
     assert not spending.has_room("site")
-    spending.begun_anew()
+    spending.reset()
     assert spending.has_room("site")
     allowances.passed("proc", "site", 1, lambda: False)
     allowances.forget("proc")

@@ -129,7 +129,7 @@ class Payloads:
             return payload
         if self._closed or not payload.is_large:
             return payload.settled()
-        if far and not payload.loose and self._node.outside is not None:
+        if far and not payload.loose and self._node.remote_links is not None:
             from monarch._src.payload.unmapped import in_place  # ctypes takes its time
 
             return in_place(self.to_lend().served, payload, sole=sole)
@@ -165,8 +165,8 @@ class Payloads:
         with self._making:
             if self._lender is None or self._borrower is None:
                 lender, borrower = PayloadSender(self._receivers_of), PayloadReceiver()
-                rooms, served = self._node.rooms, lender.served
-                served.on_less, rooms.waits = rooms.more, served.waits
+                rooms, served = self._node.send_limits, lender.served
+                served.on_less, rooms.waits = rooms.released, served.waits
                 self._tidying = Tidying((lender.tidy, borrower.tidy))
                 self._lender, self._borrower = lender, borrower
             return self._lender, self._borrower

@@ -122,7 +122,7 @@ class Routes:
         return node
 
     def _connect(self, ref: ProcsRef, rank: int, node: str) -> None:
-        self._node.reach(node, self._address(ref, rank, node))
+        self._node.link_to(node, self._address(ref, rank, node))
 
     def _address(self, ref: ProcsRef, rank: int, node: str) -> str:
         """Where a proc listens, as it would tell it itself; on another site only that matters."""
@@ -137,7 +137,7 @@ class Routes:
         """Say something to the agent of a site; False if it is known to be gone."""
         agent = agent_of(site, self._node.site)
         if not self._node.knows(agent) and agent != AGENT:
-            self._node.link_far(agent, site)
+            self._node.link_remote(agent, site)
         return self._node.send(agent, message, payload)
 
     def _ask_for(self, ref: ProcsRef, rank: int) -> str:
@@ -157,14 +157,14 @@ class Routes:
                 return
             if place is not None and place[1] in self._known.dead(place[0]):
                 return
-            self._node.reach(node, address)
+            self._node.link_to(node, address)
             if place is not None:
                 self.tell_agent_at(self._node.site_of(node), Watch(node))
 
     def forget(self, ref: ProcsRef) -> None:
         """A mesh has ended."""
         self._lanes.pop(ref.uid, None)
-        self._node.rooms.more(f"{ref.uid}")
+        self._node.send_limits.released(f"{ref.uid}")
         self._kept.forget(ref.uid)
         lives = self._known.lives(ref.uid)
         for rank in range(ref.extent.nelements):
@@ -344,7 +344,7 @@ class Routes:
         here, places = self._node.site, ref.places
         if places == (here,):
             return
-        rooms = self._node.rooms
+        rooms = self._node.send_limits
         if len(region) == 1:  # it is sent to directly
             site = ref.site(region.ranks()[0])
             if site != here:
@@ -436,7 +436,7 @@ class Routes:
         with lane.lock:
             self._trees.done(lane.forest, message)
         if lane.forest.held < QUEUE:
-            self._node.rooms.more(f"{message.mesh}")
+            self._node.send_limits.released(f"{message.mesh}")
 
     def stuck(self, _peer: str, message: TreeStuck, _payload: Payload) -> None:
         """A host on the way can't pass a cast on."""
@@ -453,7 +453,7 @@ class Routes:
             if lane.forest is not None and ref is not None and site in ref.sites:
                 with lane.lock:
                     self._trees.without(lane.forest, ref.sites.index(site))
-                self._node.rooms.more(f"{mesh}")
+                self._node.send_limits.released(f"{mesh}")
 
     # --- answers ----------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class LinkFaults:
             self._pipe = os.pipe()
             for fd in self._pipe:
                 os.set_blocking(fd, False)
-            self._node.baton.watch(self._pipe[0], self._let_in)
+            self._node.leader.watch(self._pipe[0], self._let_in)
             threading.Thread(target=self._run, name="monarch-links", daemon=True).start()
 
     def _came(self, peer: str, message: Any, payload: Payload) -> None:

@@ -37,7 +37,7 @@ BLOCKED_S = 0.1
 def live(worker: ActorCell) -> None:
     """Construct the actor and serve its messages until it ends."""
     # Not asyncio.run: on the main thread it would put a SIGINT handler of its own in place.
-    loop = new_loop(worker.runtime.node.baton)
+    loop = new_loop(worker.runtime.node.leader)
     life = _AsyncLife(worker, loop)
     shield = shield_this_thread(CallCancelled)
     if isinstance(shield, SignalShield):

@@ -40,7 +40,7 @@ from monarch._src.actor.supervise.hooks import Supervision, causes_of
 from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Supervisor
 from monarch._src.config import settings
 from monarch._src.errors import SupervisionError
-from monarch._src.failures.report import FailureKind, RankFailure, moved, told_point
+from monarch._src.failures.report import FailureKind, RankFailure, for_mesh, shown_point
 from monarch._src.host.status_board import Running
 from monarch._src.logs.line_origin import begin as begin_output
 from monarch._src.net.local.interrupt import GuardedLock
@@ -139,7 +139,7 @@ class ActorCell:
         """Never live, because what its proc runs before any actor has failed."""
         spec = self.spec
         self._payload = None
-        refused = moved(failure, spec.mesh_name, self.rank, self.point)
+        refused = for_mesh(failure, spec.mesh_name, self.rank, self.point)
         self.end(refused, SupervisionError(failures=[refused]))
 
     def returned(self, message: Undelivered) -> None:
@@ -277,7 +277,7 @@ class ActorCell:
         """Where it is, as users are told."""
         own, procs = dict(self.instance.rank), self.runtime.proc_ref
         return (
-            own if procs is None else told_point(dict(procs.extent.point_of_rank(self.rank)), own)
+            own if procs is None else shown_point(dict(procs.extent.point_of_rank(self.rank)), own)
         )
 
     def describe(

@@ -44,7 +44,7 @@ class _Selector(selectors.DefaultSelector):
             return super().select(timeout)
         self._slept = None
         self._found = self.turn.done = False
-        self._baton.wait_beside(self, timeout)
+        self._baton.wait_with_loop(self, timeout)
         if self._slept is not None:
             return self._slept
         return [] if self.turn.done and not self._found else super().select(0)

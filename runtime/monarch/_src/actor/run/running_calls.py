@@ -84,7 +84,7 @@ class RunningCalls:
         if worker.raise_in is None or not worker.raise_in(call):
             self.cancelled.pop(id(call), None)  # it has ended by itself
             return
-        runtime.node.baton.nudge()
+        runtime.node.leader.wake_all()
         for wait in waits:
             runtime.cancel(wait.future.pending)
 

@@ -55,7 +55,7 @@ def _live(worker: ActorCell, shield: Shield | SignalShield) -> None:
     assert worker.endpoints is not None
     endpoints, supervision, keeper = worker.endpoints, worker.supervision, worker.keeper
     supervision.watch_waits()
-    mailbox, wait = worker.mailbox, worker.runtime.node.baton.wait
+    mailbox, wait = worker.mailbox, worker.runtime.node.leader.wait
     take, finish = worker.in_hand.take, worker.in_hand.finish
     while True:
         item = mailbox.take() if mailbox.done else None
@@ -63,7 +63,7 @@ def _live(worker: ActorCell, shield: Shield | SignalShield) -> None:
             if worker.dead is not None:
                 break
             try:
-                if not wait(mailbox, patient=True):
+                if not wait(mailbox, idle=True):
                     return  # the node is closed
             except KeyboardInterrupt:
                 log.debug("interrupted while idle")

@@ -48,7 +48,7 @@ class Supervision:
         worker.mailbox.put_first(CHECK_FAILURES)
         blocked_on = worker.instance.blocked_on
         if blocked_on is not None:
-            blocked_on.stir()
+            blocked_on.recheck()
 
     def judge(self) -> bool:
         """Ask about the next failure, and do what follows; False: there is none."""
@@ -69,7 +69,7 @@ class Supervision:
         self._asked.done = True
         blocked_on = self._worker.instance.blocked_on
         if blocked_on is not None:
-            blocked_on.stir()
+            blocked_on.recheck()
 
     def _judge_while_blocked(self) -> None:
         pause, self._worker.pause_soon = self._worker.pause_soon, None

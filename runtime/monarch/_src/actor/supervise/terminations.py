@@ -136,9 +136,9 @@ class Terminations:
         if self._notices.held:
             for notice in self._notices.due():
                 self._tell(notice)
-            again = self._notices.poll(self._node.has_said_all)
+            again = self._notices.poll(self._node.has_received_all)
             # Who is told wants one look more; who holds a pipe open is not waited for without end.
-            self._node.baton.look_again_s = LOOK_AGAIN_S if self._notices else None
+            self._node.leader.drain_again_s = LOOK_AGAIN_S if self._notices else None
         else:
             again = False
         if self._faults:

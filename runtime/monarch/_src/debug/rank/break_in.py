@@ -27,9 +27,9 @@ from monarch._src.actor.context import current
 from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.running_calls import CutShort
 from monarch._src.debug.rank.frames import is_all_users, is_runtime, is_users
-from monarch._src.debug.rank.pauses import PausesHere
+from monarch._src.debug.rank.pauses import ProcPauses
 from monarch._src.debug.rank.types import ENTRY_CODES
-from monarch._src.net.local.interrupt import call_on_main
+from monarch._src.net.local.interrupt import call_on_main_thread
 from monarch._src.wire.messages import Call
 
 log = logging.getLogger("monarch.debug")
@@ -114,7 +114,7 @@ def _on_main(pauses: ProcPauses) -> str:
         else:
             pauses.arm(users, "break")
 
-    return "" if call_on_main(on_signal) else NO_HANDLER
+    return "" if call_on_main_thread(on_signal) else NO_HANDLER
 
 
 def _in_loop(pauses: ProcPauses, worker: ActorCell) -> str:

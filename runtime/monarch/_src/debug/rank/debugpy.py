@@ -33,7 +33,7 @@ from monarch._src.wire.messages.debugger import ENDED, IN_EDITOR, STOPPED
 
 if TYPE_CHECKING:
     from monarch._src.actor.run.cell import ActorCell
-    from monarch._src.debug.rank.pauses import PausesHere
+    from monarch._src.debug.rank.pauses import ProcPauses
 
 log = logging.getLogger("monarch.debug")
 MISSING = "debugpy is not installed where the rank runs: pip install 'monarch-jupyter[debug]' there"
@@ -158,7 +158,7 @@ class RankBridge:
         if not self.is_open or not pauses.may_stop(frame, worker):
             return False
         stop = Stop(self.resume, worker, call)
-        number = pauses.opened(stop)
+        number = pauses.add_session(stop)
         at = pauses.place_of(frame, line, IN_EDITOR, worker)
         self._node.send(AGENT, Debugged(number, STOPPED, "", "", at))
         outermost = not self.is_stopped_here
@@ -239,8 +239,8 @@ def _load(bridge: RankBridge, pipe: _Pipe) -> Any:
         raise _CannotOpen(OWN)
     _accept_cells()
     db = _debugger_class(bridge)()
-    # debugpy caches breakpoints of a function by this number, across debuggers. A number used
-    # before would make threads stop at breakpoints of an earlier bridge (Python 3.12 and later).
+    # debugpy caches breakpoints of a function by this number, across debuggers. A number that was
+    # used before makes threads stop at breakpoints of an earlier bridge (Python 3.12 and later).
     db.mtime = next(_changes)
     # debugpy replaces `sys.settrace` by a function that writes to stderr whenever pdb resets it.
     import_module("pydevd_tracing").restore_sys_set_trace_func()
@@ -275,7 +275,7 @@ def _debugger_class(bridge: RankBridge) -> type[Any]:
 
             # debugpy's own work on a stopped thread may reach code that it traces, such as an
             # import through a finder of the runtime. The thread stays stopped then.
-            if not bridge.wait(frame, wait) and not bridge.stands_here:
+            if not bridge.wait(frame, wait) and not bridge.is_stopped_here:
                 bridge.resume(thread)
 
         def wait_here(

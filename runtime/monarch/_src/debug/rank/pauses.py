@@ -28,7 +28,6 @@ from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.running_calls import CutShort
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.debug.rank.frames import code_at, function_of, is_all_users
-from monarch._src.debug.rank.types import ENTRY_CODES, Bridge, Ending, Stop
 from monarch._src.errors import CallCancelled
 from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.net.local.waitable import Waitable
@@ -54,7 +53,8 @@ from monarch._src.wire.messages.debugger import (
 )
 
 if TYPE_CHECKING:
-    from monarch._src.debug.rank.pdb import RankPdb
+    from monarch._src.debug.rank.types import ENTRY_CODES, Bridge, Ending, Stop
+from monarch._src.debug.rank.pdb import RankPdb
 
 log = logging.getLogger("monarch.debug")
 FromAgent: TypeAlias = "DebugCommand | KeepFailures | BreakIn | SetBridge | BridgeBytes"
@@ -185,10 +185,10 @@ class ProcPauses:
         self._sessions: dict[int, PausedThread | Stop] = {}
         # Debuggers by thread, kept while breakpoints set from a console need tracing.
         self._debuggers: dict[int, tuple[RankPdb, PausedThread]] = {}
-        self._ends = False  # whether this process is to end
-        self._breaks: Any = None
-        self._keeps = False  # whether failing endpoints pause
-        self._bridge: Bridge | None = None  # while somebody debugs from outside
+        self._is_ending = False  # whether this process is to end
+        self._break_in_module: Any = None
+        self._post_mortem = False  # whether failing endpoints pause
+        self._bridge: Bridge | None = None  # while an editor is connected
         runtime.unpause = self.unpause
 
     # --- on paused threads ------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class ProcPauses:
         call = found if call is None else call
         place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         why = ""
-        if self.runtime.node.baton.handles():
+        if self.runtime.node.leader.handles():
             why = "it runs on the receiving thread"
         elif self.is_to_end(worker):
             why = "its actor or process is ending"
@@ -273,7 +273,7 @@ class ProcPauses:
 
     @property
     def bridge(self) -> Bridge | None:
-        """What somebody debugs this process through from outside."""
+        """The connection to an editor; None if none is connected."""
         return self._bridge
 
     def is_taken_over(self, frame: FrameType, worker: ActorCell | None) -> bool:
@@ -289,7 +289,7 @@ class ProcPauses:
 
     def may_stop(self, frame: FrameType, worker: ActorCell | None) -> bool:
         """Whether this thread may wait at `frame`: user code, and the runtime does not need it."""
-        if self.runtime.node.baton.handles() or self.is_to_end(worker):
+        if self.runtime.node.leader.handles() or self.is_to_end(worker):
             return False
         return is_all_users(frame, ENTRY_CODES)
 
@@ -370,13 +370,13 @@ class ProcPauses:
     def _set_bridge(self, message: SetBridge) -> None:
         if message.open:
             module = import_module("monarch._src.debug.rank.debugpy")
-            self._bridge = module.RankBridge(self, message.bridge)
+            self._bridge = module.Bridge(self, message.bridge)
             self._update_failure_hook()
         elif self._bridge is not None and self._bridge.number == message.bridge:
             self._bridge.close()
 
-    def bridge_closed(self, bridge: Bridge) -> None:
-        """That one has taken its debugger out. Its thread."""
+    def on_bridge_closed(self, bridge: Bridge) -> None:
+        """A bridge has unloaded its debugger. On the bridge thread."""
         if self._bridge is bridge:
             self._bridge = None
             self._update_failure_hook()

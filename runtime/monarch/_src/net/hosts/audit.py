@@ -1,12 +1,12 @@
-"""What was refused and what operators did, one JSON object a line, in a file of mode 0600.
+"""The audit log: refusals and operators' actions, one JSON object a line, in a file of mode 0600.
 
 Runs in: processes that listen beyond their host; any thread.
-Invariants: a line is written by one call and so stays whole, whoever else writes. What operators do
-is written each time. Of what anybody can cause a flood costs a bounded file and bounded memory: of
-notes that are alike those are written that `rate_limited_log` says, with their number, and whoever
-causes many that are not leaves others room. It begins anew every `PERIOD`, and with the last number
-of
-each: a worker that lives for months tells of what happens then as on its first day.
+Invariants: one system call writes a line, so lines stay whole if several processes write.
+Operators' actions are always logged. Events that strangers can cause are limited, so that a flood
+costs a bounded file and bounded memory: `rate_limited_log` decides which of equal events are
+logged, with their number, and a source of many different events leaves room for others. Every
+`PERIOD` the log writes the pending numbers and counts anew, so a worker that runs for months still
+logs new events.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from monarch._src.rate_limited_log import SharedTally
 
 PERIOD = timedelta(hours=1)
 OTHERS = "others, too many to tell apart"
-# What strangers can cause, and who may look and not act.
+# Events that strangers and observers can cause.
 _COUNTED = frozenset({"refused", "broke off", "linked"})
-_SOURCES = ("key", "address", "node")  # who it is, the surest first
+_SOURCES = ("key", "address", "node")  # facts that identify a source, the surest first
 
 _Kind = tuple[tuple[str, str], ...]
 
@@ -36,25 +36,25 @@ def _now() -> datetime:
 
 
 class Audit:
-    """One log. With no path it is kept in memory by nobody, and only counts."""
+    """One audit log. Without a path it writes no lines, and only counts."""
 
     def __init__(
         self, path: str | os.PathLike[str] | None, clock: Callable[[], datetime] = _now
     ) -> None:
-        """Open it, and go on behind what it holds.
+        """Open the file, and append to it.
 
         Raises:
-            PermissionError: others could read or write it. OSError: it cannot be opened.
+            PermissionError: other users could read or write it. OSError: it cannot be opened.
         """
         self._clock = clock
         self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()  # by what happened
+        self._counts: Counter[str] = Counter()  # by event
         self._tallies: dict[str, SharedTally[_Kind]] = {}
         self._since = clock()
         self._fd = -1 if path is None else _open(Path(path))
 
     def note(self, what: str, **facts: str) -> None:
-        """Write what happened. Notes whose facts are all equal are alike."""
+        """Log an event, or count it if it is limited. Events with equal facts are of one kind."""
         facts = {"what": what, **{key: value[:1000] for key, value in facts.items()}}
         with self._lock:
             self._counts[what] += 1
@@ -71,12 +71,12 @@ class Audit:
         return self._tallies.setdefault(what, SharedTally())
 
     def count(self, what: str) -> int:
-        """How many notes of that there were."""
+        """How often that event was noted."""
         with self._lock:
             return self._counts[what]
 
     def close(self) -> None:
-        """Write how often there was each of those that were not written each time. Idempotent."""
+        """Write the pending numbers of limited events, and close the file. Idempotent."""
         with self._lock:
             self._begin_anew(self._clock())
             if self._fd >= 0:
@@ -96,12 +96,12 @@ class Audit:
         line: dict[str, str | int] = {"time": when, **facts}
         if count > 1:
             line["count"] = count
-        # ASCII: there are more ends of lines than one in other text.
+        # ASCII, because Unicode has several line separators.
         os.write(self._fd, json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
 def _kinds(what: str, facts: dict[str, str]) -> tuple[_Kind, _Kind, _Kind]:
-    """What it is one of: as told apart from all others, of its source, and of all."""
+    """The kinds of an event: its own, that of all from its source, and that of all sources."""
     rest = (("what", what), ("why", OTHERS))
     known = next(((name, facts[name]) for name in _SOURCES if facts.get(name)), None)
     return tuple(facts.items()), (*rest, known) if known else rest, rest

@@ -1,16 +1,16 @@
-"""Where messages leave a site, and come to it: a node with links to other sites.
+"""The gateway of a site: relays messages between the nodes of its site and other sites.
 
-Runs in: the client, on the thread that holds the baton, and the host agent of a worker, on its one
-thread; `pass_on` on whichever thread sends.
-Owns: the Links. What goes over them is a Relay each, with the frames of a message as they were: a
-gateway decodes none that is not for itself, and unpickles nothing.
-Invariants: what waits to be sent to one host is bounded, and costs other hosts nothing: user code
-of this process waits for room (`net.send_limits`), processes of this host have an allowance
-(`net.state.flow_control`). What a link brings is handed on in the order in which it came, and
-outside the lock of the links. The origin that a Relay names is that of the link by which it came,
-and its sender, where it begins here, is the node that said it.
+Runs in: the client, on the receiving thread, and the host agent of a worker, on its only thread;
+`pass_on` on any sending thread.
+Owns: the Links. Each message on a link is a Relay with the unchanged frames of a message. A gateway
+decodes only messages to its own node, and unpickles none.
+Invariants: the queue for each site is bounded, and does not delay other sites: user code of this
+process waits for room (`net.send_limits`), and each process of this host has an allowance
+(`net.state.flow_control`). Messages from a link are handed on in order, outside the lock of the
+links. The gateway sets the origin of an incoming Relay to the site of its link, and the sender of
+an outgoing Relay to the node that sent it.
 
-The link to a worker is named by its site, that to the client by the client's node.
+A link to a worker is named by the worker's site, the link to the client by the client's node.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from monarch._src.wire.messages import (
 log = logging.getLogger("monarch.net")
 REPORT = 1 << 18  # bytes
 ENDS = (PeerLost, PeerLeft, PeerRefused)
-# Whether these frames of a node of a site, for a node of this one, may be handed in now.
+# Takes sender, origin, receiver and frames; returns whether to hand the message in now.
 Passes = Callable[[str, str, str, Sequence[Buffer]], bool]
 
 
 class Gateway:
-    """See the module's text."""
+    """The links of a node to other sites, and the relaying of messages."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class Gateway:
         observed: Callable[[str, Snapshot], None] | None = None,
     ) -> None:
         """Args:
-        name: of this end of each link. told: hears of links, as frames do in their turn.
-        admits: whether what comes by that link is handed on; if not, `stranger` gets what it says
-            to this node itself. unknown: a message is for a node of this site that is not known.
-        tunnel: takes what comes by links of tunnels, which is no Relay.
-        observed: somebody who has a key asks what is done here.
+        name: of this end of each link. told: takes notices of links, in order with messages.
+        admits: whether to hand on the messages of that link; if not, `stranger` gets those that are
+            for this node itself. unknown: called before a message goes to an unknown local node.
+        tunnel: takes the messages of tunnels' links, which are no Relays.
+        observed: takes requests for a snapshot from the holders of keys.
         """
         self._node = node
         self._told = told
@@ -92,39 +92,39 @@ class Gateway:
         self._audit = audit
         self._refusals: Tally[str] = Tally()  # by the link, of which there are few
         self._liveness_s = liveness_s
-        # Of a worker: the node of its client, which names the link to that.
+        # On a worker: the node of its client, which is the name of the link to it.
         self.client = ""
-        # Nodes of the client's site to which nothing goes any more, though that has another client.
+        # Nodes of the client's site that belonged to a former client: no message goes to them.
         self.former: set[str] = set()
-        # Other sites that may be dialled from here, and where.
+        # Other sites that may be dialled from here, with their addresses.
         self.dialable: dict[str, list[Address]] = {}
-        # Holds back what has a payload that is not here yet; hands it in itself, when it is.
+        # Returns False to hold back a message until its payload is here, and hands it in itself.
         self.passes: Passes = lambda _sender, _origin, _to, _frames: True
         self._posted: deque[Callable[[], None]] = deque()
         self.on_forked: Callable[[], None] = lambda: None  # also of what goes beside links
-        self._came: deque[tuple[str, Sequence[Buffer] | Notice, int]] = deque()
+        self._incoming: deque[tuple[str, Sequence[Buffer] | Notice, int]] = deque()
         bounds = bounds_of(liveness_s)
         self.links = Links(
             name, keys, audit,
             Bounds(bounds.patience_s, bounds.ping_s, None, queue=QUEUE, refuses=False),
-            liveness_s / 6, self._deliver, self._notice,
+            liveness_s / 6, self._deliver, self._on_notice,
         )  # fmt: skip
         self.has_keys = keys is not None
         self.links.on_missed = node.router.wake
         self._allowances = GatewayCredit()
         self._unreported: dict[str, int] = {}  # bytes of each link
-        node.outside = self
-        node.rooms.has_room = self.has_room
+        node.remote_links = self
+        node.send_limits.has_room = self.has_room
 
     def prompt(self, liveness_s: float | None = None) -> Bounds:
-        """Bounds of a link to an agent, which has to answer by itself."""
+        """The bounds of a link to an agent, which must answer pings itself."""
         found = bounds_of(self._liveness_s if liveness_s is None else liveness_s, prompt=True)
         return Bounds(found.patience_s, found.ping_s, found.silence_s, queue=QUEUE, refuses=False)
 
     # --- out --------------------------------------------------------------------------------------
 
     def pass_on(self, sender: str, origin: str, to: str, site: str, frames: list[Buffer]) -> bool:
-        """Have these frames go to that node of that site; False if nothing goes there any more."""
+        """Send these frames to a node of that site; False if the site is gone."""
         if site == self._node.site:
             return self.hand_in(sender, origin, to, frames)
         sent = self._send_on(Relay(to, site, sender, origin), frames)
@@ -157,12 +157,12 @@ class Gateway:
         return True
 
     def has_room(self, site: str) -> bool:
-        """Whether less waits to be sent there than may; who waits for that is told."""
+        """Whether the queue for that site has room; if not, `released` will wake its waiters."""
         return self.links.has_room(site or self.client)
 
-    def _more_room(self, link: str) -> None:
+    def _on_room(self, link: str) -> None:
         site = "" if link == self.client else link
-        self._node.rooms.more(site)
+        self._node.send_limits.released(site)
         for node, limit in self._allowances.room(site):
             self._allow(node, site, limit)
 
@@ -171,19 +171,19 @@ class Gateway:
             self._allowances.forget(node)
 
     def forgotten(self, node: str) -> None:
-        """A node is gone."""
+        """Forget the allowances of a node that is gone."""
         self._allowances.forget(node)
 
     def part_with(self, nodes: Iterable[str]) -> None:
-        """Of a worker: its client is none any more; nothing goes to it, or to these, ever again."""
-        self._more_room(self.client)
+        """On a worker: give up the client, and send no more messages to it or to these nodes."""
+        self._on_room(self.client)
         self.client = ""
         self.former.update(nodes)
 
     def say(self, link: str, message: Message) -> None:
-        """Tell the node at the other end of a link something, if it is there.
+        """Send a message to the node at the other end of a link, if it is connected.
 
-        Also one that this node does not exchange messages with (yet).
+        That node need not be known to this one as a peer.
         """
         name, site = self._node.name, self._node.site
         relay = Relay(link, "", name, site) if site else Relay(AGENT, link, name, "")
@@ -191,13 +191,13 @@ class Gateway:
         try:
             self.links.send(link, encode(relay, Payload(_flat(first), rest)))
         except ConnectionError:
-            pass  # that it has gone is known, or about to be
+            pass  # the end of the link is reported by a notice
 
     def hand_in(self, sender: str, origin: str, to: str, frames: list[Buffer]) -> bool:
-        """Have a node of this site get these frames; False if nothing goes there any more."""
+        """Send these frames to a node of this site; False if it is gone."""
         node = self._node
         if to == node.name:
-            node.came_from_afar(sender, origin, frames)
+            node.on_remote_frames(sender, origin, frames)
             return True
         if not node.knows(to):
             self._unknown(to)
@@ -207,10 +207,10 @@ class Gateway:
     # --- in ---------------------------------------------------------------------------------------
 
     def _deliver(self, peer: str, frames: Sequence[Buffer], size: int) -> None:
-        self._came.append((peer, frames, size))
+        self._incoming.append((peer, frames, size))
 
-    def _notice(self, peer: str, notice: Notice) -> None:
-        self._came.append((peer, notice, -1))
+    def _on_notice(self, peer: str, notice: Notice) -> None:
+        self._incoming.append((peer, notice, -1))
         self._node.router.wake()  # it may come of a send, on any thread
 
     def post(self, work: Callable[[], None]) -> None:
@@ -229,27 +229,27 @@ class Gateway:
         if links.missed or time.monotonic() >= links.next_deadline():
             links.work()
         for _ in range(AT_ONCE):
-            if not self._came:
+            if not self._incoming:
                 return
-            peer, what, size = self._came.popleft()
+            peer, what, size = self._incoming.popleft()
             try:
                 if isinstance(what, (Room, *ENDS)):
-                    self._more_room(peer)
+                    self._on_room(peer)
                     if not isinstance(what, Room):
                         self._unreported.pop(peer, None)
                 if size < 0:
                     self._told(peer, what)  # pyright: ignore[reportArgumentType]
                 else:
-                    self._take(peer, what)  # pyright: ignore[reportArgumentType]
-            except Exception:  # of one message; the next has its turn
+                    self._on_frames(peer, what)  # pyright: ignore[reportArgumentType]
+            except Exception:  # must not affect the next message
                 log.exception("handling what came from %s failed", peer)
             finally:
                 if size > 0:
                     self._handled(peer, size)
-        self._node.router.wake()  # the rest has its turn behind what comes by pipes
+        self._node.router.wake()  # messages from pipes come first, then the rest
 
     def _handled(self, peer: str, size: int) -> None:
-        """Report it, with others: often enough, since the window is many times as large."""
+        """Report handled bytes in batches, which are small compared with the window."""
         handled = self._unreported.get(peer, 0) + size
         if handled >= REPORT:
             self.links.handled(peer, handled)
@@ -258,13 +258,13 @@ class Gateway:
 
     @property
     def is_pending(self) -> bool:
-        """Whether there is something to drain that no descriptor tells of."""
-        return self.links.missed or bool(self._came)
+        """Whether `drain` has work although no descriptor is readable."""
+        return self.links.missed or bool(self._incoming)
 
-    def _take(self, peer: str, frames: Sequence[Buffer]) -> None:
+    def _on_frames(self, peer: str, frames: Sequence[Buffer]) -> None:
         try:
             message, payload = decode(frames)
-            inner = frames_within(payload)  # or refuses what lies in a segment
+            inner = frames_within(payload)  # raises for a payload in a segment
         except FrameError as error:
             self._refuse(peer, str(error))
             return
@@ -285,7 +285,7 @@ class Gateway:
             if message.site != self._node.site:
                 self._refuse(peer, "it is for another site")
             else:
-                self._came_in(peer, message, origin, inner)
+                self._on_relay(peer, message, origin, inner)
         elif self._stranger is not None and message.to == self._node.name:
             try:
                 said, _ = decode(inner)
@@ -296,7 +296,7 @@ class Gateway:
         else:
             self._refuse(peer, "this host is not its own")
 
-    def _came_in(self, peer: str, relay: Relay, origin: str, frames: list[Buffer]) -> None:
+    def _on_relay(self, peer: str, relay: Relay, origin: str, frames: list[Buffer]) -> None:
         try:
             passes = self.passes(relay.sender, origin, relay.to, frames)
         except FrameError as error:
@@ -311,7 +311,7 @@ class Gateway:
             log.warning("dropped a message of %s: %s (%d by now)", peer, why, number)
 
     def reaches(self, link: str) -> bool:
-        """Whether there is a connection to that node, as far as the system knows now."""
+        """Whether the link to that node is connected, as far as this host knows."""
         try:
             self.links.probe(link)
             return self.links.link_to(link).state is LinkState.UP
@@ -319,18 +319,18 @@ class Gateway:
             return False
 
     def role_of(self, link: str) -> Role | None:
-        """In which role that node came; None without keys."""
+        """The role in which that node has dialled; None without keys."""
         return self.links.role_of(link) if self.has_keys else None
 
     def forked(self) -> None:
-        """This is a fork of the process: nothing goes out, or comes, by its links."""
+        """In a fork of this process: give up the links."""
         self.links.forked()
         self.on_forked()
 
     def close(self, why: str) -> None:
         """Say goodbye on every link. Idempotent."""
-        self._node.outside = None
-        self._node.rooms.has_room = lambda _: True
+        self._node.remote_links = None
+        self._node.send_limits.has_room = lambda _: True
         self.links.close(why)
 
 

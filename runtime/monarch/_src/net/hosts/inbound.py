@@ -1,8 +1,8 @@
-"""Who has dialled this process: by which name, from where, with which key.
+"""Inbound links: the nodes that have dialled this process, with names, addresses and keys.
 
 Runs in: any process that listens beyond its host, under the lock of its links. No I/O of its own.
-Invariants: a name belongs to the key that it first came with. A node has one end here, that of its
-last life; of those that are over so many are remembered, so that who comes late is told.
+Invariants: a name belongs to the key that first used it. A node has one end here, that of its last
+incarnation. A bounded number of ended links is remembered, so that late messages get a refusal.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from monarch._src.net.state.link import Link
 from monarch._src.wire.frames import Buffer, FrameError
 from monarch._src.wire.link_protocol import LinkHello, LinkRefused, decode_link, encode_link
 
-GRAVES = 1024  # ends of sessions that are remembered
-_HELLO = encode_link(LinkHello("", 0, {}, 0, 0, 0, False))[1:3]  # an array so long, and its tag
+REMEMBERED = 1024  # ended links
+_HELLO = encode_link(LinkHello("", 0, {}, 0, 0, 0, False))[1:3]  # the array's length, and its tag
 
 
 class NotHeardError(Exception):
-    """What somebody says who has dialled is not to be heard. `facts`: who it is, for the audit.
+    """A message of a node that has dialled is rejected. `facts` identify it in the audit log.
 
-    `session`: the one that it means, for it to be told; 0 if it means none.
+    `session`: the session of the message, for the refusal; 0 if it has none.
     """
 
     def __init__(self, why: str, facts: dict[str, str], session: int = 0) -> None:
@@ -33,15 +33,15 @@ class NotHeardError(Exception):
         self.session = session
 
     def refusal(self, by: str) -> bytes:
-        """What that node tells it."""
+        """The refusal that the node `by` sends."""
         return encode_link(LinkRefused(self.session, f"{by} does not let it in: {self}"))
 
 
 class Accepted:
-    """See the module's text. `ends`: by the name of the node."""
+    """The ends of inbound links, in `ends` by the name of the node."""
 
     def __init__(self, new_link: Callable[[str], Link], *, has_gate: bool) -> None:
-        """`has_gate`: whoever connects has been let in by one, which says who it is."""
+        """`has_gate`: an authenticator has accepted each connection, and identifies its peer."""
         self._new_link = new_link
         self._has_gate = has_gate
         self._routes: dict[bytes, End] = {}
@@ -49,10 +49,10 @@ class Accepted:
         self.ends: dict[str, End] = {}
 
     def end_of(self, route: bytes, frames: list[Buffer], part: Any) -> End:
-        """The end of who says that by that route; it is another one if that is a hello.
+        """The end of the link with that route; a hello may begin another one.
 
         Raises:
-            NotHeardError: it has said none, or may not have the name that is in it.
+            NotHeardError: the peer has sent no hello, or may not use the name in it.
         """
         end = self._routes.get(route)
         if end is None or bytes(frames[0][1:3]) == _HELLO:
@@ -61,20 +61,20 @@ class Accepted:
             except FrameError as error:
                 raise NotHeardError(str(error), self._facts(part)) from None
             if isinstance(message, LinkHello):
-                end = self._met(route, message, part)
+                end = self._on_hello(route, message, part)
         if end is None:
             raise NotHeardError("it has said no hello", self._facts(part))
         return end
 
     def _facts(self, part: Any) -> dict[str, str]:
-        """Who has sent that frame, as far as it is known."""
+        """The known identity of the sender of that frame."""
         if not self._has_gate:
             return {}
         role, mark, address = who_sent(part)
         return {"role": role.value, "key": mark, "address": address}
 
-    def _met(self, route: bytes, hello: LinkHello, part: Any) -> End:
-        """The end of who says hello by that route."""
+    def _on_hello(self, route: bytes, hello: LinkHello, part: Any) -> End:
+        """The end of the link that a hello by that route begins or resumes."""
         role, mark, address = who_sent(part) if self._has_gate else (Role.OWNER, "", "")
         name = hello.node
         end = self.ends.get(name)
@@ -83,7 +83,7 @@ class Accepted:
         if not is_possible:
             why = why or "no node can have begun then"
         elif not why and end is not None and hello.incarnation < end.link.peer_incarnation:
-            # Of an earlier life, which nobody waits for any more; or somebody else's.
+            # A hello of an earlier incarnation, or of an impostor.
             why = "another node, which has begun later, has that name"
         if why:
             facts = {"role": role.value, "key": mark, "address": address}
@@ -93,7 +93,7 @@ class Accepted:
         anew = end is not None and not hello.peer and hello.incarnation > end.link.peer_incarnation
         if end is None or (end.link.is_final and anew):
             end = self.ends[name] = End(self._new_link(name), mark, role)
-            self._bury()
+            self._forget_oldest()
         end.address = address
         if end.route != route:
             if end.route is not None:
@@ -102,9 +102,9 @@ class Accepted:
             self._routes[route] = end
         return end
 
-    def _bury(self) -> None:
+    def _forget_oldest(self) -> None:
         over = [end for end in self.ends.values() if end.link.is_final]
-        for end in over[: max(0, len(over) - GRAVES)]:
+        for end in over[: max(0, len(over) - REMEMBERED)]:
             del self.ends[end.link.peer]
             if end.route is not None:
                 self._routes.pop(end.route, None)

@@ -1,12 +1,11 @@
-"""Which sockets of links have something to receive, without asking each.
+"""Finds the ZeroMQ sockets of links that are readable, without checking each.
 
-Runs in: any process that has links; the owner's lock is held, but while waiting. Owns: a poll, a
-descriptor that wakes who waits. The sockets are their owner's.
-A descriptor of ZeroMQ becomes readable when something happens to its socket, and whatever the
-socket is used for next takes that back, though what has come is still there. So who uses a socket
-looks at it afterwards (`used`), or reads it until nothing is left.
-Invariants: of a socket that may be received from, the descriptor is readable, or it is among those
-that are `missed`.
+Runs in: any process that has links, under the owner's lock, except for `wait` and `wake`. Owns: a
+poll, and a pipe that wakes it. The caller owns the sockets.
+The descriptor of a ZeroMQ socket becomes readable when the socket has an event, and any use of the
+socket clears that, even if messages are left. So after using a socket the caller checks it
+(`used`), or reads it until it is empty.
+Invariants: a socket with messages has a readable descriptor, or is among the `missed` ones.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _POLLIN = int(zmq.POLLIN)
 
 
 def is_readable(socket: Any) -> bool:
-    """Whether something can be received from that socket; its descriptor tells nothing of it."""
+    """Whether that socket has a message, whatever the state of its descriptor."""
     return bool(socket.get(_EVENTS) & _POLLIN)
 
 
 class LinkPoll:
-    """See the module's text."""
+    """The poll for the sockets of one process's links."""
 
     def __init__(self) -> None:
         self._poll = new_poll()
@@ -44,11 +43,11 @@ class LinkPoll:
         self._missed: set[int] = set()
 
     def add(self, socket: Any, receive: Callable[[], bool], *, first: bool = False) -> None:
-        """Look after that socket.
+        """Add a socket.
 
         Args:
-            receive: reads it, and says whether there may be more.
-            first: before those that are not.
+            receive: reads the socket, and returns whether it may have more messages.
+            first: read this socket before the others.
         """
         fd = self._fds[socket] = socket.getsockopt(zmq.FD)
         self._receive[fd] = receive
@@ -58,7 +57,7 @@ class LinkPoll:
         self._poll.register(fd, READ)
 
     def remove(self, socket: Any) -> None:
-        """No more."""
+        """Remove a socket."""
         fd = self._fds.pop(socket)
         del self._receive[fd]
         self._first.discard(fd)
@@ -66,28 +65,28 @@ class LinkPoll:
         self._poll.unregister(fd)
 
     def leave(self, linger_s: float, *sockets: Any) -> None:
-        """Close these; what was said last may take so long to leave."""
+        """Remove and close sockets; queued messages get `linger_s` seconds to leave."""
         for socket in sockets:
             self.remove(socket)
             socket.close(int(1000 * linger_s))
 
     @property
     def sockets(self) -> list[Any]:
-        """All of ZeroMQ's that are looked after."""
+        """All sockets of this poll."""
         return list(self._fds)
 
     @property
     def missed(self) -> bool:
-        """Whether something may have come that no descriptor tells of."""
+        """Whether a socket may have messages although its descriptor is not readable."""
         return bool(self._missed)
 
     def used(self, socket: Any) -> None:
-        """Something was done with that socket other than reading it empty."""
+        """Check a socket after any use that did not read it empty."""
         if is_readable(socket):
             self._missed.add(self._fds[socket])
 
     def receive(self) -> bool:
-        """Read what has something, once each; whether there may be more."""
+        """Read each readable socket once; returns whether one may have more messages."""
         for fd, _ in self._poll.poll(0):
             if fd == self._wake_r:
                 with suppress(BlockingIOError):
@@ -98,28 +97,28 @@ class LinkPoll:
         if len(in_turn) > 1:
             in_turn.sort(key=self._first.__contains__, reverse=True)
         for fd in in_turn:
-            receive = self._receive.get(fd)  # one that is read may end another
-            if receive is None or not receive():  # one that raises is read again
+            receive = self._receive.get(fd)  # reading one socket may remove another
+            if receive is None or not receive():  # a socket whose reader raises is read again
                 self._missed.discard(fd)
         return bool(self._missed)
 
     # --- waiting ----------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """A descriptor that is readable when one of theirs is."""
+        """A descriptor that is readable when that of a socket is."""
         return self._poll.fileno()
 
     def wait(self, timeout_s: float) -> None:
-        """Block until one of them may have something, or somebody wakes us. Without the lock."""
+        """Block until a socket may have a message, or `wake` is called. Without the lock."""
         self._poll.poll(timeout_s)
 
     def wake(self) -> None:
         """End a wait. Any thread."""
-        with suppress(OSError):  # a wake-up is pending, or we are closing
+        with suppress(OSError):  # a wake-up is pending, or the poll is closing
             os.write(self._wake_w, b".")
 
     def close(self) -> None:
-        """Give its descriptors back."""
+        """Close the descriptors of the poll."""
         self._poll.close()
         fds, self._wake_r, self._wake_w = (self._wake_r, self._wake_w), -1, -1
         for fd in fds:

@@ -1,14 +1,14 @@
 """Links of one process to other hosts: TCP, CURVE, and the sessions of `net.state.link`.
 
-Runs in: any process that listens or dials beyond its host, on whichever thread calls; one at a
-time. Owns: a ZeroMQ context of its own, the listener (`net.hosts.listener`), and the ends of links
-to whom it has dialled (`net.hosts.outbound`) and who has dialled it (`net.hosts.inbound`).
-Invariants: a node that another has dialled is known by the name in its hello, and that name belongs
-from then on to the key that it came with. Nothing of a peer is decoded before the gate has let it
-in, and nothing is handed on before its hello. What is malformed, or not allowed to who says it, is
-dropped and audited; it never ends a link of somebody else.
+Runs in: any process that listens or dials beyond its host, on the calling thread, one at a time.
+Owns: a ZeroMQ context, the listener (`net.hosts.listener`), and the ends of outbound links
+(`net.hosts.outbound`) and of inbound links (`net.hosts.inbound`).
+Invariants: a node that dials is known by the name in its hello, and that name belongs from then on
+to the key that it used. Frames are decoded only after the authenticator has accepted the peer, and
+messages are delivered only after its hello. Malformed and forbidden messages are dropped and
+audited; they never end the link of another peer.
 
-A process may dial a node that dials it: these are two links, and each sends by its own.
+Two processes may dial each other: these are two links, and each process sends by its own.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ AT_ONCE = 256  # messages from one socket before another has its turn
 
 
 class Links:
-    """See the module's text. `deliver` and `told` are called under the lock, and must not block."""
+    """The links of one process. `deliver` and `told` run under the lock, and must not block."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class Links:
         told: Callable[[str, Notice], None],
     ) -> None:
         """Args:
-        deliver: takes a message: from whom, its frames, their size, which is to be reported as
-            `handled` when they need no room any more.
-        told: hears of the link to that node.
-        heartbeat_s: after how long of silence the transport gives a connection up.
+        deliver: takes a message: its sender, its frames, and their size, to be reported by
+            `handled` once they are handled.
+        told: takes notices about the link to a node.
+        heartbeat_s: the seconds of silence after which the transport gives a connection up.
         """
         self.node = node
         self._keys = keys
@@ -93,10 +93,10 @@ class Links:
         )
         self._accepted = Accepted(self._new_link, has_gate=keys is not None)
         self._last_incarnation = 0
-        self._look_at = 0.0  # the time of the next deadline, at the latest
+        self._deadline = 0.0  # no deadline of a link is earlier
         self._ended = False  # an end has become final
         self._waiting = False
-        # Called when something is `missed`, for who waits on the descriptor; on any thread.
+        # Called when a socket is `missed`, to wake a thread that polls the descriptor; any thread.
         self.on_missed: Callable[[], None] | None = None
         self.dropped = 0
         self.sent = 0  # messages that were given to `send`
@@ -105,16 +105,16 @@ class Links:
     # --- opening ----------------------------------------------------------------------------------
 
     def listen(self, listening: Listening, *, trusts_all: bool = False) -> Address:
-        """Accept links there; the address with the port that it got.
+        """Accept links at that address; returns it with the actual port.
 
         Raises:
-            PermissionError: there are no keys, and strangers could connect. OSError: it cannot be
-                listened at, or the name is not known.
+            PermissionError: there are no keys, and strangers could connect. OSError: the address
+                cannot be used, or the name is unknown.
         """
         bind = listening.bind
         resolved = resolve(bind) if bind.transport == "tcp" and bind.scope is Scope.NAME else []
         check_listener(listening, resolved, has_keys=self._keys is not None, trusts_all=trusts_all)
-        # Where it listens is where the name leads here, whatever others take it for.
+        # The name is resolved on this host; other hosts may resolve it to another address.
         plain = Address("tcp", resolved[0], bind.port) if resolved else bind
         with self._lock:
             return self._listener.listen(bind, plain, partial(self._receive_from, end=None))
@@ -128,14 +128,14 @@ class Links:
         anybody: bool = False,
         shown: str = "",
     ) -> None:
-        """Have a link to that node, which listens there; anew if there was one that has ended.
+        """Open a link to a node that listens at that address; a link that has ended is replaced.
 
-        `bounds`: for this link, if others than usual. With `anybody` whoever answers is meant, and
-        has the name that it says from then on; `PeerNamed` is told of that. `shown`: where it
-        is, for errors, if `address` only leads there.
+        `bounds`: for this link, if not the usual ones. `anybody`: accept any node that answers, and
+        rename the link to the name in its hello; a `PeerNamed` notice follows. `shown`: the address
+        for errors, if `address` is that of a tunnel.
 
         Raises:
-            ValueError: there is one already.
+            ValueError: the link exists.
         """
         with self._lock:
             before = self._dialled.ends.get(peer)
@@ -146,7 +146,7 @@ class Links:
             end.address = shown or str(address)
             end.is_anybody = anybody
             self._dialled.dial(end, address, self._receive_from)
-            self._look_at = 0.0
+            self._deadline = 0.0
         self._wake()
 
     def _new_link(self, peer: str, bounds: Bounds | None = None) -> Link:
@@ -161,7 +161,7 @@ class Links:
         """Send a message of at least one frame. Never blocks.
 
         Raises:
-            NoRoomError: too much waits to be sent there; `Room` will be told.
+            NoRoomError: too much is queued for that node; a `Room` notice will follow.
             ConnectionError: there is no link to that node, or it has ended.
         """
         with self._lock:
@@ -171,21 +171,21 @@ class Links:
         self._wake()
 
     def has_room(self, peer: str) -> bool:
-        """Whether less waits to be sent there than may; if not, `Room` will be told."""
+        """Whether the queue for that node has room; if not, a `Room` notice will follow."""
         with self._lock:
             end = self._dialled.ends.get(peer) or self._accepted.ends.get(peer)
             return end is None or end.link.is_final or end.link.asked_for_room()
 
     def bound(self, peer: str, bounds: Bounds) -> None:
-        """Have other times for the link to that node, if there is one; sizes stay."""
+        """Change the time-outs of the link to that node, if there is one; sizes stay."""
         with self._lock:
             for end in self._ends_of(peer):
                 end.link.bound(bounds)
-            self._look_at = 0.0
+            self._deadline = 0.0
         self._wake()
 
     def handled(self, peer: str, size: int) -> None:
-        """So many bytes of what that node has sent need no room any more."""
+        """Report that so many bytes from that node are handled, which frees room in its window."""
         with self._lock:
             for end in self._ends_of(peer):
                 if not end.link.is_final:
@@ -194,7 +194,7 @@ class Links:
         self._wake()
 
     def probe(self, peer: str) -> None:
-        """Ask that node now what it has got; `link_to` has the time that the answer took."""
+        """Ping that node now; `link_to(peer)` then has the round-trip time."""
         with self._lock:
             end = self._end_to(peer)
             self._do(end, end.link.probe(time.monotonic()))
@@ -208,12 +208,12 @@ class Links:
             self._dialled.leave_ended()
 
     def link_to(self, peer: str) -> Link:
-        """The link by which messages to that node go. ConnectionError if there is none."""
+        """The link that carries messages to that node. ConnectionError if there is none."""
         with self._lock:
             return self._end_to(peer).link
 
     def role_of(self, peer: str) -> Role | None:
-        """In which role that node has dialled this one; None if it has not."""
+        """The role in which that node has dialled this one; None if it has not."""
         with self._lock:
             end = self._accepted.ends.get(peer)
             return None if end is None else end.role
@@ -236,7 +236,7 @@ class Links:
             elif isinstance(action, Deliver):
                 self._deliver(end.link.peer, action.frames, action.size)
             else:
-                self._tell(end, action)
+                self._notify(end, action)
         if not sent:
             self._do(end, end.link.disconnected(time.monotonic()))
 
@@ -249,7 +249,7 @@ class Links:
         self._poll.used(socket)
         return sent
 
-    def _tell(self, end: End, notice: Notice) -> None:
+    def _notify(self, end: End, notice: Notice) -> None:
         peer = end.link.peer
         self._ended |= end.link.is_final
         if isinstance(notice, PeerLost):
@@ -268,26 +268,26 @@ class Links:
 
     @property
     def missed(self) -> bool:
-        """Whether something may have come that the descriptor does not tell of."""
+        """Whether a socket may have messages although the descriptor is not readable."""
         return self._poll.missed
 
     def work(self) -> None:
-        """Handle what has come, and the time. Returns when there is nothing more now."""
+        """Handle all messages and deadlines that are due."""
         with self._lock:
             more = not self._closed
             while more:
                 more = self._poll.receive()
                 now = time.monotonic()
-                if now >= self._look_at:
-                    self._look(now)
+                if now >= self._deadline:
+                    self._check_deadlines(now)
                     more = self._poll.missed
             if self._ended:
                 self._ended = False
                 self._dialled.leave_ended()
 
-    def _look(self, now: float) -> None:
-        # What happens meanwhile sets no deadline that is nearer than half a ping.
-        self._look_at = now + self._bounds.ping_s / 2
+    def _check_deadlines(self, now: float) -> None:
+        # No event sets a new deadline that is nearer than half a ping interval.
+        self._deadline = now + self._bounds.ping_s / 2
         for ends in (self._dialled.ends, self._accepted.ends):
             for end in list(ends.values()):
                 deadline = end.link.next_deadline()
@@ -295,26 +295,26 @@ class Links:
                     self._do(end, end.link.time_passed(now))
                     deadline = end.link.next_deadline()
                 if deadline is not None:
-                    self._look_at = min(self._look_at, deadline)
+                    self._deadline = min(self._deadline, deadline)
 
     def wait(self, timeout_s: float) -> None:
-        """Block until something may have come, or time is due, and then `work`."""
+        """Block until a message may be ready or a deadline is due, and then `work`."""
         with self._lock:
             ready = self._closed or self._poll.missed
             self._waiting = True
-            timeout_s = min(timeout_s, max(0.0, self._look_at - time.monotonic()))
+            timeout_s = min(timeout_s, max(0.0, self._deadline - time.monotonic()))
         if not ready:
             self._poll.wait(timeout_s)
         self._waiting = False
         self.work()
 
     def fileno(self) -> int:
-        """A descriptor that is readable when there may be something to work at."""
+        """A descriptor that is readable when `work` may have a message to handle."""
         return self._poll.fileno()
 
     def next_deadline(self) -> float:
-        """When `work` is to be called though nothing comes; seconds of `time.monotonic`."""
-        return self._look_at
+        """When `work` must be called without a message; seconds of `time.monotonic`."""
+        return self._deadline
 
     def _wake(self) -> None:
         if self._waiting:
@@ -323,8 +323,8 @@ class Links:
             self.on_missed()
 
     def _receive_from(self, socket: Any, end: End | None) -> bool:
-        """Handle messages of one socket; True if it may hold more."""
-        # A message may end the link that it comes by, and its socket with it: later, in `work`.
+        """Handle messages of one socket; True if it may have more."""
+        # A message may end its own link; `work` closes the socket later.
         for _ in range(AT_ONCE):
             if not is_readable(socket):
                 return False
@@ -332,10 +332,10 @@ class Links:
             if end is None:
                 self._accept(parts[0].bytes, parts[1:])
             else:
-                self._arrived(end, [part.buffer for part in parts])
+                self._on_frames(end, [part.buffer for part in parts])
         return True
 
-    def _arrived(self, end: End, frames: list[Buffer]) -> None:
+    def _on_frames(self, end: End, frames: list[Buffer]) -> None:
         try:
             message = decode_link(frames)
             if isinstance(message, Data) and end.role is Role.OBSERVER:
@@ -344,11 +344,11 @@ class Links:
             self._drop(str(error), key=end.mark, node=end.link.peer)
             return
         if isinstance(message, LinkHello):
-            self._greeted(end, message)
+            self._on_hello(end, message)
             return
         self._do(end, end.link.received(message, frames[1:], time.monotonic()))
 
-    def _greeted(self, end: End, hello: LinkHello) -> None:
+    def _on_hello(self, end: End, hello: LinkHello) -> None:
         twin = self._name(end, hello.node) if end.is_anybody else ""
         if hello.node != end.link.peer:
             self._refused(
@@ -358,7 +358,7 @@ class Links:
         self._do(end, end.link.received(hello, (), time.monotonic()))
 
     def _name(self, end: End, name: str) -> str:
-        """Who was dialled as anybody calls itself so; why it may not (it is refused then)."""
+        """Rename a link that was dialled with `anybody`; returns the reason of a refusal."""
         dialled_as, why = self._dialled.name(end, name)
         if dialled_as:
             self._told(name, PeerNamed(dialled_as))
@@ -373,7 +373,7 @@ class Links:
         self.dropped += 1
         self._audit.note("refused", why=why, **facts)
 
-    # --- who was not dialled by us ----------------------------------------------------------------
+    # --- inbound links ----------------------------------------------------------------------------
 
     def _accept(self, route: bytes, parts: list[Any]) -> None:
         frames: list[Buffer] = [part.buffer for part in parts]
@@ -384,9 +384,9 @@ class Links:
             if error.session:
                 self._listener.tell(route, error.refusal(self.node))
         else:
-            self._arrived(end, frames)
+            self._on_frames(end, frames)
 
-    # --- what the transport tells -----------------------------------------------------------------
+    # --- events of the transport ------------------------------------------------------------------
 
     def _connection(self, end: End, is_there: bool) -> None:
         now = time.monotonic()
@@ -395,15 +395,15 @@ class Links:
     def _refused(self, end: End, why: str) -> None:
         self._do(end, [*end.link.close(why, time.monotonic()), PeerRefused(why)])
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- lifetime ---------------------------------------------------------------------------------
 
     def forked(self) -> None:
-        """This is a fork of the process whose links these are: it has none."""
-        self._lock = threading.RLock()  # whoever held it is no thread of this process
+        """In a fork of this process: give up the links."""
+        self._lock = threading.RLock()  # a thread of the parent may have held the old one
         self._closed = True
 
     def close(self, why: str = "it was closed") -> None:
-        """Say goodbye on every link, and give everything back. Idempotent."""
+        """Say goodbye on every link, and close all sockets. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -412,7 +412,7 @@ class Links:
             up = [end for end in ends if end.link.state is LinkState.UP]
             for end in ends:
                 self._do(end, end.link.close(why, time.monotonic()))
-            self._hear_goodbyes(up)
+            self._wait_for_goodbyes(up)
             self._listener.close()
             self._dialled.close()
             self._poll.leave(FAREWELL_S, *self._poll.sockets)
@@ -420,10 +420,10 @@ class Links:
         self._context.term()
         self._listener.wait_for_gate()
 
-    def _hear_goodbyes(self, ends: Sequence[End]) -> None:
-        """Wait, for a moment, until the others have answered.
+    def _wait_for_goodbyes(self, ends: Sequence[End]) -> None:
+        """Wait at most `FAREWELL_S` until the peers have answered.
 
-        Whoever closes a connection to which the other still writes takes back what he said last.
+        Closing a TCP connection while the peer still writes may discard the last bytes sent.
         """
         until = time.monotonic() + FAREWELL_S
         while not all(end.link.parted for end in ends):

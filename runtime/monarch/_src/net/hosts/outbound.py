@@ -1,7 +1,7 @@
-"""Whom this process has dialled: the sockets that lead there, and what ZeroMQ tells of them.
+"""Outbound links: the sockets to nodes that this process has dialled, and their ZeroMQ monitors.
 
 Runs in: any process that dials beyond its host, under the lock of its links.
-Owns: a socket and a monitor for each end that is not final, until its last word has left.
+Owns: a socket and a monitor for each end that is not final, until its last message has left.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from monarch._src.net.state.addresses import Address
 
 
 class Dialled:
-    """See the module's text. `ends`: by the name of the node, as far as it is known."""
+    """The ends of outbound links, in `ends` by the name of the node, or a placeholder for it."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Dialled:
         refused: Callable[[End, str], None],
     ) -> None:
         """Args:
-        connection: there is one for that end from now on, or none.
-        refused: that end is not let in, and why.
+        connection: called when that end is connected, or disconnected.
+        refused: called when the peer refuses that end, with the reason.
         """
         self._context = context
         self._poll = poll
@@ -45,7 +45,7 @@ class Dialled:
         self.ends: dict[str, End] = {}
 
     def dial(self, end: End, address: Address, receive: Callable[[Any, End], bool]) -> None:
-        """Have a connection for that end, made again whenever it breaks."""
+        """Open a connection for that end; ZeroMQ reconnects whenever it breaks."""
         self.ends[end.link.peer] = end
         end.socket = dialling(self._context, address, self._heartbeat_s, self._keys)
         end.monitor = watch(self._context, end.socket, f"dialled-{id(end)}", OF_DIALLED)
@@ -72,7 +72,7 @@ class Dialled:
         return False
 
     def why_lost(self, end: End, why: str) -> str:
-        """Why an end is lost, as it is to be told."""
+        """The reason for the loss of a link, with advice if its handshake has failed."""
         if not end.failed_handshakes or end.link.session:
             return why
         with_keys = "without keys, as this side is"
@@ -84,9 +84,10 @@ class Dialled:
         )
 
     def name(self, end: End, name: str) -> tuple[str, str]:
-        """Who was dialled as anybody calls itself so: what it was called, or why it may not.
+        """Rename a link that was dialled with `anybody`.
 
-        Then it keeps the name that it was dialled by, and is refused.
+        Returns:
+            Its placeholder and "", or "" and the reason why the peer may not have that name.
         """
         end.is_anybody = False
         if not is_name(name):
@@ -100,16 +101,16 @@ class Dialled:
         return dialled_as, ""
 
     def leave_ended(self) -> None:
-        """Close the sockets of ends that are final, when their last word has left."""
+        """Close the sockets of ends that are final, once their last message has left."""
         for end in self.ends.values():
             if end.link.is_final and end.socket is not None:
-                end.socket.disable_monitor()  # or ZeroMQ's thread waits for who reads it, for ever
+                end.socket.disable_monitor()  # or ZeroMQ's thread waits for a reader for ever
                 self._poll.leave(0, end.monitor)
                 self._poll.leave(FAREWELL_S, end.socket)
                 end.monitor = end.socket = None
 
     def close(self) -> None:
-        """Have no ends any more; their sockets are closed with all others of the links."""
+        """Forget all ends; `Links.close` closes their sockets."""
         for end in self.ends.values():
             if end.socket is not None:
                 end.socket.disable_monitor()

@@ -1,17 +1,18 @@
-"""SIGINT while the main thread waits or sends: raise while it blocks, and otherwise hold back.
+"""Guards against SIGINT: it is raised while the main thread blocks, and otherwise held back.
 
-Python runs signal handlers in the main thread between any two bytecodes. A KeyboardInterrupt that
-lands between taking a message off the socket and handing it on would lose the message; one between
-two frames of a message would make the next message a part of it. So for the length of a wait or a
-send the handler is ours: it passes the signal on at once while the thread is blocked (`open`), and
-otherwise before it blocks, or at the end.
+Python runs signal handlers in the main thread between any two bytecodes. A KeyboardInterrupt
+between taking a message off the socket and handing it on would lose the message; one between two
+frames of a message would merge the next message into it. So during a wait or a send our handler is
+in place. While the thread is blocked (`open`) it raises at once; otherwise it holds the signal back
+until the thread blocks, or the guard ends.
 
-To swap a handler is a system call, twice a guard. A process whose SIGINT is nobody else's affair,
-a proc, has ours in place for good (`keep_handler`), and a guard only says that it is there.
+Swapping the handler takes a system call, twice for each guard. In a proc, where no other code
+handles SIGINT, our handler stays in place (`install_permanent_handler`), and a guard only registers
+with it.
 
-Only SIGINT is held back, since it is the one that interactive users send to a program that means to
-go on. Only the main thread runs handlers; a thread of an actor, in which another thread may raise
-(`PyThreadState_SetAsyncExc`, when a call is cancelled), has a `Shield` for the same purpose.
+Only SIGINT is held back, because interactive users send it to a program that is to go on. Only the
+main thread runs handlers. An actor on another thread, in which the runtime raises an exception when
+a call is cancelled (`PyThreadState_SetAsyncExc`), has a `Shield` for the same purpose.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from typing import Any, TypeAlias
 plain_signal: Any = getattr(signal, "_signal", signal)
 _low = plain_signal
 _SIGINT = int(signal.SIGINT)
-_guarded = False  # whether the main thread is under a guard; only it looks and changes
-_active: InterruptGuard | None = None  # under which, if the handler that stays is in place
+_guarded = False  # whether the main thread is under a guard; used by the main thread only
+_active: InterruptGuard | None = None  # that guard, if the permanent handler is in place
 _behind: Callable[[int, FrameType | None], Any] = signal.default_int_handler
 
 
@@ -48,7 +49,7 @@ class InterruptGuard:
     def __enter__(self) -> InterruptGuard:
         global _active, _guarded
         previous = _low.getsignal(_SIGINT)
-        if previous is _that_stays:
+        if previous is _permanent_handler:
             self._previous = _behind
             self._outer = _active
             _active = self  # the signal is held back from here on
@@ -75,7 +76,7 @@ class InterruptGuard:
             self._pass_on_held()
 
     def let_through(self) -> None:
-        """The thread is about to block: raise what was held back, and from now on at once."""
+        """Before blocking: raise a signal that was held back, and further ones at once."""
         self.open = True
         while self._held is not False:
             self.open = False
@@ -84,7 +85,7 @@ class InterruptGuard:
 
     def handle(self, _signum: int, frame: FrameType | None) -> None:
         if self.open:
-            self.open = False  # no second one while the first unwinds
+            self.open = False  # no second signal while the first unwinds
             self._pass_on(frame)
             self.let_through()  # the user's handler did not raise: the thread blocks on
         else:
@@ -102,7 +103,7 @@ class InterruptGuard:
 
 
 class _Attempt:
-    """One `raise_in`: whether its thread has done all that it will do."""
+    """One call of `raise_in`, and whether it is over."""
 
     __slots__ = ("_turn", "over")
 
@@ -112,24 +113,24 @@ class _Attempt:
         self._turn.acquire()
 
     def end(self) -> None:
-        """Mark the attempt as over, and wake the shielded thread if that waits."""
+        """Mark the attempt as over, and wake the shielded thread if it waits."""
         self.over = True
         self._turn.release()
 
     def wait(self) -> None:
-        """Return when the attempt is over. The shielded thread only; it may raise and be repeated.
+        """Wait until the attempt is over. The shielded thread only; may raise and be repeated.
 
-        `over` is set before the release, so the lock is never asked for a second time.
+        `over` is set before the release, so the lock is never acquired a second time.
         """
         while not self.over:
             self._turn.acquire()
 
 
 class Shield:
-    """Lets other threads raise `error` in this one while it runs one piece of work, not else.
+    """Lets other threads raise `error` in this thread, but only while it runs a given work.
 
-    Work is code of the user; when that calls the runtime (a send, a wait), what is raised is held
-    back until the thread blocks or is back in the work. The shielded thread brackets the work:
+    Work is user code. When it calls the runtime (a send, a wait), the error is held back until the
+    thread blocks or is back in the work. The shielded thread brackets the work:
 
         try:
             shield.begin(work)
@@ -138,29 +139,29 @@ class Shield:
             shield.work = None
             shield.end()
 
-    and calls `end` once more in the handler of what comes out of that. `open`, `begin`, `end` and
-    `with` are for the thread itself, `raise_in` is for any other.
+    and calls `end` once more in the handler of an exception from this block. `open`, `begin`, `end`
+    and `with` are for the thread itself, `raise_in` is for any other.
 
     An exception that another thread raises arrives between any two bytecodes of this thread. From
     Python 3.14 on that includes the moment between the acquisition of a lock and the body of its
-    `with`, and the lock stays taken. So the handshake has these rules:
+    `with`, and then the lock stays taken. So the handshake has these rules:
 
-    - The shielded thread takes no lock that another thread needs. `_raising` is for the threads
-      that raise, and keeps their attempts one after another. What the shielded thread waits for
-      belongs to one attempt, and is used up with it.
+    - The shielded thread takes no lock that another thread needs. The raising threads use
+      `_raising`, so their attempts do not overlap. The lock that the shielded thread waits on
+      belongs to one attempt, and is not used again.
     - Each field of the handshake has one writer. The raising thread first stores its attempt in
-      `_attempt` and then looks at `work` and `_depth`; the shielded thread first stores `work` or
-      `_depth` and then looks at `_attempt`. So if the raising thread found the thread in the work,
-      the thread finds the attempt when it leaves the work, waits until that is over, and takes
-      what was raised (`_settle`). Both know an attempt by its identity, so a late one is never
-      taken for an earlier one.
-    - At most one exception arrives after such a store. An attempt first withdraws what an earlier
-      one has raised and the thread has not received, and then looks once more.
-    - Until such a store the thread is in the work, and whatever arrives, however often, is raised
-      in the work. `shield.work = None` has no bytecode before it in its `finally` at which
-      anything could arrive; `__enter__` raises again what arrived before it stored `_depth`.
-    - After the store the one exception is expected: `__enter__` catches it. `end` may be hit by it
-      before its first line, but then the second `end` is not.
+      `_attempt` and then reads `work` and `_depth`; the shielded thread first stores `work` or
+      `_depth` and then reads `_attempt`. So if the raising thread found the other in the work, that
+      one finds the attempt when it leaves the work, waits until it is over, and receives the
+      exception (`_settle`). Attempts are compared by identity, so a late one is never taken for an
+      earlier one.
+    - At most one exception arrives after such a store. An attempt first withdraws the exception of
+      an earlier one if the thread has not received it, and then reads the fields once more.
+    - Until such a store the thread is in the work, where every exception is raised.
+      `shield.work = None` is the first bytecode of its `finally`, so no exception can arrive
+      before it there; `__enter__` re-raises an exception that arrived before it stored `_depth`.
+    - After the store, `__enter__` expects the one exception and catches it. It may hit `end` before
+      its first line, but then it does not hit the second `end`.
     """
 
     __slots__ = (
@@ -183,22 +184,22 @@ class Shield:
         # Written by the threads that raise, under `_raising`.
         self._raising = threading.Lock()
         self._attempt: _Attempt | None = None  # the newest one
-        self._raised: _Attempt | None = None  # the newest one that raised something
+        self._raised: _Attempt | None = None  # the newest one that raised the error
         # Written by the shielded thread.
         self.work: object | None = None
         self._depth = 1  # 0: in the work, above: in the runtime
-        self._settled: _Attempt | None = None  # nothing of this attempt can arrive any more
+        self._settled: _Attempt | None = None  # the error of this attempt can arrive no more
         self.held = False
-        self.sleeper: threading.Lock | None = None  # what the thread sleeps on, in `time.sleep`
-        self.open = False  # as of an InterruptGuard; nothing looks at it here
+        self.sleeper: threading.Lock | None = None  # the lock of the thread's `time.sleep`
+        self.open = False  # as in an InterruptGuard; unused here
 
     def begin(self, work: object) -> None:
-        """From here on `raise_in(work)` may raise here."""
+        """Allow `raise_in(work)` from here on."""
         self._depth = 0
         self.work = work
 
     def end(self) -> None:
-        """The work has ended: what was raised and has not arrived yet never will. Idempotent."""
+        """End the work, and discard an error that has not arrived yet. Idempotent."""
         try:
             self.work = None
             self._depth = 1
@@ -214,8 +215,8 @@ class Shield:
         depth = self._depth
         try:
             self._depth = depth + 1
-            # Deeper in the runtime nothing can arrive; and an attempt that is not over may be one
-            # that this thread makes.
+            # Deeper in the runtime no error can arrive; and an attempt that is not over may be this
+            # thread's own.
             if not depth and self._attempt is not self._settled:
                 self._settle()
         except self._error:
@@ -231,7 +232,7 @@ class Shield:
             self.let_through()
 
     def let_through(self) -> None:
-        """The thread is about to block, or back in its work: raise what was held back."""
+        """Before blocking, or back in the work: raise the error if it was held back."""
         if self.held:
             self.held = False
             raise self._error
@@ -240,12 +241,12 @@ class Shield:
         attempt = self._attempt
         if attempt is not None:
             attempt.wait()
-        for _ in (0, 0):  # what was not raised yet is raised at a jump back, so here
+        for _ in (0, 0):  # Python raises a pending exception at a backward jump, so here
             pass
         self._settled = attempt
 
     def raise_in(self, work: object) -> bool:
-        """Raise in that work, if it is what runs. Whoever asks wakes the thread if it blocks."""
+        """Raise in that work if it is running. The caller wakes the thread if it blocks."""
         if not self._depth:
             _raise_function()  # loaded now, not while the thread waits for the attempt
         with uninterrupted(), self._raising:
@@ -264,7 +265,7 @@ class Shield:
                         try:
                             sleeper.release()
                         except RuntimeError:
-                            pass  # it has been woken before
+                            pass  # it is awake already
                 elif self.work is work:
                     self._raised = attempt
                     _raise_in_thread(self._thread, self._error)
@@ -276,11 +277,11 @@ class Shield:
 
 
 class SignalShield:
-    """The same for the main thread, where raising is a signal and its handler knows where it is.
+    """A shield for the main thread: `raise_in` sends a signal, and the handler raises.
 
-    From its making until `restore` it handles SIGINT. One that somebody else has sent raises
-    KeyboardInterrupt in the work, or `error` if that was wanted already; it does nothing while no
-    work is done. Sends and waits hold it back, as an InterruptGuard does.
+    It handles SIGINT until `restore`. A SIGINT from elsewhere raises KeyboardInterrupt in the work,
+    or `error` if `raise_in` has requested that; between works it has no effect. Sends and waits
+    hold it back by an InterruptGuard.
 
     The thread brackets work as with a `Shield`. After `shield.work = None` nothing is raised.
     """
@@ -290,7 +291,7 @@ class SignalShield:
     def __init__(
         self, error: type[BaseException], work_of: Callable[[], object | None] | None = None
     ) -> None:
-        """`work_of`, called in the handler, says what runs; without it, what `begin` has said."""
+        """`work_of`, called in the handler, returns the running work; default: that of `begin`."""
         self._error = error
         self.work: object | None = None
         self._wanted: object | None = None
@@ -299,15 +300,15 @@ class SignalShield:
         self._before = _stand_behind(self._handle)
 
     def begin(self, work: object) -> None:
-        """From here on this work may be interrupted."""
+        """Allow `raise_in(work)` from here on."""
         self.work = work
 
     def end(self) -> None:
-        """It has ended. Idempotent."""
+        """End the work. Idempotent."""
         self.work = None
 
     def raise_in(self, work: object) -> bool:
-        """Raise in that work, also where it blocks, if it is what runs. Any thread."""
+        """Raise in that work if it is running, also where it blocks. Any thread."""
         if self.work_of is None and self.work is not work:
             return False
         self._wanted = work
@@ -316,7 +317,7 @@ class SignalShield:
         return True
 
     def restore(self) -> None:
-        """Handle SIGINT no more."""
+        """Put the previous handler of SIGINT back."""
         _stand_behind(self._before)
 
     def _handle(self, _signum: int, _frame: FrameType | None) -> None:
@@ -331,7 +332,7 @@ class SignalShield:
 
 
 def _raise_in_thread(thread: int, error: type[BaseException] | None) -> None:
-    """Have that raised in a thread; None: withdraw what has not been raised yet."""
+    """Raise the error in a thread; None: withdraw an error that has not arrived yet."""
     _raise_function()(thread, 0 if error is None else id(error))
 
 
@@ -344,7 +345,7 @@ def _raise_function() -> Callable[[int, int], int]:
 
 
 class NoGuard:
-    """The same for threads that never run signal handlers."""
+    """A guard without effect, for threads that never run signal handlers."""
 
     __slots__ = ("open",)
 
@@ -361,39 +362,39 @@ class NoGuard:
 NO_GUARD = NoGuard()
 
 
-def keep_handler() -> None:
-    """Put a handler in place that stays, in front of the one that there is. Main thread.
+def install_permanent_handler() -> None:
+    """Install a permanent handler, which calls the present one. Main thread.
 
-    User code that sets another one takes it away, and guards swap handlers again.
+    When user code sets another handler, guards swap handlers again.
     """
     global _behind
     previous = _low.getsignal(_SIGINT)
-    if callable(previous) and previous is not _that_stays:
+    if callable(previous) and previous is not _permanent_handler:
         _behind = previous
-        _low.signal(_SIGINT, _that_stays)
+        _low.signal(_SIGINT, _permanent_handler)
 
 
-def is_kept() -> bool:
-    """Whether the handler that stays is in place: user code may have set another. Any thread."""
-    return _low.getsignal(_SIGINT) is _that_stays
+def is_permanent_handler_installed() -> bool:
+    """Whether the permanent handler is in place: user code may replace it. Any thread."""
+    return _low.getsignal(_SIGINT) is _permanent_handler
 
 
 def _stand_behind(handler: Any) -> Any:
-    """Handle SIGINT by this, behind the handler that stays if that is in place; what did before."""
+    """Handle SIGINT by this, behind the permanent handler if there is one; returns the previous."""
     global _behind
-    if not is_kept():
+    if not is_permanent_handler_installed():
         return signal.signal(signal.SIGINT, handler)
     before, _behind = _behind, handler
     return before
 
 
-def call_on_main(call: Callable[[FrameType | None], None]) -> bool:
-    """Have that called on the main thread, wherever it is, with the frame that runs. Any thread.
+def call_on_main_thread(call: Callable[[FrameType | None], None]) -> bool:
+    """Call a function in a signal handler of the main thread, with the running frame. Any thread.
 
-    False where user code has taken our handler away. Also called in the middle of a guard, so it
-    must not block where it finds the frame of one.
+    Returns False if user code has replaced our handler. The function may be called inside a guard,
+    and must not block if it finds the frame of one.
     """
-    if not is_kept():
+    if not is_permanent_handler_installed():
         return False
     _calls.append(call)
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -402,11 +403,11 @@ def call_on_main(call: Callable[[FrameType | None], None]) -> bool:
 
 _calls: deque[Callable[[FrameType | None], None]] = deque()
 on_handler: Callable[[], None] | None = (
-    None  # called as the handler that stays is; see `net.local.signal_pipe`
+    None  # called by the permanent handler; see `net.local.signal_pipe`
 )
 
 
-def _that_stays(signum: int, frame: FrameType | None) -> None:
+def _permanent_handler(signum: int, frame: FrameType | None) -> None:
     if on_handler is not None:
         on_handler()
     if _calls:
@@ -417,8 +418,8 @@ def _that_stays(signum: int, frame: FrameType | None) -> None:
         _behind(signum, frame)
 
 
-def nothing_interrupts() -> None:
-    """In this process SIGINT raises nothing: from now on nothing is held back on its account."""
+def disable_interrupts() -> None:
+    """Disable the guards of the main thread, in a process where SIGINT never raises."""
     global _main
     _main = None
 
@@ -426,17 +427,17 @@ def nothing_interrupts() -> None:
 def _forked() -> None:
     global _main
     _main = threading.main_thread().ident
-    _shields.clear()  # the threads that raised here are not in the fork
+    _shields.clear()  # a fork has none of the other threads
 
 
 _main: int | None = threading.main_thread().ident
 os.register_at_fork(after_in_child=_forked)
-# By thread: those of actors that are not on the main thread.
+# By thread, of actors on other threads than the main one.
 _shields: dict[int, Shield] = {}
 
 
 def shield_this_thread(error: type[BaseException]) -> Shield | SignalShield:
-    """From here on `error` can be raised in this thread; until `unshield_this_thread`."""
+    """Let other threads raise `error` in this one, until `unshield_this_thread`."""
     if threading.current_thread() is threading.main_thread():
         return SignalShield(error)
     shield = _shields[threading.get_ident()] = Shield(error)
@@ -444,7 +445,7 @@ def shield_this_thread(error: type[BaseException]) -> Shield | SignalShield:
 
 
 def unshield_this_thread(shield: Shield | SignalShield) -> None:
-    """Nothing is raised here any more."""
+    """Undo `shield_this_thread`."""
     if isinstance(shield, SignalShield):
         shield.restore()
     else:
@@ -452,7 +453,7 @@ def unshield_this_thread(shield: Shield | SignalShield) -> None:
 
 
 def shield_of_this_thread() -> Shield | None:
-    """The one of an actor that is not on the main thread."""
+    """The shield of this thread, if it runs an actor and is not the main thread."""
     return _shields.get(threading.get_ident())
 
 
@@ -460,9 +461,9 @@ Guard: TypeAlias = "InterruptGuard | Shield"
 
 
 def uninterrupted() -> Guard | NoGuard:
-    """Hold back what would interrupt this thread for the length of a `with` block; may be nested.
+    """Hold back interrupts of this thread during a `with` block; may be nested.
 
-    That is SIGINT on the main thread, and the end of a call on the thread of an actor.
+    On the main thread that is SIGINT, on the thread of an actor the cancellation of a call.
     """
     thread = get_ident()
     if thread == _main:
@@ -471,18 +472,18 @@ def uninterrupted() -> Guard | NoGuard:
 
 
 class GuardedLock:
-    """A lock for work that does not block; nothing is raised in the thread that has it.
+    """A lock for work that does not block; the thread that holds it is not interrupted.
 
     From Python 3.14 on an exception can arrive between the acquisition of a lock and the body of
-    its `with`, and the lock stays taken. So a lock that a thread of the user takes is one of these,
-    or is taken under a guard.
+    its `with`, and then the lock stays taken. So each lock that a user's thread takes is a
+    GuardedLock, or is taken under a guard.
     """
 
     __slots__ = ("_guards", "_lock")
 
     def __init__(self, *, reentrant: bool = False) -> None:
         self._lock = threading.RLock() if reentrant else threading.Lock()
-        self._guards: list[Guard | NoGuard] = []  # of the thread that has the lock
+        self._guards: list[Guard | NoGuard] = []  # of the thread that holds the lock
 
     def __enter__(self) -> None:
         guard = uninterrupted()
@@ -496,7 +497,7 @@ class GuardedLock:
         guard.__exit__(kind, *error)
 
     def enter_if_free(self) -> bool:
-        """Take the lock unless a thread has it, this one included; `leave` gives it back."""
+        """Take the lock unless a thread, this one included, holds it; `leave` releases it."""
         guard = uninterrupted()
         guard.__enter__()
         if self._lock.acquire(blocking=False):
@@ -506,11 +507,11 @@ class GuardedLock:
         return False
 
     def leave(self) -> None:
-        """Give the lock back after `enter_if_free`."""
+        """Release the lock after `enter_if_free`."""
         self.__exit__(None)
 
 
 def guard_for_this_thread() -> Guard | NoGuard:
-    """The same for a wait, which lets through what it was held back when it blocks."""
+    """A guard for a wait, which lets held-back interrupts through when it blocks."""
     thread = get_ident()
     return InterruptGuard() if thread == _main else _shields.get(thread, NO_GUARD)

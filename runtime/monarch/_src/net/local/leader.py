@@ -1,25 +1,25 @@
-"""Who waits on the socket: leader and followers, with a standing thread of last resort.
+"""The choice of the receiving thread: leader and followers, with an IO thread as a fallback.
 
-Handing a message from a receiving thread to the thread that wants it costs more than the message:
-two such hand-overs turn a round trip of 66 us into 160. So whoever waits for something receives.
-The *baton* is the right to receive and to handle what was received; it is a plain lock.
+Handing a message from a receiving thread to the thread that waits for it costs more than the
+message: two such hand-overs turn a round trip of 66 us into 160. So a thread that waits receives
+the messages itself. The *lead* is the right to receive and to handle messages; it is a plain lock.
 
-- A thread that waits (a `.get()`, an idle sync actor) takes the baton if it is free and *leads*:
-  handles every message that comes, whoever it is for, until its own wait is over.
-- If the baton is taken it *follows*: sleeps until the leader has done its thing or leaves, and
-  leads if it still must wait.
-- A *patient* wait is that of an idle actor, which may last for ever. It leads if the baton is free
-  when it begins; once it has received for somebody else it gives the baton up, so that whoever is
-  busy receives without a hand-over, and sleeps until something comes for it.
-- An event loop that has nothing to do leads too, and waits for its own descriptors at the same
-  time (`wait_beside`): patiently, unless it awaits an answer. It does not follow on a lock, but
+- A thread that waits (in `.get()`, or in an idle sync actor) takes the lead if it is free. It then
+  handles every message that arrives, for any thread, until its own wait is over.
+- If the lead is taken, the thread *follows*: it sleeps until the leader has received its answer, or
+  leaves. If it must still wait, it then leads.
+- An *idle* wait is that of an actor without work; it may never end. It takes the lead if that is
+  free when it begins. Once it has received a message for another thread it gives the lead up, so
+  that busy threads receive without a hand-over, and sleeps until a message for its actor arrives.
+- An idle event loop leads too, and waits for its own descriptors at the same time
+  (`wait_with_loop`); its wait is idle unless it awaits an answer. Instead of following on a lock it
   sleeps as any loop does, and is woken as a follower is.
-- The IO thread leads when nobody waits. It does not compete: threads that come and go leave the
-  baton free for some microseconds each time, and an IO thread that jumped in would make every call
-  a hand-over. It looks once a `TICK`; only if no turn was begun since the last look, and nobody
-  leads, does it take the baton. While one leader blocks on and on it sleeps without a timer.
-  So a message that nobody waits for is handled at once when the process is quiet, and after two
-  ticks at most when it is busy.
+- The IO thread leads when no thread waits. It does not compete: threads that come and go leave the
+  lead free for some microseconds each time, and an IO thread that took it then would make every
+  call a hand-over. It checks once a `TICK`, and takes the lead only if that is free and no thread
+  has led since the last check. While one leader blocks for long it sleeps without a timer. So a
+  message that no thread waits for is handled at once when the process is quiet, and after two ticks
+  at most when it is busy.
 
 Handlers therefore run one at a time, on changing threads, and may not block. Prior art: the
 leader/followers pattern (Schmidt et al., 2000).
@@ -48,7 +48,7 @@ log = logging.getLogger("monarch.net")
 TICK, SLOWEST_TICK = 0.005, 0.02
 LONGEST_S = 2e6
 FRAMES_NEEDED = 120
-LEAVE_S = 1.0  # how long a leader may take to leave; it handles one batch of messages at most
+LEAVE_S = 1.0  # for a leader to leave; it handles at most one more batch of messages
 
 
 SHUT_DOWN = "the runtime was shut down before the answer came"
@@ -72,52 +72,51 @@ class ReceiveLeader:
         self._router = router
         self._drain = drain
         self._lead = threading.Lock()
-        self._followers: deque[Waiter] = deque()  # those who would lead
-        self._patients: deque[Waiter] = deque()  # idle actors, who would lead too
-        self._asleep: set[Waiter] = set()  # all who sleep
-        self._served = 0  # how often somebody was woken by another's receiving
+        self._followers: deque[Waiter] = deque()  # busy threads that would take the lead
+        self._idle_followers: deque[Waiter] = deque()  # idle actors that would take it too
+        self._sleeping: set[Waiter] = set()  # all threads and loops that sleep
+        self._wakeups = 0  # how often a thread was woken because another received its message
         self._watched: dict[int, Callable[[], None]] = {}
-        self._turns = 0
+        self._turn_count = 0
         self._io_leads = False
         self._io_sleeps = False
-        self._wanted = False
-        self._urged = False
+        self._lead_is_wanted = False
+        self._io_is_wanted = False
         self._closed = False
-        self.ended = ""  # why nothing can be waited for any more
+        self.ended = ""  # why waits return False for good
         self._io_lock = threading.Lock()
         self._io_lock.acquire()
         self._leader_thread = 0
-        # Seconds after which to call `drain` again though nothing has come; None: no need to.
-        self.look_again_s: float | None = None
-        # As that, but for ever: something of this process looks at the time when it is called.
-        self.look_often_s: float | None = None
+        # Seconds after which to call `drain` again without a message; None: no need to.
+        self.drain_again_s: float | None = None
+        # The same, lasting: `drain` does work of links that depends on the time.
+        self.drain_interval_s: float | None = None
         self._thread: threading.Thread | None = None
-        # How who waits for something looks before it sleeps, and how an idle actor does.
+        # How busy threads and idle actors poll before they sleep.
         self._spin, self._idle_spin = Spin(), Spin(gives_up=True)
 
-    def start(self, name: str, first_look_s: float | None = None) -> None:
-        """Start the IO thread, that of the node of that name.
+    def start(self, name: str, first_check_s: float | None = None) -> None:
+        """Start the IO thread of the node of that name.
 
-        `first_look_s`: the seconds after which it first checks whether another thread leads; None:
-        two ticks.
+        `first_check_s`: the seconds until its first check for another leader; None: two ticks.
         """
-        wait_s = 2 * TICK if first_look_s is None else first_look_s
+        wait_s = 2 * TICK if first_check_s is None else first_check_s
         self._thread = threading.Thread(
-            target=self._io, args=(wait_s,), name=f"monarch-io-{name}", daemon=True
+            target=self._run_io, args=(wait_s,), name=f"monarch-io-{name}", daemon=True
         )
         self._thread.start()
 
     def spin(self, limit_s: float) -> None:
-        """Look for so long before sleeping, where that pays."""
+        """Poll for at most that time before sleeping, where that pays; see `net.local.spin`."""
         self._spin.limit_s = self._idle_spin.limit_s = limit_s
 
     def watch(self, fd: int, readable: Callable[[], None]) -> None:
-        """Call `readable` whenever that descriptor is; it must unwatch or read it empty."""
+        """Call `readable` whenever that descriptor is readable; it must empty or unwatch it."""
         self._watched[fd] = readable
         self._router.watch(fd)
 
     def unwatch(self, fd: int) -> None:
-        """Stop watching; unknown descriptors are no error."""
+        """Stop watching a descriptor; an unknown one is no error."""
         if self._watched.pop(fd, None) is not None:
             self._router.unwatch(fd)
 
@@ -126,13 +125,13 @@ class ReceiveLeader:
         what: Waitable,
         timeout_s: float | None = None,
         *,
-        patient: bool = False,
+        idle: bool = False,
         unless: Waitable | None = None,
     ) -> bool:
         """Block this thread until `what` is done, receiving meanwhile; False on time-out.
 
-        False too as soon as `unless` is done; whoever makes it so has to `stir` what is waited for.
-        A time-out or a KeyboardInterrupt consumes nothing.
+        Also returns False as soon as `unless` is done; the thread that finishes `unless` must call
+        `what.recheck()`. A time-out or a KeyboardInterrupt consumes no message.
 
         Raises:
             BlockedLoopError: called from a message handler, which must not block.
@@ -146,87 +145,88 @@ class ReceiveLeader:
             )
         deadline = None if timeout_s is None else _deadline(timeout_s)
         with guard_for_this_thread() as guard:
-            # A handler that runs out of stack would lose its message: let others receive. Who is
-            # patient has nothing else to do, and so nothing on its stack.
-            gave_up = not patient and not _room_on_the_stack()
+            # A handler that runs out of stack would lose its message, so a deep thread leaves the
+            # lead to others. The stack of an idle actor is empty.
+            declines = not idle and not _room_on_the_stack()
             while not what.done and not self._closed and (unless is None or not unless.done):
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     break
-                if not gave_up and self._lead.acquire(False):
+                if not declines and self._lead.acquire(False):
                     try:
-                        gave_up = self._lead_until(what, deadline, guard, patient, unless)
+                        declines = self._lead_until(what, deadline, guard, idle, unless)
                     finally:
-                        self._pass_on()
+                        self._release_lead()
                 else:
-                    queue = self._patients if patient else self._followers
-                    self._follow(what, left, guard, None if gave_up else queue, unless)
+                    queue = self._idle_followers if idle else self._followers
+                    self._follow(what, left, guard, None if declines else queue, unless)
         return what.done
 
-    def wait_beside(self, loop: SleepingLoop, timeout_s: float | None) -> None:
-        """Let an event loop sleep: until it has something to do, the time is up, or for no reason.
+    def wait_with_loop(self, loop: SleepingLoop, timeout_s: float | None) -> None:
+        """Let an event loop sleep until it has work or the time is up; may return early.
 
-        Its thread receives meanwhile if nobody else does. A KeyboardInterrupt consumes nothing.
+        Its thread receives meanwhile unless another thread leads. A KeyboardInterrupt consumes no
+        message.
         """
         deadline = None if timeout_s is None else _deadline(timeout_s)
-        turn, patient = loop.turn, not loop.awaits
+        turn, idle = loop.turn, not loop.awaits
         with guard_for_this_thread() as guard:
-            gave_up = not _room_on_the_stack()
-            if not gave_up and not self._closed and self._lead.acquire(False):
+            declines = not _room_on_the_stack()
+            if not declines and not self._closed and self._lead.acquire(False):
                 try:
                     self.watch(loop.fd, loop.found)
-                    gave_up = self._lead_until(turn, deadline, guard, patient, None)
+                    declines = self._lead_until(turn, deadline, guard, idle, None)
                 finally:
                     self.unwatch(loop.fd)
-                    self._pass_on()
-                if not gave_up:
+                    self._release_lead()
+                if not declines:
                     return
                 timeout_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            queue = self._patients if patient else self._followers
-            self._sleep_beside(loop, timeout_s, guard, None if gave_up else queue)
+            queue = self._idle_followers if idle else self._followers
+            self._sleep_with_loop(loop, timeout_s, guard, None if declines else queue)
 
     def receive_now(self) -> None:
-        """Let the IO thread lead at once if nobody does: somebody awaits without blocking."""
+        """Have the IO thread lead at once if no thread does: a caller awaits without blocking."""
         if not self._lead.locked():
-            self._urged = True
+            self._io_is_wanted = True
             release(self._io_lock)
 
     def handles(self) -> bool:
-        """Whether this thread handles a message now."""
+        """Whether this thread is handling a message."""
         return self._leader_thread == get_ident()
 
     def wake_leader(self) -> None:
-        """What the leader waits for was done by a thread that does not receive: have it look."""
+        """Have the leader check its waitable, which another thread has finished."""
         if self._leader_thread != get_ident():
             self._router.wake()
 
-    def nudge(self) -> None:
-        """Have every thread that waits look whether it still should. Any thread."""
+    def wake_all(self) -> None:
+        """Have every waiting thread check whether it must still wait. Any thread."""
         self._router.wake()
-        for lock in list(self._asleep):
+        for lock in list(self._sleeping):
             release(lock)
 
     def close(self) -> None:
-        """End the IO thread. Idempotent; waits of other threads return False.
+        """End the IO thread, and all waits, which return False. Idempotent.
 
-        When it returns nobody is on the socket any more, and it can be closed.
+        On return no thread uses the router any more, so it can be closed.
         """
         first, self._closed = not self._closed, True
         self.ended = self.ended or SHUT_DOWN
         self._router.wake()
         release(self._io_lock)
-        for lock in list(self._asleep):
+        for lock in list(self._sleeping):
             release(lock)
         thread = self._thread
         if thread is not None and thread.is_alive() and thread.ident != get_ident():
             thread.join()
         if first and self._leader_thread != get_ident():
-            self._lead.acquire(timeout=LEAVE_S)  # and never given back
+            self._lead.acquire(timeout=LEAVE_S)  # never released
 
     def forked(self) -> None:
-        """This is a fork, in which nothing can be received: every wait returns False."""
+        """In a fork, which cannot receive: have every wait return False."""
         self._closed, self.ended = True, FORKED
-        self._thread = None  # it is its parent's
+        self._thread = None  # it runs in the parent only
 
     # --- leading ------------------------------------------------------------------------------
 
@@ -235,37 +235,37 @@ class ReceiveLeader:
         what: Waitable,
         deadline: float | None,
         guard: Guard | None,
-        patient: bool,
+        idle: bool,
         unless: Waitable | None,
     ) -> bool:
-        """Receive until `what` is done; True if it is not, and the baton is given up for others."""
-        self._turns += 1
+        """Receive until `what` is done; True if an idle wait gives the lead up before that."""
+        self._turn_count += 1
         what.leader = self
-        served = self._served
-        spin = self._idle_spin if patient else self._spin
+        wakeups = self._wakeups
+        spin = self._idle_spin if idle else self._spin
         me = get_ident()
-        # Who has time need not look first: what has come ends the wait at once. Links to other
-        # hosts have things to do that no descriptor tells of.
-        looks = self.look_often_s is not None or (
+        # No need to drain first if the wait may block: a pending message ends it at once. Links to
+        # other hosts have work that no descriptor shows.
+        drains = self.drain_interval_s is not None or (
             deadline is not None and deadline <= time.monotonic()
         )
         try:
             while True:
-                if looks:
+                if drains:
                     self._leader_thread = me
                     try:
                         self._drain()
                     finally:
                         self._leader_thread = 0
-                looks = True
+                drains = True
                 if what.done or self._closed or (unless is not None and unless.done):
                     return False
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return False
-                if patient and self._served != served:
+                if idle and self._wakeups != wakeups:
                     return True
-                soon = self.look_again_s or self.look_often_s
+                soon = self.drain_again_s or self.drain_interval_s
                 if soon is not None and (left is None or soon < left):
                     left = soon
                 for fd, _ in self._router.wait(left, guard, spin):
@@ -286,18 +286,18 @@ class ReceiveLeader:
         finally:
             self._leader_thread = 0
 
-    def _pass_on(self) -> None:
+    def _release_lead(self) -> None:
         self._lead.release()
         if self._followers or self._io_sleeps:
             self._offer()
 
     def _offer(self, *, for_good: bool = False) -> None:
-        """The baton is free: wake somebody who will look after the socket.
+        """Wake a thread that will take the free lead.
 
-        A thread that leaves is likely to be back in no time, and idle actors are not woken for
-        that; the IO thread leaves `for_good`.
+        A busy thread that leaves is likely to be back soon, so idle actors sleep on; the IO thread
+        leaves `for_good`.
         """
-        followers = self._followers or (self._patients if for_good else None)
+        followers = self._followers or (self._idle_followers if for_good else None)
         if followers:
             try:
                 release(followers[0])
@@ -315,14 +315,14 @@ class ReceiveLeader:
         queue: deque[Waiter] | None,
         unless: Waitable | None,
     ) -> None:
-        """Sleep until `what` is done or the baton may be had; no `queue`: it is not wanted."""
-        lock = what.new_sleeper()
-        self._asleep.add(lock)
+        """Sleep until `what` is done or the lead may be free; no `queue`: never take the lead."""
+        lock = what.add_sleeper()
+        self._sleeping.add(lock)
         if queue is not None:
             queue.append(lock)
-        self._wanted = self._io_leads
+        self._lead_is_wanted = self._io_leads
         try:
-            # Looked at again after registering: whoever finishes or leaves now sees the lock.
+            # Check again after registering: a thread that finishes or leaves now sees the lock.
             if what.done or self._closed or not (queue is None or self._lead.locked()):
                 return
             if unless is not None and unless.done:
@@ -335,32 +335,32 @@ class ReceiveLeader:
         finally:
             if guard is not None:
                 guard.open = False
-            what.sleeps_no_more(lock)
-            self._asleep.discard(lock)
+            what.remove_sleeper(lock)
+            self._sleeping.discard(lock)
             if queue is not None:
                 queue.remove(lock)
             if what.done:
-                self._served += 1
-            # The wake-up may have been the baton, offered to us alone, and we may not need it.
+                self._wakeups += 1
+            # The wake-up may have offered the lead to this thread only, which no longer needs it.
             if not self._lead.locked():
                 self._offer()
 
-    def _sleep_beside(
+    def _sleep_with_loop(
         self,
         loop: SleepingLoop,
         left: float | None,
         guard: Guard | None,
         queue: deque[Waiter] | None,
     ) -> None:
-        """Sleep as any loop does, or until the baton may be had; no `queue`: it is not wanted."""
+        """Sleep as any loop does, or until the lead may be free; no `queue`: never lead."""
         if self._closed:
             queue = None
-        self._asleep.add(loop)
+        self._sleeping.add(loop)
         if queue is not None:
             queue.append(loop)
-            self._wanted = self._io_leads
+            self._lead_is_wanted = self._io_leads
         try:
-            # Looked at again after registering: whoever leaves now sees the loop.
+            # Check again after registering: a thread that leaves now sees the loop.
             if queue is not None and not self._lead.locked():
                 return
             if guard is not None:
@@ -369,36 +369,36 @@ class ReceiveLeader:
         finally:
             if guard is not None:
                 guard.open = False
-            self._asleep.discard(loop)
+            self._sleeping.discard(loop)
             if queue is not None:
                 queue.remove(loop)
             if loop.turn.done:
-                self._served += 1
-            # The wake-up may have been the baton, offered to us alone, and we may not need it.
+                self._wakeups += 1
+            # The wake-up may have offered the lead to this loop only, which no longer needs it.
             if not self._lead.locked():
                 self._offer()
 
     # --- the IO thread ------------------------------------------------------------------------
 
-    def _io(self, first_look_s: float) -> None:
-        seen, tick = self._turns, TICK
-        self._io_lock.acquire(timeout=first_look_s)
+    def _run_io(self, first_check_s: float) -> None:
+        seen, tick = self._turn_count, TICK
+        self._io_lock.acquire(timeout=first_check_s)
         while not self._closed:
-            if (seen == self._turns or self._urged) and self._lead.acquire(False):
-                self._urged = False
+            if (seen == self._turn_count or self._io_is_wanted) and self._lead.acquire(False):
+                self._io_is_wanted = False
                 self._io_lead()
                 tick = TICK
-            elif seen == self._turns or self._asleep:
+            elif seen == self._turn_count or self._sleeping:
                 tick = TICK
-            else:  # leaders come and go, and nobody sleeps beside them
+            else:  # leaders come and go, and no thread sleeps
                 tick = min(2 * tick, SLOWEST_TICK)
-            seen = self._turns
+            seen = self._turn_count
             if self._lead.locked() and not self._followers:
-                # Somebody leads: sleep until the leader leaves, unless it left just now.
+                # Sleep until the leader leaves, unless it left just now.
                 self._io_lock.acquire(timeout=tick)
-                if seen == self._turns and self._lead.locked():
+                if seen == self._turn_count and self._lead.locked():
                     self._io_sleeps = True
-                    if seen == self._turns and self._lead.locked() and not self._closed:
+                    if seen == self._turn_count and self._lead.locked() and not self._closed:
                         self._io_lock.acquire()
                     self._io_sleeps = False
             else:
@@ -407,34 +407,34 @@ class ReceiveLeader:
     def _io_lead(self) -> None:
         self._io_leads = True
         try:
-            while not self._closed and not self._wanted:
+            while not self._closed and not self._lead_is_wanted:
                 self._leader_thread = get_ident()
                 try:
                     self._drain()
                 finally:
                     self._leader_thread = 0
-                if self._wanted or self._closed:
+                if self._lead_is_wanted or self._closed:
                     break
-                for fd, _ in self._router.wait(self.look_again_s or self.look_often_s):
+                for fd, _ in self._router.wait(self.drain_again_s or self.drain_interval_s):
                     self._fire(fd)
         except Exception:
             log.exception("the IO thread failed while handling messages")
         finally:
             self._io_leads = False
-            self._wanted = False
+            self._lead_is_wanted = False
             self._lead.release()
             self._offer(for_good=True)
 
 
 def _deadline(timeout_s: float) -> float | None:
-    # What the system can't count to (24 days, by `poll`) is for ever.
+    # The system cannot count further (24 days, by `poll`): such a wait has no deadline.
     return time.monotonic() + timeout_s if timeout_s < LONGEST_S else None
 
 
 def _room_on_the_stack() -> bool:
-    """Whether this thread has room for what handles messages: asked in 0.2 us."""
+    """Whether the stack of this thread has room for a message handler; takes 0.2 us."""
     try:
         sys._getframe(sys.getrecursionlimit() - FRAMES_NEEDED)  # pyright: ignore[reportPrivateUsage]
     except ValueError:
-        return True  # there are not so many frames
+        return True  # the stack has fewer frames
     return False

@@ -1,9 +1,9 @@
-"""One connection to another process of this host: what waits to leave, and what comes.
+"""One connection to another process of this host: its socket and its outbox.
 
-Runs in: any process. Any thread sends; only the holder of the baton receives, flushes and closes.
-Invariants: messages leave whole and in the order of `send`. What the system takes at once is
-written by the thread that sends; the rest waits, and is written when there is room. Once anything
-waits, all that follows does: then many messages leave by one system call.
+Runs in: any process. Any thread sends; only the receiving thread receives, flushes and closes.
+Invariants: messages leave whole and in the order of `send`. The sending thread writes the bytes
+that the system accepts at once; the rest waits in the outbox until the socket has room. While the
+outbox has content, later messages join it, and one system call then writes many of them.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from monarch._src.wire.frames import Buffer
 from monarch._src.wire.segment_refs import SEGMENT_FROM
 from monarch._src.wire.stream import Splitter
 
-GATHERED = 1 << 16  # bytes that come to wait until the pipe looks for room again
-PIECES = 256  # that are written by one call
-BUFFERED = 1 << 20  # bytes that the system is asked to hold for the peer; it may allow less
-_HEADS = 1 << 12  # bytes of a message beside its payload, as a rule
+GATHERED = 1 << 16  # bytes that join the outbox before the pipe tries to write again
+PIECES = 256  # written by one system call
+BUFFERED = 1 << 20  # requested size of the socket's send buffer in bytes; the system may allow less
+_HEADS = 1 << 12  # bytes of a usual message beside its payload
 _QUIETLY = int(getattr(socket, "MSG_NOSIGNAL", 0))  # elsewhere Python itself ignores SIGPIPE
 _NOT_THERE = {errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN}
 _NO_ROOM = {errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM}
 
 
 def new_socket() -> socket.socket:
-    """A socket for a pipe or a listener; nothing that is done with it blocks."""
+    """A non-blocking socket for a pipe or a listener."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made.setblocking(False)
     return made
 
 
 def room_to_read() -> memoryview:
-    """Memory for the bytes of one read, with room for any message that carries its payload.
+    """Memory for one read, large enough for any message that carries its payload.
 
-    A read that made its own would take it from the system each time, and give it back.
+    It is reused, because an allocation for each read would go to the system and back.
     """
     size = SEGMENT_FROM + _HEADS
     return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def user_of(made: socket.socket) -> int | None:
-    """Whose process is at the other end; None if this system does not tell."""
+    """The user id of the process at the other end; None if the system does not provide it."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
-    said = struct.Struct("3i")  # pid, uid, gid
-    return said.unpack(made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, said.size))[1]
+    ids = struct.Struct("3i")  # pid, uid, gid
+    return ids.unpack(made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, ids.size))[1]
 
 
 class Pipe:
-    """See the module's text.
+    """One connection to another process of this host.
 
-    `route`: what the peer is called here, empty until it has said its name. `gone`: nothing can be
-    sent any more; `dropped`: nor is anybody interested in what comes.
+    `route`: the local name of the peer, empty until it has sent its name. `gone`: no message can be
+    sent any more. `dropped`: received messages are discarded as well.
     """
 
     __slots__ = (
@@ -70,7 +70,7 @@ class Pipe:
     )  # fmt: skip
 
     def __init__(self, made: socket.socket, poll: Poll, on_full: Callable[[], None]) -> None:
-        """`on_full`: something waits for room, so somebody should wait for that."""
+        """`on_full`: called when the outbox waits for room, so that a thread flushes it."""
         made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFERED)
         self._socket = made
         self._send: Any = made.send
@@ -78,24 +78,24 @@ class Pipe:
         self._on_full = on_full
         self._lock = threading.Lock()
         self._outbox: deque[Buffer] = deque()
-        self._gathered = 0  # bytes that came to wait since room was looked for
+        self._gathered = 0  # bytes that joined the outbox since the last write
         self.fd = made.fileno()
         self.route = b""
-        self.address = ""  # if we have connected to it
+        self.address = ""  # of the peer, if this end has connected
         self.splitter = Splitter()
         self.dialing = False
         self.watched = False
         self.gone = False
         self.dropped = False
 
-    def known_as(self, route: bytes) -> None:
-        """Who is at the other end."""
+    def set_route(self, route: bytes) -> None:
+        """Set the local name of the peer."""
         self.route = self.splitter.mark = route
 
     # --- any thread -------------------------------------------------------------------------------
 
     def send(self, packed: Sequence[Buffer]) -> bool:
-        """Write a message, or several, or have it wait; False if the peer is gone. Never blocks."""
+        """Write or queue packed messages; False if the peer is gone. Never blocks."""
         with self._lock:
             if self.gone:
                 return False
@@ -127,10 +127,10 @@ class Pipe:
             return True
 
     def dial(self, first: Sequence[Buffer] = ()) -> bool:
-        """Connect; False if nobody listens there yet. `first` goes before all that was sent.
+        """Connect; False if no process listens there yet. `first` leaves before queued messages.
 
         Raises:
-            OSError: nobody ever can.
+            OSError: the address can never be reached.
         """
         with self._lock:
             if self.gone:
@@ -150,12 +150,12 @@ class Pipe:
             return True
 
     def accepted(self) -> None:
-        """It is one that somebody else has opened: have what comes found."""
+        """Watch the socket of a connection that the peer has opened."""
         with self._lock:
             self._watch()
 
     def drop(self) -> None:
-        """Send no more, and forget what waits; who receives finds its end, and closes it."""
+        """Discard the outbox and shut down; the receiving thread finds the end and closes it."""
         with self._lock:
             self.gone = self.dropped = True
             self._outbox.clear()
@@ -166,26 +166,26 @@ class Pipe:
                     raise
 
     def waits(self) -> bool:
-        """Whether anything waits to leave, and may yet."""
+        """Whether the outbox has content that a connected peer may still read."""
         return bool(self._outbox) and not self.dialing
 
-    # --- the holder of the baton ------------------------------------------------------------------
+    # --- the receiving thread ---------------------------------------------------------------------
 
     def flush(self) -> None:
-        """There is room: write what waits."""
+        """Write the outbox as far as there is room."""
         with self._lock:
             self._write()
             if not self._outbox and self.fd >= 0:
                 self._poll.modify(self.fd, READ)
 
     def receive(self, room: memoryview) -> list[list[Any]] | None:
-        """The messages that are complete with what came by now; None if that was the end.
+        """Read once, and return the messages that are complete; None at the end of the stream.
 
         Args:
             room: see `room_to_read`.
 
         Raises:
-            StreamError: the peer speaks something else.
+            StreamError: the peer breaks the protocol.
         """
         splitter = self.splitter
         into = splitter.into
@@ -193,7 +193,7 @@ class Pipe:
             count = self._socket.recv_into(room if into is None else into)
         except BlockingIOError:
             return []
-        except OSError:  # it has ended without reading all that it was sent
+        except OSError:  # the peer has ended without reading all messages
             return None
         if not count:
             return None
@@ -203,18 +203,18 @@ class Pipe:
         return [] if message is None else [message]
 
     def close(self) -> None:
-        """Give the descriptor back. Idempotent."""
+        """Close the socket. Idempotent."""
         with self._lock:
             self.gone = True
             self._outbox.clear()
             if self.fd >= 0:
-                if self.watched:  # a fork of ours may keep the socket open
+                if self.watched:  # a fork of this process may keep the socket open
                     self._poll.unregister(self.fd)
                 self._socket.close()
                 self.fd = -1
 
     def forked(self) -> None:
-        """This is a fork: give its copy of the descriptor back, the pipe is its parent's."""
+        """In a fork: close its copy of the descriptor; the pipe stays the parent's."""
         self.gone = True
         self._socket.close()
         self.fd = -1
@@ -226,7 +226,7 @@ class Pipe:
         self._poll.register(self.fd, READ | WRITE if self._outbox else READ)
 
     def _failed(self, error: OSError) -> int:
-        """Nothing could be written: for now, or because there is nobody any more."""
+        """Handle a failed write: the socket is full, or the peer is gone."""
         if error.errno not in _NO_ROOM:
             self.gone = True
             self._outbox.clear()

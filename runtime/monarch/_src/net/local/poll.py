@@ -1,7 +1,6 @@
-"""Waiting for many descriptors, which others may be added to meanwhile, from any thread.
+"""Level-triggered polling of descriptors, which any thread may add during a poll.
 
-Level-triggered: a descriptor is found as long as there is something. On Linux that is epoll as it
-is; elsewhere the system's own selector, in its shape.
+On Linux this is epoll itself; elsewhere the system's selector behind epoll's interface.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import selectors
 import sys
 from typing import Any, Protocol
 
-READ, WRITE = 1, 4  # as EPOLLIN and EPOLLOUT; whatever else is found means: look
+READ, WRITE = 1, 4  # as EPOLLIN and EPOLLOUT; other bits mean: read to find the error
 
 
 class Poll(Protocol):
-    """As much of `select.epoll` as we use."""
+    """The part of `select.epoll` that the runtime uses."""
 
     def fileno(self) -> int: ...
     def register(self, fd: int, mask: int, /) -> None: ...
@@ -28,28 +27,28 @@ class Poll(Protocol):
 
 
 class SelectorPoll:
-    """The same by a selector; one that is a descriptor itself, as epoll and kqueue are."""
+    """A Poll on top of a selector that has a descriptor itself, as epoll and kqueue do."""
 
     def __init__(self) -> None:
         self._selector: Any = selectors.DefaultSelector()
 
     def fileno(self) -> int:
-        """A descriptor that can be read while anything is found."""
+        """A descriptor that is readable while a registered one is ready."""
         return self._selector.fileno()
 
     def register(self, fd: int, mask: int, /) -> None:
-        """Look after that descriptor too."""
+        """Add a descriptor."""
         self._selector.register(fd, _events(mask))
 
     def modify(self, fd: int, mask: int, /) -> None:
-        """Look for something else."""
+        """Change the events of a descriptor."""
         self._selector.modify(fd, _events(mask))
 
     def unregister(self, fd: int, /) -> None:
-        """Look after it no more.
+        """Remove a descriptor.
 
         Raises:
-            OSError: nobody looks after it.
+            OSError: it is not registered.
         """
         try:
             self._selector.unregister(fd)
@@ -57,11 +56,11 @@ class SelectorPoll:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
 
     def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]:
-        """Block until something is found or the time is up."""
+        """Block until a descriptor is ready or the time is up."""
         return [(key.fd, _mask(events)) for key, events in self._selector.select(timeout)]
 
     def close(self) -> None:
-        """Give its descriptor back."""
+        """Close the selector's own descriptor."""
         self._selector.close()
 
 
@@ -76,5 +75,5 @@ def _mask(events: int) -> int:
 
 
 def new_poll() -> Poll:
-    """One for this system."""
+    """A Poll for this system."""
     return select.epoll() if sys.platform == "linux" else SelectorPoll()

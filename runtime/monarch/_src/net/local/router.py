@@ -1,16 +1,15 @@
-"""The pipes of one process to others of this host, as one socket: safe to use from many threads.
+"""The pipes of one process to others of this host, used as one thread-safe socket.
 
 Each process listens at one address and connects to others; a pipe is a stream of messages
-(`wire.stream`) over a Unix socket. Any thread sends, and writes to the pipe itself. One thread at a
-time, the holder of the baton, waits, receives, accepts, connects again, and writes what found no
-room when it was sent.
+(`wire.stream`) over a Unix socket. Any thread sends, and writes to the pipe itself. The receiving
+thread waits, receives, accepts, retries connections, and flushes outboxes.
 
-Names: who connects says its name first, and is known by it; a peer that we connected to is known by
-`>` and its name. So two nodes that connect to each other at the same moment have two pipes, and
-lose nothing.
+Names: the process that connects sends its name first, which becomes the routing id of the pipe. A
+peer that this process has connected to has the routing id `>` and its name. So two nodes that
+connect to each other at the same moment have two pipes, and lose no message.
 
-Who may connect: who can enter the directory (mode 0700), and where the system tells whose process
-is at the other end, of this user or of root only. A fork of this process has none of its pipes.
+Access: processes that can enter the directory (mode 0700); where the system provides the user id
+of the peer, only this user's and root's. A fork of this process has no pipes.
 """
 
 from __future__ import annotations
@@ -36,37 +35,37 @@ from monarch._src.wire.stream import StreamError, pack
 
 log = logging.getLogger("monarch.net")
 SCHEME = "ipc://"
-AGAIN_S, AGAIN_LIMIT_S = 0.005, 0.2
+RETRY_S, RETRY_LIMIT_S = 0.005, 0.2
 LONGEST_NAME = 255
-LAST_WORDS = 64  # how often a pipe is read to see whether it has ended
+LAST_READS = 64  # of an old pipe, to find its end
 
 
 class Router:
-    """See the module's text."""
+    """The listener and the pipes of one process."""
 
     def __init__(self, name: bytes = b"", address: str = "") -> None:
-        """Without an address it has no descriptor yet, and `open` is to follow."""
-        self._lock = threading.Lock()  # over the tables; taken before that of a pipe
-        self._pipes: dict[bytes, Pipe] = {}  # by what the peer is called here
+        """A router; without an address it has no descriptor yet, and `open` must follow."""
+        self._lock = threading.Lock()  # over the tables; taken before the lock of a pipe
+        self._pipes: dict[bytes, Pipe] = {}  # by routing id
         self._by_fd: dict[int, Pipe] = {}
         self._dialing: list[Pipe] = []
-        self._again_at: float | None = None  # when to connect, or to accept, again
-        self._again_s = AGAIN_S
-        self._ready: deque[list[Any]] = deque()  # what was received and not taken yet
-        self._looked = False  # no need to look: a wait has just ended
-        self._woken = False  # somebody has woken us, and nobody has looked what for
-        # Called with the route on which there came what is no message.
+        self._retry_at: float | None = None  # when to connect, or to accept, again
+        self._retry_s = RETRY_S
+        self._ready: deque[list[Any]] = deque()  # received messages that are not handled yet
+        self._poll_is_current = False  # a wait has just ended: no need to poll
+        self._woken = False  # `wake` was called, and its wake-up not cleared yet
+        # Called with the routing id of a pipe whose peer breaks the protocol.
         self.on_broken: Callable[[bytes, StreamError], None] | None = None
-        # Called where something has to wait for room: somebody should wait with it.
+        # Called when an outbox waits for room, so that a thread receives and flushes.
         self.on_full: Callable[[], None] = _nothing
-        self._deaf = False  # accepts nobody now, for want of descriptors
-        self._complaints: Tally[str] = Tally()
+        self._accept_is_paused = False  # while the process has no descriptors left
+        self._log_tally: Tally[str] = Tally()
         self.closed = not address
         if address:
             self.open(name, address)
 
     def open(self, name: bytes, address: str, backlog: int = 4096) -> None:
-        """Listen there, and connect to others by that name. Once, before anybody waits."""
+        """Listen there, and connect to others by that name. Once, before the first wait."""
         self._name = pack([name])
         self._room = room_to_read()
         self._path = _path(address)
@@ -77,7 +76,7 @@ class Router:
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
-                os.unlink(self._path)  # of one before us, which was killed
+                os.unlink(self._path)  # left by a process that was killed
                 self._listener.bind(self._path)
             self._listener.listen(backlog)
         except BaseException:
@@ -96,16 +95,16 @@ class Router:
     def connect(
         self, routing_id: bytes, address: str, first: Iterable[Sequence[Buffer]] = ()
     ) -> None:
-        """Open a pipe to a peer, known from now on by that routing id; messages queue at once.
+        """Open a pipe to a peer and give it that routing id; messages queue until it listens.
 
-        `first`: messages that leave with our name, in one write.
+        `first`: messages that leave together with this process's name, in one write.
 
         Raises:
-            OSError: nobody can ever listen there, or there is no descriptor left.
+            OSError: the address can never be reached, or there is no descriptor left.
         """
         with self._lock:
             pipe = self._pipe(new_socket())
-            pipe.known_as(routing_id)
+            pipe.set_route(routing_id)
             pipe.address = _path(address)
             try:
                 there = pipe.dial([*self._name, *chain.from_iterable(map(pack, first))])
@@ -116,13 +115,13 @@ class Router:
             self._pipes[routing_id] = pipe
             if not there:
                 self._dialing.append(pipe)
-                self._again_s = AGAIN_S
-                self._look_again()
+                self._retry_s = RETRY_S
+                self._schedule_retry()
         if not there:
             self.wake()
 
     def disconnect(self, address: str) -> None:
-        """Close a pipe that `connect` opened, and drop what it still holds."""
+        """Close a pipe that `connect` opened, and drop its outbox."""
         path = _path(address)
         with uninterrupted(), self._lock:
             for pipe in list(self._by_fd.values()):
@@ -147,13 +146,13 @@ class Router:
             return pipe.send(packed)
 
     def send_in_row(self, routing_id: bytes, messages: Sequence[Sequence[Buffer]]) -> bool:
-        """Queue messages that wait for the same peer already: they leave in one write."""
+        """Queue several messages for one peer; they leave in one write."""
         pipe = self._pipes.get(routing_id)
         with uninterrupted():
             return pipe is not None and pipe.send(list(chain.from_iterable(map(pack, messages))))
 
     def send_all(self, routing_ids: Iterable[bytes], frames: Sequence[Buffer]) -> Sequence[bytes]:
-        """Queue the same message for many peers; those that `send` would be False for."""
+        """Queue one message for many peers; returns those for which `send` would be False."""
         missed: list[bytes] = []
         pipes, packed = self._pipes, pack(frames)
         with uninterrupted():
@@ -164,40 +163,37 @@ class Router:
         return missed
 
     def reachable(self, routing_id: bytes) -> bool:
-        """Whether more may come from that peer than can be received now.
-
-        False once the end of its pipe was read: that comes behind all that it ever sent.
-        """
+        """Whether that peer may send more; False once the end of its pipe was read."""
         pipe = self._pipes.get(routing_id)
         return pipe is not None and not pipe.dialing
 
     def is_behind(self, routing_id: bytes) -> bool:
-        """Whether that peer has yet to read what was sent before, as much as the system holds."""
+        """Whether messages wait because the peer does not read and the system's buffer is full."""
         pipe = self._pipes.get(routing_id)
         return pipe is not None and pipe.waits()
 
     def wake(self) -> None:
-        """Make the thread that waits return from `wait`, and all others until they are taken."""
+        """Have `wait` return, in all threads, until `clear_wake_ups` is called."""
         try:
             os.write(self._wake_w, b"\1\0\0\0\0\0\0\0")
         except (BlockingIOError, OSError):
-            pass  # a wake-up is pending already, or we are closing
+            pass  # a wake-up is pending already, or the router is closing
 
     @property
     def is_pending(self) -> bool:
-        """Whether something was received that no descriptor tells of any more."""
+        """Whether messages are ready that were read from their descriptors already."""
         return bool(self._ready)
 
     def watch(self, fd: int) -> None:
-        """Have `wait` return when that descriptor can be read, too."""
+        """Have `wait` return when that descriptor is readable, too."""
         self._poll.register(fd, READ)
 
     def unwatch(self, fd: int) -> None:
-        """No more. The descriptor, or this router, may have been closed already."""
-        with contextlib.suppress(OSError, ValueError):  # the second of an epoll that is closed
+        """Undo `watch`. The descriptor, or this router, may be closed already."""
+        with contextlib.suppress(OSError, ValueError):  # a closed epoll raises a ValueError
             self._poll.unregister(fd)
 
-    # --- the holder of the baton ------------------------------------------------------------------
+    # --- the receiving thread ---------------------------------------------------------------------
 
     def readable(self) -> bool:
         """Whether a message can be received now."""
@@ -206,14 +202,14 @@ class Router:
         return bool(self._ready)
 
     def receive(self) -> list[Any] | None:
-        """The next message as [routing id, frame, ...], or None when there is none now.
+        """The next message as [routing id, frame, ...], or None if there is none now.
 
-        The first None after a wait costs no look: what came meanwhile ends the next wait.
+        The first None after a wait costs no poll: a message that arrives then ends the next wait.
         """
         ready = self._ready
         if not ready:
-            if self._looked or self.closed:
-                self._looked = False
+            if self._poll_is_current or self.closed:
+                self._poll_is_current = False
                 return None
             self._serve(self._poll.poll(0))
             if not ready:
@@ -223,15 +219,15 @@ class Router:
     def wait(
         self, timeout_s: float | None, guard: Guard | None = None, spin: Spin | None = None
     ) -> list[tuple[int, int]]:
-        """Block until something may be received; returns what was found of what is watched.
+        """Block until a message may be ready; returns the watched descriptors that are readable.
 
-        Spurious returns are normal: call `receive` until None. A guarded wait can be interrupted by
-        SIGINT while it blocks, and only then. `spin`: how to look again before sleeping.
+        Spurious returns are normal: call `receive` until None. SIGINT interrupts a guarded wait
+        while it blocks, and only then. `spin`: the policy for polling before sleeping.
         """
         if self.closed or self._ready:
             return []
-        if self._again_at is not None:
-            due = max(0.0, self._again_at - time.monotonic())
+        if self._retry_at is not None:
+            due = max(0.0, self._retry_at - time.monotonic())
             timeout_s = due if timeout_s is None else min(due, timeout_s)
         poll = self._poll
         try:
@@ -241,35 +237,35 @@ class Router:
         finally:
             if guard is not None:
                 guard.open = False
-        self._looked = True
+        self._poll_is_current = True
         return self._serve(found)
 
-    def look(self) -> None:
-        """Something can be read at `fd`. What follows until the next look costs no other one."""
+    def poll_now(self) -> None:
+        """Poll, because `fd` is readable. The next `receive` then needs no poll of its own."""
         if not self.closed:
-            self._looked = True
+            self._poll_is_current = True
             self._serve(self._poll.poll(0))
 
-    def nothing_came(self) -> None:
-        """Nothing could be read at `fd` just now: `receive` need not look."""
-        self._looked = True
+    def skip_next_poll(self) -> None:
+        """`fd` was not readable just now: `receive` need not poll."""
+        self._poll_is_current = True
 
-    def take_wake_ups(self) -> None:
-        """Wait no less long for what has woken us by now; it is looked at after this.
+    def clear_wake_ups(self) -> None:
+        """Clear the wake-ups so far, before handling their causes.
 
-        A wait leaves them, for its thread may be gone before it has looked.
+        `wait` leaves them pending, because its thread may end before it handles the cause.
         """
         if self._woken and not self.closed:
             self._woken = False
             _drain(self._wake_r)
 
     def due_in(self) -> float | None:
-        """In how many seconds to call `receive` or `wait` though nothing has come; None: never."""
-        again_at = self._again_at
+        """Seconds until `receive` or `wait` must be called to retry a connection; None: never."""
+        again_at = self._retry_at
         return None if again_at is None else max(0.0, again_at - time.monotonic())
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Close the socket and give everything back; queued messages get `linger_s` to leave."""
+        """Close all descriptors; queued messages get `linger_s` seconds to leave."""
         self.wake()
         with self._lock:
             if self.closed:
@@ -277,7 +273,7 @@ class Router:
             self.closed = True
             pipes = list(self._by_fd.values())
             if linger_s:
-                let_leave(pipes, time.monotonic() + linger_s)
+                flush_until(pipes, time.monotonic() + linger_s)
             for pipe in pipes:
                 pipe.close()
             self._pipes.clear()
@@ -293,10 +289,10 @@ class Router:
                 os.close(self._wake_r)
 
     def forked(self) -> None:
-        """This is a fork, in which nobody waits and no lock is to be relied on: have no pipes.
+        """In a fork: close its copies of the descriptors, without locks.
 
-        What the fork would write to them would be in the midst of what its parent says; and pipes
-        that it held open would not end with its parent.
+        A fork must not write into the streams of its parent, and pipes that it held open would not
+        end with the parent.
         """
         if self.closed:
             return
@@ -312,7 +308,7 @@ class Router:
             os.close(fd)
 
     def _serve(self, found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Do what can be done; returns what concerns others."""
+        """Handle the events of pipes and the listener; returns those of watched descriptors."""
         others: list[tuple[int, int]] = []
         for fd, events in found:
             pipe = self._by_fd.get(fd)
@@ -327,18 +323,18 @@ class Router:
                 self._woken = True
             else:
                 others.append((fd, events))
-        if self._again_at is not None and time.monotonic() >= self._again_at:
-            self._try_again()
+        if self._retry_at is not None and time.monotonic() >= self._retry_at:
+            self._retry()
         return others
 
     def _read(self, pipe: Pipe) -> bool:
-        """Receive from a pipe, and close it if it has ended; whether anything came."""
+        """Receive from a pipe, and close it at its end; returns whether it is still open."""
         try:
             found = pipe.receive(self._room)
         except StreamError as error:
             if pipe.route and self.on_broken is not None:
                 self.on_broken(pipe.route, error)
-            self._complain("closed the pipe from %r: %s", pipe.route, error)
+            self._log_limited("closed the pipe from %r: %s", pipe.route, error)
             found = None
         if found is None:
             with self._lock:
@@ -349,15 +345,15 @@ class Router:
         if pipe.dropped:
             return True
         if found and not pipe.route:
-            found = self._introduced(pipe, found)
+            found = self._on_name(pipe, found)
         self._ready.extend(found)
         return True
 
-    def _introduced(self, pipe: Pipe, found: list[list[Any]]) -> list[list[Any]]:
-        """The first message of one that has connected is its name; what came behind it."""
+    def _on_name(self, pipe: Pipe, found: list[list[Any]]) -> list[list[Any]]:
+        """Take the name from the first message of a new pipe; returns the messages after it."""
         name = bytes(found[0][1])
         known = self._pipes.get(name)
-        for _ in range(LAST_WORDS):  # one that has ended may not have been read to its end
+        for _ in range(LAST_READS):  # the old pipe of an ended process may not be fully read
             if known is None or not self._read(known):
                 break
             known = self._pipes.get(name)
@@ -367,10 +363,10 @@ class Router:
         elif name in self._pipes:
             why = "there is one of that name"
         if why:
-            self._complain("refused a pipe from %r: %s", name[:LONGEST_NAME], why)
+            self._log_limited("refused a pipe from %r: %s", name[:LONGEST_NAME], why)
             pipe.drop()
             return []
-        pipe.known_as(name)
+        pipe.set_route(name)
         with self._lock:
             self._pipes[name] = pipe
         return [[name, *frames[1:]] for frames in found[1:]]
@@ -384,30 +380,30 @@ class Router:
             except OSError as error:
                 if error.errno in (errno.ECONNABORTED, errno.EINTR):
                     continue
-                # No descriptors: who wants to connect waits until there are some again.
-                self._complain("cannot accept a connection now: %s", error.strerror)
+                # No descriptors left: connecting processes wait until there are some.
+                self._log_limited("cannot accept a connection now: %s", error.strerror)
                 self._poll.unregister(self._accepts)
-                self._deaf = True
+                self._accept_is_paused = True
                 with self._lock:
-                    self._look_again()
+                    self._schedule_retry()
                 return
             user = user_of(made)
             if user is not None and user not in (os.geteuid(), 0):
-                self._complain("refused a pipe from a process of user %d", user)
+                self._log_limited("refused a pipe from a process of user %d", user)
                 made.close()
                 continue
             made.setblocking(False)
             pipe = self._pipe(made)
             pipe.accepted()
-            self._read(pipe)  # who connects says something at once
+            self._read(pipe)  # a peer sends its name as it connects
 
-    def _try_again(self) -> None:
-        """Connect to those who did not listen the last time, and accept again."""
+    def _retry(self) -> None:
+        """Retry the connections to peers that did not listen, and accept again."""
         with self._lock:
-            self._again_at = None
-            if self._deaf:
+            self._retry_at = None
+            if self._accept_is_paused:
                 self._poll.register(self._accepts, READ)
-                self._deaf = False
+                self._accept_is_paused = False
             for pipe in list(self._dialing):
                 try:
                     there = pipe.dial()
@@ -417,35 +413,35 @@ class Router:
                 if there:
                     self._dialing.remove(pipe)
             if self._dialing:
-                self._again_s = min(2 * self._again_s, AGAIN_LIMIT_S)
-                self._look_again()
+                self._retry_s = min(2 * self._retry_s, RETRY_LIMIT_S)
+                self._schedule_retry()
 
-    def _complain(self, what: str, *facts: object) -> None:
-        """Log it, unless there was much like it."""
-        if number := self._complaints.note(what):
-            log.warning("%s%s", what % facts, f" ({number} like it)" if number > EACH else "")
+    def _log_limited(self, text: str, *facts: object) -> None:
+        """Log a warning at a limited rate for each text."""
+        if number := self._log_tally.note(text):
+            log.warning("%s%s", text % facts, f" ({number} like it)" if number > EACH else "")
 
     # --- under the lock ---------------------------------------------------------------------------
 
     def _pipe(self, made: Any) -> Pipe:
-        pipe = Pipe(made, self._poll, self._has_to_wait)
+        pipe = Pipe(made, self._poll, self._on_full_outbox)
         self._by_fd[pipe.fd] = pipe
         return pipe
 
-    def _has_to_wait(self) -> None:
+    def _on_full_outbox(self) -> None:
         self.on_full()
 
-    def _look_again(self) -> None:
-        self._again_at = time.monotonic() + self._again_s
+    def _schedule_retry(self) -> None:
+        self._retry_at = time.monotonic() + self._retry_s
 
     def _forget(self, pipe: Pipe) -> None:
-        """Nothing is sent to it any more."""
+        """Remove a pipe from the routing table."""
         if self._pipes.get(pipe.route) is pipe:
             del self._pipes[pipe.route]
 
 
-def dialed(address: str, name: bytes, poll: Poll) -> Pipe | None:
-    """A pipe to whoever listens there, for one who listens nowhere; None if nobody does."""
+def dial(address: str, name: bytes, poll: Poll) -> Pipe | None:
+    """A pipe to the process that listens there, for callers without a router; else None."""
     pipe = Pipe(new_socket(), poll, _nothing)
     pipe.address = _path(address)
     try:
@@ -457,8 +453,8 @@ def dialed(address: str, name: bytes, poll: Poll) -> Pipe | None:
     return None
 
 
-def let_leave(pipes: Iterable[Pipe], deadline: float) -> None:
-    """Write what waits, until that is all or the time is up."""
+def flush_until(pipes: Iterable[Pipe], deadline: float) -> None:
+    """Write the outboxes until they are empty or the time is up."""
     poll = new_poll()
     waiting = {pipe.fd: pipe for pipe in pipes if pipe.waits()}
     for fd in waiting:

@@ -1,18 +1,18 @@
-"""Signals that were noted just as the main thread went to sleep: it is woken to see them.
+"""Wakes the main thread for a signal that arrived just before the thread fell asleep.
 
-Python's part of a signal is to note it; the handler is called by the main thread, between two
-bytecodes, at a few kinds of them. A signal that comes behind the last look and before a system call
-that blocks (waiting for the interpreter lock lies in between) ends no such call: the thread sleeps
-on with the signal noted, for ever if nothing else wakes it. Whoever presses Ctrl-C presses it
-again; a program that interrupts another one waits.
+When a signal arrives, Python only sets a flag; the main thread calls the handler later, between two
+bytecodes. A signal that arrives after the last check of the flag and before a blocking system call
+does not interrupt that call (the wait for the interpreter lock lies between the two): the thread
+sleeps on with the flag set, perhaps for ever. A user presses Ctrl-C again; a program that
+interrupts another one waits.
 
-So Python writes into a pipe as it notes a signal (`signal.set_wakeup_fd`), and our handler reads it
-empty. What is still there when another thread looks was not handled: that thread has the main one
-look, if it waits in the runtime, and pokes it otherwise, with a signal that does nothing but end a
-system call (which goes on, PEP 475, unless the handler raises).
+So Python writes into a pipe when it sets the flag (`signal.set_wakeup_fd`), and our handler empties
+the pipe. Bytes that another thread finds there belong to a signal that is not handled yet. That
+thread wakes the main thread if it waits in the runtime, and otherwise pokes it: it sends a signal
+whose only effect is to end a system call (which is repeated, PEP 475, unless the handler raises).
 
-Runs in: a proc; `look` on the thread that receives, pokes on a thread for the length of them. User
-code that asks for such a descriptor itself (`loop.add_signal_handler`) takes this one away.
+Runs in: a proc; `look` on the receiving thread, pokes on a short-lived thread. User code that sets
+such a descriptor itself (`loop.add_signal_handler`) replaces this one.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from collections.abc import Callable
 from monarch._src.net.local import interrupt
 from monarch._src.net.local.interrupt import plain_signal
 
-POKE = signal.SIGURG  # ignored by whoever has not asked for it
+POKE = signal.SIGURG  # ignored by default
 POKES_S = (0.01, 0.1, 1.0)
 
 
 class NotedSignals:
-    """Of one process, from `begin` on."""
+    """The signals of this process whose handlers have not run yet."""
 
-    def __init__(self, nudge: Callable[[], None]) -> None:
-        """`nudge` has threads that wait in the runtime look around."""
-        self._nudge = nudge
+    def __init__(self, wake_all: Callable[[], None]) -> None:
+        """`wake_all` has the threads that wait in the runtime check for signals."""
+        self._wake_all = wake_all
         self._handled = threading.Event()
 
     def begin(self) -> None:
-        """Be told; `look` is to be called when `fd` can be read. On the main thread, once."""
-        self.fd, self._note = os.pipe()  # for good, as the handler
+        """Install the pipe; call `look` when `fd` is readable. On the main thread, once."""
+        self.fd, self._note = os.pipe()  # never closed, as the handler stays
         for fd in (self.fd, self._note):
             os.set_blocking(fd, False)
         if plain_signal.getsignal(POKE) == plain_signal.SIG_DFL:
@@ -48,11 +48,11 @@ class NotedSignals:
         signal.set_wakeup_fd(self._note, warn_on_full_buffer=False)
 
     def look(self) -> None:
-        """There is something to be read from `fd`, or was."""
+        """`fd` is or was readable: wake the main thread if SIGINT was not handled."""
         self._handled.clear()
-        if signal.SIGINT not in self._read() or not interrupt.is_kept():
-            return  # it was handled, or is the user's affair
-        self._nudge()
+        if signal.SIGINT not in self._read() or not interrupt.is_permanent_handler_installed():
+            return  # it was handled, or user code handles SIGINT
+        self._wake_all()
         threading.Thread(target=self._poke, name="monarch-signals", daemon=True).start()
 
     def _poke(self) -> None:

@@ -1,24 +1,24 @@
-"""Looking again before sleeping, where a wait is likely to be short.
+"""Polling before sleeping, where a wait is likely to be short.
 
 Who sleeps lets its processor fall asleep, and that takes longer to wake than a message takes on its
 way, most of all in a virtual machine, whose host gives the processor away meanwhile: a call to one
 rank takes three times as long if both sides sleep (docs/explanation/performance.md).
 
-So a wait *spins*: it looks, lets others run, and looks again. Only as long as that pays:
+So a wait *spins*: it polls, yields the processor, and polls again. It does so only where that pays:
 
-- not after a wait that was long, for the next one will be;
+- not after a long wait, because the next one will be long too;
 - not for longer than its limit;
-- not while somebody else wants the processor, or another thread of this process the interpreter:
-  then one look takes as long as their turn does. That may be milliseconds, so as many of the next
-  waits sleep at once as make it no more than `COST_S` for each. What the host of a virtual machine
-  takes is nobody's turn: who sleeps then would only wait for the host once more.
+- not while another process wants the processor, or another thread of this process the interpreter:
+  then one poll takes as long as their turn, which may be milliseconds. So many of the next waits
+  sleep at once that the loss is at most `COST_S` for each wait. Time that the host of a virtual
+  machine takes does not count: a sleeping thread would only wait for the host once more.
 
-Actors of a mesh that is called again and again wait for each other's turns. Each of their looks is
-in vain, and takes a switch or two from those that work, so an idle actor looks ever more rarely
-then (`gives_up`). Who calls does not: others' turns are what it waits for.
+The actors of a mesh that is called again and again wait for each other's turns. Each of their polls
+is in vain, and costs the working actors a switch or two, so an idle actor then polls ever more
+rarely (`gives_up`). A caller does not, because it waits for those very turns.
 
-Runs in: every process, on the thread that holds the baton. Prior art: adaptive mutexes, which spin
-while their owner runs; the halt polling of hypervisors.
+Runs in: every process, on the receiving thread. Prior art: adaptive mutexes, which spin while their
+owner runs; the halt polling of hypervisors.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from time import perf_counter
 
 from monarch._src.net.local.poll import Poll
 
-CONTENDED_S = 10e-6  # one look takes 2 us if nobody else wants to run
+CONTENDED_S = 10e-6  # one poll takes 2 us on a processor that is free
 COST_S = 20e-6
 FIRST = 32
-RAREST = 64  # one wait of so many looks, at least
+RAREST = 64  # at least one wait in so many polls
 _let_others_run: Callable[[], None] | None = getattr(os, "sched_yield", None)
 
 
 def _turns() -> int:
-    """How often something else has run in the place of this thread."""
+    """How often the processor or the interpreter has switched from this thread to another."""
     used = resource.getrusage(resource.RUSAGE_THREAD)
-    return used.ru_nivcsw + used.ru_nvcsw  # for the processor, and for the interpreter
+    return used.ru_nivcsw + used.ru_nvcsw  # of the processor, and of the interpreter
 
 
-# Where the system does not tell, each look that takes long counts as somebody's turn.
+# Where the system does not count switches, each slow poll counts as one.
 turns_of_others: Callable[[], int] = (
     _turns if hasattr(resource, "RUSAGE_THREAD") else count().__next__
 )
 
 
 class Spin:
-    """One kind of wait of one process: those of its idle actors, say.
+    """The policy for one kind of wait in this process, such as that of idle actors.
 
-    `limit_s`: for how long to look at most; 0: sleep at once.
+    `limit_s`: for how long to poll at most; 0: sleep at once.
     """
 
     __slots__ = ("_clock", "_gives_up", "_in_vain", "_lately_s", "_to_skip", "_turns", "_yield",
@@ -68,22 +68,22 @@ class Spin:
         *,
         gives_up: bool = False,
     ) -> None:
-        """`gives_up`: look half as often each time that others wanted to run."""
+        """`gives_up`: halve the frequency of polling each time that other threads want to run."""
         self.limit_s = 0.0
         self._gives_up = gives_up
         self._in_vain = 1  # doubled each time in a row
         self._lately_s = inf  # how long the last wait took
-        # How many waits sleep at once, since others wanted to run. They do where a process begins:
-        # the rest of its mesh does so too.
+        # How many waits still sleep at once because other threads wanted to run. The first ones do:
+        # the other processes of the mesh start at the same time.
         self._to_skip = FIRST
         self._clock = clock
         self._yield = let_others_run
         self._turns = turns
 
     def wait(self, poll: Poll, timeout_s: float | None) -> list[tuple[int, int]]:
-        """What `poll.poll(timeout_s)` finds; may take `limit_s` longer.
+        """As `poll.poll(timeout_s)`; may take `limit_s` longer.
 
-        If it is interrupted, what was found is found again.
+        An interrupted wait loses nothing: the next poll finds the same events.
         """
         limit, let_others_run, clock = self.limit_s, self._yield, self._clock
         if not limit or let_others_run is None:

@@ -1,9 +1,9 @@
-"""What threads wait for: done once, by any thread, which wakes who waits.
+"""Waitables: a thread finishes one once, and wakes the threads that wait for it.
 
-Runs in: every process, on any thread. How a thread waits, `net.local.leader` decides;
-`UnmanagedWait` waits where there is no socket to receive from.
-Invariants: who sleeps has registered first and looked at `done` after, and who finishes marks first
-and wakes after; so nobody sleeps beside what is done.
+Runs in: every process, on any thread. `net.local.leader` decides how a thread waits;
+`UnmanagedWait` waits in a process without a runtime.
+Invariants: a waiting thread registers its lock, then checks `done`; a finishing thread sets `done`,
+then wakes. So no thread sleeps on a finished waitable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _registering = threading.Lock()
 
 
 class RuntimeEnded(RuntimeError):
-    """What was waited for can never come: the runtime of this process has ended."""
+    """The wait can never end, because the runtime of this process has ended."""
 
 
 class Leader(Protocol):
@@ -29,10 +29,10 @@ class Leader(Protocol):
 
 
 class Waitable:
-    """Something that becomes done once, at which threads may wait through a Baton.
+    """An event that happens once; threads wait for it by a ReceiveLeader.
 
-    `sleepers` are the locks of the threads that sleep until then, `leader` the baton of the one
-    that waits on the socket until then.
+    `sleepers` are the locks of the threads that sleep until then. `leader` is set while a thread
+    that waits for it leads.
     """
 
     __slots__ = ("done", "leader", "sleepers")
@@ -43,8 +43,8 @@ class Waitable:
         self.sleepers: list[threading.Lock] | None = None
 
     def finish(self) -> None:
-        """Mark as done and wake who waits. Any thread."""
-        # Order matters: a sleeper, or a leader, registers first and looks at `done` after.
+        """Mark as done and wake the waiting threads. Any thread."""
+        # Order matters: a sleeper, or a leader, registers first and checks `done` after.
         self.done = True
         if self.leader is not None:
             self.leader.wake_leader()
@@ -53,18 +53,15 @@ class Waitable:
             for lock in list(sleepers):
                 release(lock)
 
-    def stir(self) -> None:
-        """Have who waits look at what else it waits for. Any thread."""
+    def recheck(self) -> None:
+        """Have the waiting threads check their other conditions. Any thread."""
         if self.leader is not None:
             self.leader.wake_leader()
         for lock in list(self.sleepers or ()):
             release(lock)
 
-    def new_sleeper(self) -> threading.Lock:
-        """A lock that is taken, and released when this is done. To be looked at `done` after.
-
-        Called under a guard.
-        """
+    def add_sleeper(self) -> threading.Lock:
+        """A held lock that `finish` releases. Under a guard; check `done` afterwards."""
         lock = threading.Lock()
         lock.acquire()
         with _registering:  # two first sleepers at once must not each make a list
@@ -73,21 +70,21 @@ class Waitable:
             self.sleepers.append(lock)
         return lock
 
-    def sleeps_no_more(self, lock: threading.Lock) -> None:
-        """Nobody waits for that lock any more."""
+    def remove_sleeper(self, lock: threading.Lock) -> None:
+        """Remove a lock that no thread sleeps on any more."""
         assert self.sleepers is not None
         self.sleepers.remove(lock)
 
 
 class UnmanagedWait:
-    """Lets threads wait where there is no runtime, for what some other thread brings about."""
+    """Waits without receiving, for processes without a runtime: another thread must finish."""
 
     ended = ""
 
     def wait(self, what: Waitable, timeout_s: float | None = None, **_: object) -> bool:
         """Block this thread until `what` is done; False on time-out."""
         with guard_for_this_thread() as guard:
-            lock = what.new_sleeper()
+            lock = what.add_sleeper()
             try:
                 if what.done:
                     return True
@@ -97,23 +94,23 @@ class UnmanagedWait:
             finally:
                 if guard is not None:
                     guard.open = False
-                what.sleeps_no_more(lock)
+                what.remove_sleeper(lock)
 
     def receive_now(self) -> None:
-        """There is nothing to receive."""
+        """Nothing to do: there is no socket."""
 
 
 class Waiter(Protocol):
-    """What ends a thread's sleep: a lock that it waits for, or an event loop. Any thread."""
+    """Ends the sleep of a thread: the lock that it sleeps on, or its event loop. Any thread."""
 
     def release(self) -> None: ...
 
 
 class SleepingLoop(Waiter, Protocol):
-    """An event loop that has nothing to do.
+    """An idle event loop.
 
-    `turn` is done once a message has scheduled something in it; `fd` is readable while its own
-    descriptors have something; `awaits` counts the answers that it waits for.
+    `turn` is done once a message has scheduled a callback; `fd` is readable while one of the
+    loop's own descriptors is ready; `awaits` counts the answers that it awaits.
     """
 
     turn: Waitable
@@ -121,17 +118,17 @@ class SleepingLoop(Waiter, Protocol):
     awaits: int
 
     def found(self) -> None:
-        """Its own descriptors have something. Finishes `turn`."""
+        """Finish `turn`, because one of the loop's descriptors is ready."""
         ...
 
     def sleep(self, timeout_s: float | None) -> None:
-        """Block until they have, it is released, or the time is up."""
+        """Block until a descriptor is ready, the loop is released, or the time is up."""
         ...
 
 
 def release(sleeper: Waiter) -> None:
-    """Wake it, which may be awake already."""
+    """Wake a sleeper that may be awake already."""
     try:
         sleeper.release()
     except RuntimeError:
-        pass  # it was free already, a second wake-up; or the loop has ended
+        pass  # the lock was released before, or the loop has ended

@@ -1,9 +1,9 @@
-"""Who may connect, who may say what, and where it is safe to listen. No I/O.
+"""Access control: permitted keys, permitted messages by role, and safe listeners. No I/O.
 
 A job has key pairs of three roles. All and only the public keys in its allow-list may connect. A
-*worker* serves a host, and dials others of its job; an *owner* may do everything that a client
-does, which includes running any code; an *observer* may look: it is answered what `monarch ps`
-asks, and nothing that it says is ever unpickled.
+*worker* serves a host, and dials other workers of its job. An *owner* may do everything that a
+client does, which includes running any code. An *observer* may only request the snapshots that
+`monarch ps` shows; its messages are never unpickled.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ KEY_LENGTH = 40  # of a public or secret key, as Z85 text
 
 
 class Role(enum.Enum):
-    """What the holder of a key pair is to its job."""
+    """The role of a key pair in its job."""
 
     WORKER = "worker"
     OWNER = "owner"
     OBSERVER = "observer"
 
 
-# None: everything. Whoever may send a message with a payload may run code.
+# None: every message. A role that may send a message with a payload may run code.
 MAY_SAY: dict[Role, frozenset[type[Message]] | None] = {
     Role.WORKER: None,
     Role.OWNER: None,
@@ -37,7 +37,7 @@ MAY_SAY: dict[Role, frozenset[type[Message]] | None] = {
 
 
 def may_say(role: Role, kind: type[Message]) -> bool:
-    """Whether who has that role may send a message of that kind."""
+    """Whether that role may send a message of that kind."""
     allowed = MAY_SAY[role]
     return allowed is None or kind in allowed
 
@@ -46,7 +46,7 @@ class AllowList:
     """The public keys of one job, each with its role. Immutable."""
 
     def __init__(self, job: str, keys: Mapping[Role, Iterable[str]]) -> None:
-        """Keys are Z85 text. ValueError if one is none, or stands under two roles."""
+        """Keys are Z85 text. ValueError if a key is malformed, or has two roles."""
         self.job = job
         self._roles: dict[str, Role] = {}
         for role, publics in keys.items():
@@ -67,23 +67,23 @@ class AllowList:
 
 
 def fingerprint(public: str) -> str:
-    """What names a key in logs and tables: 16 hexadecimal digits of its hash."""
+    """The short form of a key in logs and tables: 16 hexadecimal digits of its hash."""
     return hashlib.sha256(public.encode()).hexdigest()[:16]
 
 
 def check_listener(
     listening: Listening, resolved: Iterable[str] = (), *, has_keys: bool, trusts_all: bool = False
 ) -> None:
-    """Refuse to listen where strangers could connect and nothing tells them from others.
+    """Refuse to listen where strangers could connect without a key.
 
     Args:
-        resolved: the addresses that the name in `listening.bind` stands for on this host.
-        has_keys: peers have to prove who they are. `trusts_all`: the user said they need not.
+        resolved: the addresses that the name in `listening.bind` resolves to on this host.
+        has_keys: peers must authenticate. `trusts_all`: the user has waived authentication.
 
     Raises:
-        ValueError: keys, and all are trusted: which?
-        PermissionError: a listener beyond loopback without keys, or one on loopback without being
-            told that everybody on this host may use it.
+        ValueError: keys are given, and authentication is waived.
+        PermissionError: a listener beyond loopback has no keys; or one on loopback has no keys, and
+            the user has not said that every user of this host may connect.
     """
     bind = listening.bind
     if has_keys and trusts_all:
@@ -93,8 +93,8 @@ def check_listener(
     beyond = is_beyond_this_host(bind, resolved)
     if beyond:
         raise PermissionError(
-            f"refused to listen at {bind} without keys: other hosts could connect, and who "
-            f"connects can run any code here. Make keys with `{MAKE_KEYS}` and give their "
+            f"refused to listen at {bind} without keys: other hosts could connect and run any "
+            f"code here. Make keys with `{MAKE_KEYS}` and give their "
             f"directory; or listen at {_on_loopback(bind)}"
         )
     if not trusts_all:
@@ -119,18 +119,18 @@ LONGEST_NAME = 128
 
 
 def is_name(name: str) -> bool:
-    """Whether a node of another host may be called so."""
+    """Whether a node of another host may have that name."""
     return 0 < len(name) <= LONGEST_NAME and name.isprintable()
 
 
 class Names:
-    """To which key each name of a node belongs: to the first that has used it."""
+    """The owners of node names: a name belongs to the first key that has used it."""
 
     def __init__(self) -> None:
         self._keys: dict[str, str] = {}  # by name, the fingerprint
 
     def refused(self, name: str, role: Role, mark: str) -> str:
-        """Why who has that key may not be called so; empty if it may."""
+        """The reason why the holder of that key may not use the name; empty if it may."""
         if not is_name(name):
             return "that is no name of a node"
         if name.startswith(OBSERVER) != (role is Role.OBSERVER):
@@ -142,5 +142,5 @@ class Names:
         return ""
 
     def give(self, name: str, mark: str) -> None:
-        """It has been used with that key."""
+        """Assign the name to that key."""
         self._keys[name] = mark

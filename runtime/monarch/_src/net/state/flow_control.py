@@ -1,14 +1,13 @@
-"""How much a process may send to another host before that host has taken some of it. No I/O.
+"""Credit for sending to other hosts: bounds the bytes that wait in gateways. No I/O.
 
-Between hosts a link bounds what waits in it (`net.state.link`), and who sends by its own link waits
-for room there. A process that has none gives what it sends to the gateway of its host, which never
-blocks; so it has an *allowance* for each other host, in bytes of all that it ever gave, and the
-gateway raises it as the link has room. Between a gateway and one process there is then at most
-`ALLOWANCE` and one message for each host, however slow that is; and who sends to a slow one is held
-up by that, and nobody else.
+A link between hosts bounds its own queue (`net.state.link`), and a process that sends by its own
+link waits for room there. A process without a link sends to the gateway of its host, which never
+blocks. So the process has an *allowance* for each site: a limit on the total of bytes that it ever
+sends there. The gateway raises it while the link has room. Between a gateway and one process there
+is then at most `ALLOWANCE` and one message for each site, however slow the site is, and a slow site
+delays only the processes that send to it.
 
-`SenderCredit` is the part of who sends, `GatewayCredit` that of the gateway. Neither is
-thread-safe.
+`SenderCredit` is the sender's side, `GatewayCredit` the gateway's. Neither is thread-safe.
 """
 
 from __future__ import annotations
@@ -16,45 +15,45 @@ from __future__ import annotations
 from collections.abc import Callable
 
 ALLOWANCE = 16 << 20
-QUEUE = 64 << 20  # what waits in one link
+QUEUE = 64 << 20  # bytes that may wait in one link
 
 
 class SenderCredit:
-    """What this process gave its gateway, by host."""
+    """The bytes that this process has sent to its gateway, and the limits, by site."""
 
     def __init__(self) -> None:
         self._given: dict[str, int] = {}
         self._limits: dict[str, int] = {}
 
-    def gave(self, site: str, size: int) -> None:
-        """So many bytes more are on their way there."""
+    def spent(self, site: str, size: int) -> None:
+        """Count bytes that were sent to the gateway for that site."""
         self._given[site] = self._given.get(site, 0) + size
 
     def has_room(self, site: str) -> bool:
-        """Whether more may be given."""
+        """Whether the process may send more to that site."""
         return self._given.get(site, 0) < self._limits.get(site, ALLOWANCE)
 
-    def raised(self, site: str, limit: int) -> None:
-        """The gateway takes that much in all."""
+    def on_limit_raised(self, site: str, limit: int) -> None:
+        """The gateway has raised the limit on the total for that site."""
         self._limits[site] = max(limit, self._limits.get(site, 0))
 
-    def begun_anew(self) -> None:
-        """There is another gateway, which was given nothing yet."""
+    def reset(self) -> None:
+        """Start anew with another gateway."""
         self._given.clear()
         self._limits.clear()
 
 
 class GatewayCredit:
-    """What the processes of this host may give to be passed on, by process and host."""
+    """The bytes that a gateway has relayed, and the limits granted, by process and site."""
 
     def __init__(self) -> None:
         self._passed: dict[tuple[str, str], int] = {}
         self._told: dict[tuple[str, str], int] = {}
 
     def passed(self, node: str, site: str, size: int, has_room: Callable[[], bool]) -> int | None:
-        """That process gave so much for that host; the limit that it is to be told, if any.
+        """Count relayed bytes of a process; returns a new limit to grant it, or None.
 
-        `has_room`: whether the link there has, which is asked if it matters.
+        `has_room`: whether the link has room; called only if a limit is due.
         """
         pair = (node, site)
         passed = self._passed[pair] = self._passed.get(pair, 0) + size
@@ -65,7 +64,7 @@ class GatewayCredit:
         return limit
 
     def room(self, site: str) -> list[tuple[str, int]]:
-        """The link there has room again, or takes nothing any more: who is to be told what."""
+        """Raise limits because the link has room again, or is gone; returns (process, limit)s."""
         found: list[tuple[str, int]] = []
         for pair, passed in self._passed.items():
             limit = passed + ALLOWANCE
@@ -75,7 +74,7 @@ class GatewayCredit:
         return found
 
     def forget(self, node: str) -> None:
-        """That process is gone."""
+        """Forget a process that is gone."""
         for table in (self._passed, self._told):
             for pair in [pair for pair in table if pair[0] == node]:
                 del table[pair]

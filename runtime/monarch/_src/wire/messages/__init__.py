@@ -1,13 +1,13 @@
 """Every message that travels between processes, as one typed table. No I/O.
 
 A message is a MessagePack array: its tag, then its fields in the order written here. Nothing in a
-header is ever unpickled; what users pass (arguments, results, exceptions) travels beside it as a
-payload (`wire.frames`). Adding a field at the end with a default keeps the protocol version;
-anything else raises `PROTOCOL`.
+header is ever unpickled; users' arguments, results and exceptions travel beside it as a payload
+(`wire.frames`). Adding a field at the end with a default keeps the protocol version; any other
+change raises `PROTOCOL`.
 
-Ids: a *node* is one process that takes part, named by a short text by which its pipes are known,
-too (`agent`, `client-1f0c...`, `<mesh>.<rank>`). A *mesh* or an *actor* mesh is a 63-bit number
-that its creator chose: 31 random bits of the creator's incarnation, then a counter.
+Ids: a *node* is one process of a session, named by a short text that is also the routing id of its
+pipes (`agent`, `client-1f0c...`, `<mesh>.<rank>`). A *mesh* or an *actor* mesh has a 63-bit number
+from its creator: 31 random bits of the creator's incarnation, then a counter.
 """
 
 from monarch._src.wire.messages.actors import (

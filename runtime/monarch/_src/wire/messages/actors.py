@@ -1,9 +1,9 @@
 """Between processes that run actors, and the client.
 
-`after`: the cast of the same sender that must have come before; see `net.state.message_order`.
-`relayed`: it came as a cast, whose answers are gathered. Its receiver says so to itself.
-`rank`: the receiver's place in the slice that it was sent to; `OWN_RANK`: its rank in its mesh,
-all of which was sent the same.
+`after`: the cast of the same sender that must be handled first; see `net.state.message_order`.
+`relayed`: set by the receiver of a cast whose answers are gathered.
+`rank`: the receiver's place in the slice that the message was sent to; `OWN_RANK`: its rank in its
+mesh, if all ranks got the same message.
 """
 
 from typing import ClassVar
@@ -15,7 +15,7 @@ from monarch._src.wire.messages.base import Message
 
 
 class Creator(msgspec.Struct, array_like=True, frozen=True):
-    """An actor that asks for another one, or had asked for the one that does."""
+    """An actor that spawns another actor, or a creator of that actor."""
 
     node: str
     actor: int
@@ -24,7 +24,7 @@ class Creator(msgspec.Struct, array_like=True, frozen=True):
     rank: int
     labels: list[str]
     sizes: list[int]
-    mesh: int  # the procs it lives on
+    mesh: int  # the mesh of its procs
     mesh_name: str
     mesh_labels: list[str]
     mesh_sizes: list[int]
@@ -44,17 +44,17 @@ class SpawnActor(Message, tag=30):
     rank: int
     labels: list[str]
     sizes: list[int]
-    creator: str  # is told of its failure; "" for a controller, which belongs to nobody
+    creator: str  # gets reports of its failure; "" for a controller, which has no owner
     if_absent: bool = False  # ignore this if there is a living actor of that uid
     after: int = 0
-    made_by: list[Creator] = []  # the actors above it, the next first; none: the client, or nobody
+    made_by: list[Creator] = []  # its creators, the nearest first; none: the client, or no owner
     origin: int = 0  # see Call
 
 
 class StopActor(Message, tag=31):
-    """Stop an actor after the messages it has, clean up, then answer `call` with OK.
+    """Stop an actor after its queued messages, clean up, then answer `call` with OK.
 
-    `grace_s`: for how long its owner waits for that; 0: as the setting of the proc says.
+    `grace_s`: how many seconds its owner waits; 0: the setting of the proc.
     """
 
     actor: int
@@ -76,14 +76,14 @@ class StopProc(Message, tag=32):
 
 
 class Call(Message, tag=33):
-    """Run an endpoint. `call` 0: nobody waits. Payload: (args, kwargs).
+    """Run an endpoint. `call` 0: no caller waits for the answer. Payload: (args, kwargs).
 
-    `sent_by`: the actor whose message it is, if nobody waits: what is not delivered goes back to it
-    (0: the process).
+    `sent_by`: the sending actor (0: the process), if no caller waits: an undelivered message is
+    returned to it.
 
     The answer goes to the sender, or to `reply_to`, which listens at `reply_address`. `by_port`:
-    the endpoint is given a port to answer through, and its return value is dropped. `origin`: for
-    what it runs, so that what is written can be told by it (`logs.line_origin`).
+    the endpoint gets a port to answer through, and its return value is dropped. `origin`: a number
+    that marks the output of the endpoint (`logs.line_origin`).
     """
 
     carries_payload: ClassVar[bool] = True
@@ -106,21 +106,22 @@ class Reply(Message, tag=34):
     """The answer of one rank to a call, or a message to the port of that number.
 
     Payload: the value (OK), a failure (RAISED, DIED), or a pickled exception (THROWN). `status` may
-    have WROTE and HEARD added to it: see there.
+    include the flags WROTE and HEARD.
     """
 
     carries_payload: ClassVar[bool] = True
     call: int
     rank: int
     status: int
-    sent_by: int = -1  # the actor that sent it to a port, and is told if there is no such port
+    sent_by: int = -1  # the actor that sent it to a port; gets it back if there is no such port
 
 
 class ActorFailed(Message, tag=35):
-    """An actor died with nobody to answer to; goes to the node that spawned it.
+    """An actor died while no caller waited for its answer; goes to the node that spawned it.
 
-    `rank` is that of its proc. `actor` 0: no actor of that proc of `mesh` owned what has failed;
-    goes to who owns the procs. `told`: to the agent, the client that was sent the same, if it was.
+    `rank` is that of its proc. `actor` 0: no actor of that proc of `mesh` owned the failed actor,
+    and the message goes to the owner of the procs. `told`: in a copy to the agent, the client that
+    got the message too.
     """
 
     actor: int
@@ -133,19 +134,19 @@ class ActorFailed(Message, tag=35):
 class Probe(Message, tag=36):
     """Passed along a chain of actors that wait for each other (`actor.deadlock.state.waits`)."""
 
-    actor: int  # to which it is addressed
+    actor: int  # the receiver
     node: str
     initiator: int
     call: int
     round: int
-    path: list[str]  # who waits for the next, in words
-    along: int = 0  # the call of who passes it on, for whose answer that waits
+    path: list[str]  # descriptions of actors, each waiting for the next
+    along: int = 0  # the call for whose answer the forwarding actor waits
 
 
 class Bootstrap(Message, tag=37):
     """Run this function before any actor; answered by Bootstrapped. Payload: the function.
 
-    `along`: pickled, to be unpickled before; `origin`: as of a SpawnActor.
+    `along`: a pickle to be loaded before; `origin`: as in SpawnActor.
     """
 
     along: list[bytes] = []
@@ -163,9 +164,9 @@ class Bootstrapped(Message, tag=38):
 
 
 class CancelCall(Message, tag=44):
-    """End that call of mine, wherever it is: queued, running, or still on its way.
+    """Cancel a call of the sender, whether it is queued, running, or not received yet.
 
-    It is answered as any other, with what came of it.
+    The call is answered as any other, with its outcome.
     """
 
     actor: int
@@ -173,21 +174,21 @@ class CancelCall(Message, tag=44):
 
 
 class Undelivered(Message, tag=43):
-    """A message that nobody waits for has found nobody; goes back to the actor that sent it.
+    """A message without a waiting caller was not delivered; goes back to the sending actor.
 
-    `failure` says to whom it was sent and why it did not arrive; what its receiver died of is its
+    `failure` says where it was sent and why it did not arrive; the death of the receiver is its
     cause.
     """
 
     sent_by: int
-    to: str  # in words that name it: an actor's id, or a port
+    to: str  # the id of an actor, or a port, for people
     receiver: int  # the actor mesh; 0: a port
     failure: RankFailure
 
 
 OK, RAISED, DIED, THROWN, ELSEWHERE = 0, 1, 2, 3, 4
-# Added to the status of an answer: its rank has written output since it last answered there, or has
-# had an answer with one of these. That output is shown before the answer is.
+# Flags in the status of an answer: its rank has written output since its last answer to that node,
+# or has received an answer with a flag. The client shows that output before the answer.
 WROTE, HEARD = 8, 16
 STATUS = WROTE - 1  # the bits of the status itself
 OWN_RANK = -1

@@ -1,4 +1,4 @@
-"""Between an owner of meshes, as a client is, and a host agent: procs and what becomes of them."""
+"""Messages between an owner of meshes, such as a client, and a host agent about procs."""
 
 import math
 
@@ -23,7 +23,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class RestartRule(msgspec.Struct, frozen=True):
-    """When a proc that dies is started again; see `host.state.restarts`. Seconds."""
+    """When a proc that dies is restarted; see `host.state.restarts`. Times are in seconds."""
 
     most: int
     within_s: float
@@ -46,7 +46,7 @@ class SpawnProcs(Message, tag=10):
     sizes: list[int]
     owner: str
     owner_address: str
-    env: list[dict[str, str | None]]  # a None removes
+    env: list[dict[str, str | None]]  # None removes a variable
     cwd: str
     path: list[str]
     preload: list[str]
@@ -54,16 +54,16 @@ class SpawnProcs(Message, tag=10):
     cleanup_s: float
     commands: list[Command | None] = []  # None: fork from the zygote
     affinity: list[list[int]] = []  # numbers of cpus; empty: any
-    bootstrap: bool = False  # each proc is sent a Bootstrap, and makes no actor before it has run
-    restart: RestartRule | None = None  # procs that die are started again
-    while_restarting: str = ""  # "wait" or "raise", if so
+    bootstrap: bool = False  # each proc gets a Bootstrap, and starts no actor before it has run
+    restart: RestartRule | None = None  # for procs that die
+    while_restarting: str = ""  # "wait" or "raise", with a rule
     keep: bool = False  # it outlives its owner, a client that keeps its session
-    # Of a mesh on several hosts: all of them, in the order of ranks; the first rank that is for the
-    # receiver, and how many. `env`, `commands` and `affinity` are those of these ranks.
+    # For a mesh on several hosts: all hosts, in the order of ranks; the first rank of the receiver,
+    # and how many ranks it has. `env`, `commands` and `affinity` are those of these ranks.
     sites: list[str] = []
     first: int = 0
     count: int = 0  # 0: all ranks
-    devices: bool = False  # each rank is to have a CUDA device of its own, if there are so many
+    devices: bool = False  # give each rank a CUDA device of its own, if there are enough
 
     @property
     def ranks(self) -> int:
@@ -80,13 +80,13 @@ class StopMesh(Message, tag=11):
 
 
 class Watch(Message, tag=12):
-    """Tell me when that node's process ends; answered at once if it already has.
+    """Notify the sender when that node's process ends; answered at once if it has ended.
 
-    `place`: the node stands for whatever process has that rank now; answered by ProcLife.
+    `place`: the node stands for the present process of that rank; answered by ProcLife.
     """
 
     node: str
-    owner: str = ""  # whose mesh it is of, as far as the sender knows
+    owner: str = ""  # of the node's mesh, if the sender knows it
     place: bool = False
 
 
@@ -98,19 +98,19 @@ class Snapshot(Message, tag=13):
 
 
 class WantOutput(Message, tag=14):
-    """Send me what the ranks of the meshes I own write, from now on (or stop)."""
+    """Start or stop sending the output of the ranks of the sender's meshes."""
 
     wanted: bool
 
 
 class FlushOutput(Message, tag=15):
-    """Read every pipe empty, send what was there, then answer OutputFlushed."""
+    """Read every pipe empty, send the output, then answer OutputFlushed."""
 
     request: int
 
 
 class Shutdown(Message, tag=16):
-    """End everything this agent owns, then the agent."""
+    """End all processes of this agent, then the agent."""
 
     reason: str
 
@@ -125,10 +125,11 @@ class GaveUp(Message, tag=17):
 
 
 class ProcEnded(Message, tag=20):
-    """A process is gone. `expected` when somebody had asked for it.
+    """A process has ended. `expected`: it was asked to.
 
-    `next_life`: it is started again as that one; 0: it is not. `failure`: of the actor that it
-    ended with. `earlier`: the ends that count for the limit of restarts which has been reached.
+    `next_life`: the incarnation in which it is restarted; 0: it is not. `failure`: of the actor
+    that ended it. `earlier`: the earlier deaths that count towards the restart limit that it has
+    reached.
     """
 
     node: str
@@ -144,7 +145,7 @@ class ProcEnded(Message, tag=20):
 
 
 class ProcLife(Message, tag=27):
-    """Which process has that rank now; whether it is up. Also when one is up again."""
+    """The present process of that rank, and whether it is up. Also sent after a restart."""
 
     mesh: int
     rank: int
@@ -159,7 +160,7 @@ class MeshStopped(Message, tag=21):
 
 
 class RankState(Message, tag=22):
-    """One proc in a snapshot; of a paused one also the function, file and line it stands in."""
+    """One proc in a snapshot; for a paused one also its function, file and line."""
 
     rank: int
     pid: int
@@ -196,14 +197,14 @@ class Snapshotted(Message, tag=24):
 
     request: int
     meshes: list[MeshState]
-    ending: bool = False  # the agent ends, and all of these with it
+    ending: bool = False  # the agent is ending, with all these procs
 
 
 class OutputLines(Message, tag=25):
-    """Lines of one rank: pairs of stream (1 stdout, 2 stderr) and text, which may hold marks.
+    """Lines of one rank: pairs of stream (1 stdout, 2 stderr) and text, which may contain marks.
 
-    Streams 3 and 4: what a line of stdout or stderr shows that is still written over; 5 and 6: that
-    is begun, and not ended yet.
+    Streams 3 and 4: the present text of a line of stdout or stderr that the rank writes over; 5 and
+    6: the beginning of a line that has not ended yet.
     """
 
     mesh: int

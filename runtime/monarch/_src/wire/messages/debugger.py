@@ -1,6 +1,6 @@
-"""Breakpoints: what a paused thread tells, and what people at a console ask of it.
+"""Breakpoints: reports of paused threads, and commands of consoles.
 
-Consoles talk to host agents only, and so do procs: the agent knows who may.
+Consoles and procs talk to host agents only: the agent knows the permissions of a console.
 """
 
 import msgspec
@@ -9,17 +9,17 @@ from monarch._src.wire.messages.base import Message
 
 # States of a session, in Debugged and DebuggerAnswered.
 STOPPED, STEPPING, RUNNING, ENDED = 0, 1, 2, 3
-# What a console asks for. KEEP and DROP: the frames of endpoints that fail.
+# Requests of a console. KEEP and DROP: the frames of endpoints that fail.
 ATTACH, RELEASE, COMMAND, COMPLETE, SOURCE, BREAK, KEEP, DROP = range(8)
 IN_EDITOR = "debugger"  # `PausedAt.why` of a thread that stands in the debugger of a bridge
 
 
 class PausedAt(msgspec.Struct, array_like=True, frozen=True):
-    """Where a thread of a proc stands, and for whom.
+    """The position of a paused thread, and its actor.
 
     `labels`, `sizes` and `rank` are those of the mesh that the actor was spawned in; without an
-    actor there are none. `thread` is empty for the one that runs endpoints. `why`: `breakpoint`,
-    `step`, `break`, `debugger` (see IN_EDITOR), or what was raised.
+    actor they are empty. `thread` is empty for the thread that runs endpoints. `why`: `breakpoint`,
+    `step`, `break`, `debugger` (see IN_EDITOR), or the exception.
     """
 
     actor: str
@@ -37,11 +37,11 @@ class PausedAt(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Debugged(Message, tag=140):
-    """A thread has stopped, answers a command, or runs on; `session` is new with its first stop.
+    """A thread has paused, answers a command, or resumes; its first pause begins a `session`.
 
-    STOPPED: it stands at `at` (None: where it did). STEPPING: it runs, and the command is answered
-    when it stops again. RUNNING: it runs, and may stop again. ENDED: it runs, and this was all.
-    `text` is what was written since the last one of these, `prompt` what is asked for next.
+    STOPPED: it is paused at `at` (None: as before). STEPPING: it runs, and answers the command when
+    it pauses again. RUNNING: it runs, and may pause again. ENDED: the session is over. `text` is
+    the debugger's output since the last such message, `prompt` the next prompt.
     """
 
     session: int
@@ -52,7 +52,7 @@ class Debugged(Message, tag=140):
 
 
 class DebugCommand(Message, tag=141):
-    """Do that in a session that is stopped: COMMAND, COMPLETE or SOURCE."""
+    """A request to a paused session: COMMAND, COMPLETE or SOURCE."""
 
     session: int
     what: int
@@ -60,19 +60,19 @@ class DebugCommand(Message, tag=141):
 
 
 class KeepFailures(Message, tag=142):
-    """Pause where an endpoint has failed, before it is answered; or no more."""
+    """Pause endpoints that fail, before they answer; or stop doing so."""
 
     on: bool
 
 
 class BreakIn(Message, tag=143):
-    """Pause what runs. Answered by BrokeIn, and if that is possible by Debugged."""
+    """Pause the running endpoints. Answered by BrokeIn, and by Debugged for each that pauses."""
 
     request: int
 
 
 class BrokeIn(Message, tag=144):
-    """What came of BreakIn: how many threads will pause, and why others will not."""
+    """The answer to BreakIn: how many threads will pause, and why others will not."""
 
     request: int
     threads: int
@@ -80,7 +80,7 @@ class BrokeIn(Message, tag=144):
 
 
 class ListPaused(Message, tag=145):
-    """Say what is paused, of these ranks (none: all) of these meshes (none: all)."""
+    """List the paused threads of these ranks (none: all) of these meshes (none: all)."""
 
     request: int
     meshes: list[tuple[int, list[int]]]
@@ -117,10 +117,10 @@ class PausedListed(Message, tag=146):
 
 
 class AskDebugger(Message, tag=147):
-    """Of each of these sessions (mesh, rank, session): that. Answered by one DebuggerAnswered each.
+    """A request to these sessions (mesh, rank, session); one DebuggerAnswered for each.
 
-    BREAK is for ranks, session 0; KEEP and DROP for all, without targets, answered once. `take`:
-    also from a console that has attached.
+    BREAK is for ranks, session 0; KEEP and DROP are for all, without targets, and answered once.
+    `take`: take a session from the console that holds it.
     """
 
     request: int
@@ -131,7 +131,7 @@ class AskDebugger(Message, tag=147):
 
 
 class DebuggerAnswered(Message, tag=148):
-    """What came of an AskDebugger at one target; `problem`: why nothing was done."""
+    """The answer of one target to AskDebugger; `problem`: why the request failed."""
 
     request: int
     mesh: int
@@ -145,7 +145,7 @@ class DebuggerAnswered(Message, tag=148):
 
 
 class RankPaused(Message, tag=149):
-    """A rank is paused, or no more, for those that watch it: deadlines stand still meanwhile."""
+    """A rank is paused or has resumed; its watchers suspend their deadlines meanwhile."""
 
     mesh: int
     rank: int

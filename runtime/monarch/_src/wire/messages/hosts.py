@@ -1,8 +1,8 @@
-"""Between hosts: messages on their way from one to another, and who holds a worker host.
+"""Messages between hosts: relayed messages, and the holding of worker hosts.
 
-A *site* is one host of a job, named by the agent that serves it; the empty one is that of the
-client. Nodes of one site talk to each other directly; what goes to another one passes a *gateway*
-on each side: the host agent of a worker, the client itself at its own.
+A *site* is one host of a job, named by its host agent; the client's site has an empty name. Nodes
+of one site talk to each other directly. A message to another site passes a *gateway* on each side:
+the host agent of a worker, or the client on its own site.
 """
 
 from typing import ClassVar
@@ -11,9 +11,9 @@ from monarch._src.wire.messages.base import Message
 
 
 class Relay(Message, tag=100):
-    """A message for a node of another site. Payload: its frames, as they would come directly.
+    """A message for a node of another site. Payload: the frames of that message.
 
-    `sender` and `origin`, a node and its site, are filled in by the first gateway.
+    The first gateway fills in `sender` and `origin`, the sending node and its site.
     """
 
     carries_payload: ClassVar[bool] = True
@@ -24,11 +24,11 @@ class Relay(Message, tag=100):
 
 
 class HoldSite(Message, tag=101):
-    """Let me have that host: I am its client from now on. Answered by SiteIs.
+    """Become the client of a worker host. Answered by SiteIs.
 
-    `liveness_s`: after how long of silence the two count each other as lost. `number`: how many
-    clients held the session before. `token`: of a kept session, of which that host has something;
-    SiteTaken comes behind SiteIs then. Who has a larger number takes it from who has a smaller one.
+    `liveness_s`: the seconds of silence after which each side counts the other as lost. `number`:
+    how many clients held the session before; a client with a larger number evicts one with a
+    smaller. `token`: of a kept session with a part on that host; then SiteTaken follows SiteIs.
     """
 
     request: int
@@ -41,9 +41,9 @@ class HoldSite(Message, tag=101):
 
 
 class SiteIs(Message, tag=102):
-    """The answer to HoldSite: that host, or why it cannot be had.
+    """The answer to HoldSite: the host, or the reason of the refusal.
 
-    `addresses`: where other hosts may dial it.
+    `addresses`: at which other hosts may dial it.
     """
 
     request: int
@@ -55,9 +55,9 @@ class SiteIs(Message, tag=102):
 
 
 class SitesAre(Message, tag=103):
-    """To an agent: the other hosts that its client has, and where to dial them.
+    """To an agent: the other hosts of its client, and their addresses.
 
-    Answered by SitesKnown: until then what comes from these is refused.
+    Answered by SitesKnown; until then the agent refuses messages from these hosts.
     """
 
     sites: list[tuple[str, list[str]]]
@@ -71,7 +71,7 @@ class SitesKnown(Message, tag=111):
 
 
 class LetSiteGo(Message, tag=104):
-    """I want that host no more. Answered by SiteFree when nothing of mine is left there."""
+    """The client releases the host. Answered by SiteFree when all its processes have ended."""
 
     request: int
 
@@ -83,14 +83,14 @@ class SiteFree(Message, tag=105):
 
 
 class SiteRoom(Message, tag=110):
-    """From a gateway: I take so many bytes for that site from you, of all that you ever gave me."""
+    """From a gateway: the total of bytes that the receiver may ever send it for that site."""
 
     site: str
     limit: int
 
 
 class SiteLost(Message, tag=106):
-    """Nothing comes from that site any more: a client to its hosts, an agent to its procs."""
+    """That site is lost: a client to its hosts, an agent to its procs."""
 
     site: str
     why: str

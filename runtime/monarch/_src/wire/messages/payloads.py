@@ -1,4 +1,4 @@
-"""What processes that move bytes beside the control path have to say to each other."""
+"""Messages between processes that move bulk data beside the control path."""
 
 from typing import ClassVar
 
@@ -7,13 +7,13 @@ from monarch._src.wire.segment_refs import InSegment
 
 
 class AskData(Message, tag=51):
-    """Asked of a process that has registered memory; answered by Reply.
+    """A request to a process that has registered memory; answered by Reply.
 
-    `what`: SERVE, say where your regions are served over TCP; COME, connect to where I listen and
-    serve them there (`rdma/transports/tcp_connect.py`); DROP, let nobody reach a region any more.
-    Only who has the key of the region is heard. For queue pairs of RDMA cards, with a body
-    (`rdma/verbs/protocol.py`): CONNECT, have some that lead to mine; GRANT, say where regions lie;
-    HANG_UP, which is not answered, destroy them.
+    `what`: SERVE: return the TCP address at which the process serves its regions. COME: connect to
+    the sender's listener and serve them there (`rdma/transports/tcp_connect.py`). DROP: revoke
+    access to a region. The sender must have the key of the region. For queue pairs of RDMA cards,
+    with a body (`rdma/verbs/protocol.py`): CONNECT: make queue pairs to the sender's. GRANT: return
+    the addresses of regions. HANG_UP: destroy the queue pairs; not answered.
     """
 
     call: int
@@ -25,10 +25,10 @@ class AskData(Message, tag=51):
 
 
 class AskPayload(Message, tag=120):
-    """Asked of whoever has sent a payload in a segment that cannot be mapped here.
+    """A request to the sender of a payload in a segment that the receiver cannot map.
 
-    `word`: that of the asker. `lasting`: no segment can, so send none again. Answered by
-    PayloadSent.
+    `word`: the requester's word in the segment. `lasting`: the receiver can map no segment, so the
+    sender must use none again. Answered by PayloadSent.
     """
 
     lent: InSegment
@@ -46,7 +46,7 @@ class PayloadSent(Message, tag=121):
 
 
 class AskPart(Message, tag=122):
-    """Asked by a gateway of whoever has sent a payload to its host: that piece of that part.
+    """A gateway requests a piece of a part of a payload from its sender on another host.
 
     For payloads that cannot be had by a connection of their own (AskBulk).
 
@@ -63,7 +63,7 @@ class AskPart(Message, tag=122):
 
 
 class PayloadPart(Message, tag=123):
-    """That piece; without any bytes if the payload is gone. Payload: one buffer."""
+    """The requested piece; empty if the payload is gone. Payload: one buffer."""
 
     carries_payload: ClassVar[bool] = True
     number: int

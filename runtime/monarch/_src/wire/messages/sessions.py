@@ -1,4 +1,4 @@
-"""Kept sessions: who holds one, and what it takes up (`session.state.lease`)."""
+"""Kept sessions: their holders, and the meshes that a new holder gets (`session.state.lease`)."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from monarch._src.wire.messages.base import Message
 
 
 class Keep(Message, tag=60):
-    """Let these meshes outlive me, in a session of that name; answered by Kept."""
+    """Let these meshes outlive the sender, in a session of that name; answered by Kept."""
 
     request: int
     name: str
@@ -15,17 +15,17 @@ class Keep(Message, tag=60):
 
 
 class Kept(Message, tag=61):
-    """The answer to Keep, Attach, Detach or AskKnown. `refusal`: why not; empty if it is done."""
+    """The answer to Keep, Attach, Detach or AskKnown. `refusal`: a reason; empty on success."""
 
     request: int
     refusal: str = ""
 
 
 class KeptActors(Message, tag=62):
-    """An actor mesh of a kept mesh, for who attaches. Payload: its class.
+    """An actor mesh of a kept mesh, for the next client. Payload: its class.
 
-    A client tells its agent of those that it makes; the agent tells the next client. `region` is
-    where it stands in the proc mesh (offset, sizes, strides), `failures` those of its actors.
+    A client reports its actor meshes to its agent; the agent passes them to the next client.
+    `region` is its part of the proc mesh (offset, sizes, strides), `failures` those of its actors.
     """
 
     carries_payload: ClassVar[bool] = True
@@ -39,13 +39,13 @@ class KeptActors(Message, tag=62):
 
 
 class ForgetActors(Message, tag=63):
-    """That actor mesh has been stopped: the next client needs no handle on it."""
+    """That actor mesh was stopped: the next client needs no handle for it."""
 
     actor: int
 
 
 class Attach(Message, tag=64):
-    """Let me hold your session; `began` tells two lives of my pid apart.
+    """Let the sender hold the session; `began` distinguishes two processes with one pid.
 
     Answered by KeptActors for each actor mesh, then Attached; or by Kept, with a refusal.
     """
@@ -67,13 +67,13 @@ class KeptMesh(Message, tag=65):
     sizes: list[int]
     cleanup_s: float
     age_s: float
-    sites: list[str] = []  # where it is, if not where the client runs
+    sites: list[str] = []  # its sites, unless it is on the client's site only
 
 
 class KeptWorker(Message, tag=178):
-    """A worker host that a kept session has, and where its client has dialled it.
+    """A worker host of a kept session, and the address at which its client dialled it.
 
-    `lost`: it counts as lost to the session, and is only told to end what it has.
+    `lost`: the session has lost it; it is only asked to end its part of the session.
     """
 
     site: str
@@ -82,11 +82,11 @@ class KeptWorker(Message, tag=178):
 
 
 class Attached(Message, tag=66):
-    """The session is yours. `number`: how many clients held it before you.
+    """The receiver holds the session. `number`: how many clients held it before.
 
-    `workers` are to be asked for what they have of it, by its `token`; `keys` are the paths of
-    those with which they were dialled (`attach_to_workers`: ca, private_key), `gateway` the address
-    through which, if so (`attach`).
+    The new client asks `workers` for their part of the session, by its `token`. `keys` are the
+    paths of the keys for dialling them (`attach_to_workers`: ca, private_key), `gateway` the
+    address of the gateway to them, if there is one (`attach`).
     """
 
     request: int
@@ -100,19 +100,19 @@ class Attached(Message, tag=66):
 
 
 class Detach(Message, tag=67):
-    """I let go. Answered by Kept when what is tied to me has ended."""
+    """The sender releases the session. Answered by Kept when all that depends on it has ended."""
 
     request: int
 
 
 class TakenOver(Message, tag=68):
-    """You hold this session no more; `why` says who does."""
+    """The receiver no longer holds this session; `why` names the new holder."""
 
     why: str
 
 
 class ClientIs(Message, tag=69):
-    """To procs: the client has gone, for that reason. `node` is the new one, empty if none is.
+    """To procs: the client has gone, for that reason. `node` is the new client, or empty.
 
     Answered by ClientKnown if there is one.
     """
@@ -124,24 +124,24 @@ class ClientIs(Message, tag=69):
 
 
 class ClientKnown(Message, tag=71):
-    """A proc to its agent: I know the client of that number, of which ClientIs has told me."""
+    """A proc to its agent: the proc has handled ClientIs for the client of that number."""
 
     number: int
 
 
 class AskKnown(Message, tag=72):
-    """Say when all procs of your host know that I am the client; answered by Kept.
+    """Answer with Kept when all procs of the host know that the sender is the client.
 
-    Also if some of them have not said so in time.
+    Answered also if some of them do not confirm in time.
     """
 
     request: int
 
 
 class Heard(Message, tag=70):
-    """What failed there has reached somebody: do not tell it to the next client as news.
+    """The client has seen these failures: do not report them to the next client as new.
 
-    `actor` 0: procs of that mesh. Else actors, by their ranks in their own mesh; `mesh` is 0.
+    `actor` 0: of procs of that mesh. Else of actors, by their ranks in their mesh; `mesh` is 0.
     """
 
     mesh: int
@@ -150,9 +150,9 @@ class Heard(Message, tag=70):
 
 
 class KeepSite(Message, tag=176):
-    """To a worker: let these meshes outlive my link, in the session of that name; see HoldSite.
+    """To a worker: let these meshes outlive the link, in the session of that name; see HoldSite.
 
-    Answered by Kept. `limit_s`: for how long, if nobody comes for them; 0: for ever.
+    Answered by Kept. `limit_s`: for how many seconds without a client; 0: for ever.
     """
 
     request: int
@@ -163,7 +163,7 @@ class KeepSite(Message, tag=176):
 
 
 class KeptAway(Message, tag=177):
-    """To the agent of a kept session: all of it that is on workers now. Replaces the one before."""
+    """To the agent of a kept session: its parts on workers. Replaces the last such message."""
 
     token: str
     keys: list[str]
@@ -173,10 +173,10 @@ class KeptAway(Message, tag=177):
 
 
 class SiteTaken(Message, tag=179):
-    """A worker to the next client: what it has of the session; what failed there comes next.
+    """A worker to the next client: its part of the session; new failures follow.
 
-    `kept`: the meshes of the session that are there; `failures` were told to an earlier client, by
-    actor mesh. `lost`: sites that an earlier client has lost, which the procs here hold for gone.
+    `kept`: its meshes of the session; `failures`: those that an earlier client has seen, by actor
+    mesh. `lost`: sites that an earlier client has lost, and that the procs here treat as gone.
     """
 
     request: int
