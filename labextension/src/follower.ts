@@ -1,4 +1,4 @@
-/** Follows the notebook in front: whose kernel is meant, and what is known of its meshes. */
+/** Follows the current notebook: its kernel and the known meshes of that kernel. */
 
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import type { Kernel } from '@jupyterlab/services';
@@ -17,7 +17,7 @@ export class Follower {
     _tracker.currentChanged.connect(() => this._changed.emit());
   }
 
-  /** Emitted when the subject may be another one, or another state of it. */
+  /** Emitted when the subject or its state may have changed. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
@@ -35,12 +35,12 @@ export class Follower {
     return { kind: 'kernel', notebook, state: link.state, meshes: [...link.view.meshes.values()] };
   }
 
-  /** Whether the kernel of the notebook in front answers. */
+  /** Whether the kernel of the current notebook answers. */
   get isLive(): boolean {
     return this._link?.state === 'live';
   }
 
-  /** Ask the kernel of the notebook in front. */
+  /** Send a request to the kernel of the current notebook. */
   ask(what: Request): Promise<unknown> {
     const link = this._link;
     return link === undefined
@@ -57,7 +57,7 @@ export class Follower {
     return kernel ? this._links.get(kernel) : undefined;
   }
 
-  /** The meshes of that notebook's kernel, whichever it is, for views of one that is gone. */
+  /** The meshes of the notebook's current kernel, for views of an earlier one. */
   private _sourceOf(panel: NotebookPanel): Source {
     return {
       meshes: () => {

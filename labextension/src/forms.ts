@@ -1,10 +1,10 @@
-/** What the panel offers besides the list of meshes: a new mesh, and the sessions on the machine. Plain DOM. */
+/** The forms of the panel: a new mesh, and the sessions on the machine. Plain DOM. */
 
 import { Outcome, report, type Ask } from '../../monarch_jupyter/widgets/js/controls.js';
 import { button, duration, element } from '../../monarch_jupyter/widgets/js/dom.js';
 import type { Session } from '../../monarch_jupyter/widgets/js/protocol.js';
 
-/** "hosts=2 gpus=4" as sizes by dim; an Error with the remedy if it is none. */
+/** "hosts=2 gpus=4" as sizes by dim; throws an Error with the remedy. */
 export function parseDims(text: string): Record<string, number> {
   const sizes: Record<string, number> = {};
   for (const word of text.split(/[\s,]+/).filter(Boolean)) {
@@ -18,7 +18,7 @@ export function parseDims(text: string): Record<string, number> {
   return sizes;
 }
 
-/** A form that makes a mesh, which is bound in the notebook. */
+/** A form that spawns a mesh and binds it in the notebook. */
 export class NewMeshForm {
   constructor(ask: Ask) {
     this.node = element('form', 'jp-Monarch-form', { 'aria-label': 'New mesh' });
@@ -59,7 +59,7 @@ export class NewMeshForm {
   private readonly _outcome: Outcome;
 }
 
-/** The sessions on the machine; those that are kept and free can be taken up. */
+/** The sessions on the machine, with a button to attach to a kept one without a client. */
 export class SessionList {
   constructor(ask: Ask, refresh: () => void) {
     this._ask = ask;
@@ -79,7 +79,7 @@ export class SessionList {
 
   readonly node: HTMLElement;
 
-  /** `canAttach`: whether the current notebook's kernel could take one up. */
+  /** `canAttach`: whether the current notebook's kernel can attach to one. */
   update(sessions: readonly Session[], canAttach: boolean): void {
     const shown = JSON.stringify([sessions.map(one => ({ ...one, age_s: 0 })), canAttach]);
     if (shown === this._shown) {
@@ -91,7 +91,7 @@ export class SessionList {
     this._list.replaceChildren(...sessions.map(one => this._item(one, canAttach)));
   }
 
-  /** What is the case instead of a list. */
+  /** Show an error in the place of the list. */
   fail(error: unknown): void {
     this._shown = '';
     this._list.hidden = true;

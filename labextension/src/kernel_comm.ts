@@ -1,9 +1,9 @@
 /**
  * The comm between one kernel connection and the panel.
  *
- * The kernel opens the comm when `%load_ext monarch_jupyter` runs. After a reload of the page it is
- * forgotten here and alive there: so the kernel is asked for its comms, and ours is taken up again.
- * Opening another instead would leave one more behind at each reload, and a kernel without the
+ * The kernel opens the comm when `%load_ext monarch_jupyter` runs. A reloaded page has
+ * lost the comm, while the kernel still has it: so the page asks the kernel for its comms and reuses that one.
+ * Opening another would leave one more behind at each reload, and a kernel without the
  * extension would log an error for every notebook. Code is never executed in the kernel.
  *
  * Owns: the registration of the comm target and the open comm. Runs in: the page.
@@ -17,7 +17,7 @@ import { PendingRequests } from '../../monarch_jupyter/widgets/js/pending.js';
 import { EMPTY, reduce, type View } from '../../monarch_jupyter/widgets/js/views.js';
 import { parse, TARGET, type Request } from '../../monarch_jupyter/widgets/js/protocol.js';
 
-/** What of a kernel connection is used here. */
+/** The used part of a kernel connection. */
 export type CommKernel = Pick<
   Kernel.IKernelConnection,
   | 'connectionStatus'
@@ -42,9 +42,9 @@ type SubshellComm = Kernel.IComm & { readonly subshellStarted?: Promise<void> };
  * - asking: the kernel has not said yet whether the extension is loaded;
  * - unloaded: it is not;
  * - opening: a comm is open, no snapshot came yet;
- * - live: the view is what the kernel says;
+ * - live: the view is up to date;
  * - elsewhere: another connection to the same kernel has its comms;
- * - dead: there is no process to talk to.
+ * - dead: the kernel's process has ended.
  */
 export type LinkState = 'asking' | 'unloaded' | 'opening' | 'live' | 'elsewhere' | 'dead';
 
@@ -85,7 +85,7 @@ export class KernelLink {
     return this._isDisposed;
   }
 
-  /** What the kernel answers; refused with the kernel's one line, or because there is none to ask. */
+  /** Send a request; rejects with the kernel's one-line error, or if the kernel does not answer. */
   ask(what: Request): Promise<unknown> {
     return this._state === 'live'
       ? this._pending.ask(what)
@@ -108,7 +108,7 @@ export class KernelLink {
     Signal.clearData(this);
   }
 
-  /** Ask which comms the kernel has, and take ours up if it is there. */
+  /** Ask the kernel for its comms, and reuse the panel's if it is there. */
   private _requestComms(): void {
     const asked = ++this._infoRequest;
     this._kernel
@@ -167,7 +167,7 @@ export class KernelLink {
         return;
       }
       if (message.type === 'more') {
-        return; // Said to views of lines, each of which has a comm of its own.
+        return; // Meant for views of lines, each of which has its own comm.
       }
       const { view, sync } = reduce(this._view, message);
       this._view = view;
@@ -175,7 +175,7 @@ export class KernelLink {
         this._sync();
       }
     } catch (error) {
-      // Another version on the kernel's side: say what was not understood, show what is known.
+      // The kernel has another version: log the message, and keep the known view.
       console.error(`monarch: a message on ${TARGET} was not understood`, error);
       return;
     }

@@ -1,5 +1,5 @@
 /**
- * The panel as plain DOM: what is shown for a link to a kernel. It knows neither Lumino nor a kernel.
+ * The panel as plain DOM, for a link to a kernel. It knows neither Lumino nor kernels.
  *
  * Elements are kept by mesh uid and changed in place, so that ten updates a second neither move the
  * focus nor make a screen reader start again. States are words; colour only repeats them.
@@ -13,7 +13,7 @@ import { NewMeshForm, SessionList } from './forms.js';
 import type { LinkState } from './kernel_comm.js';
 import type { Mesh, RankState, Row } from '../../monarch_jupyter/widgets/js/protocol.js';
 
-/** What the panel is about: a notebook and the link to its kernel, or none of them. */
+/** The subject of the panel: a notebook and the link to its kernel, if there are any. */
 export type Subject =
   | { readonly kind: 'no-notebook' }
   | { readonly kind: 'no-kernel'; readonly notebook: string }
@@ -28,7 +28,7 @@ export type Subject =
 const SPELLED_OUT = 5;
 const ORDER: readonly RankState[] = ['failed', 'paused', 'busy', 'idle', 'starting', 'stopped'];
 
-/** What the panel has done by others. */
+/** The actions that the panel delegates. */
 export interface PanelActions {
   /** By the kernel of the current notebook. */
   readonly ask: Ask;
@@ -81,7 +81,7 @@ export class PanelView {
   readonly node: HTMLElement;
   readonly sessions: SessionList;
 
-  /** Ready to type the name of a new mesh. */
+  /** Focus the name of a new mesh. */
   focusNewMesh(): void {
     this._form.focus();
   }
@@ -189,7 +189,7 @@ class MeshCard {
     const head = element(document, 'div', 'jp-Monarch-head');
     head.append(this._name, this._state);
     const extent = element(document, 'p', 'jp-Monarch-extent');
-    // The space keeps the two apart for those who hear them.
+    // The space separates the two for screen readers.
     extent.append(this._sizes, ' ', this._ranks);
     this._more = button('Ranks', () => this._toggle());
     this._more.setAttribute('aria-expanded', 'false');
@@ -324,7 +324,7 @@ export function statusText(subject: Subject): string {
   return `Monarch: ${counts(rows)}`;
 }
 
-/** What is the case and what to do, as text and code. */
+/** The state and the remedy, as text and code. */
 function summary(subject: Subject): (string | { code: string })[] {
   switch (subject.kind) {
     case 'no-notebook':

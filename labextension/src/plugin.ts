@@ -35,7 +35,7 @@ const icon = new LabIcon({
     .join('')}</g></svg>`
 });
 
-/** The panel in JupyterLab: what it shows, and how often it looks for sessions while it is seen. */
+/** The panel in JupyterLab; it refreshes the sessions while it is visible. */
 class Panel {
   constructor(
     private readonly _app: JupyterFrontEnd,
@@ -64,7 +64,7 @@ class Panel {
   readonly widget: Widget;
   readonly statusButton = document.createElement('button');
 
-  /** Look for sessions so often, in seconds; 0: when asked only. */
+  /** Refresh the sessions every so many seconds; 0: on request only. */
   refreshEvery(seconds: number): void {
     clearInterval(this._timer);
     if (seconds > 0) {

@@ -1,11 +1,11 @@
-/** What the server tells that no kernel knows: sessions on its machine, and the tutorials. */
+/** Data of the server that no kernel has: sessions on its machine, and the tutorials. */
 
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
 import { parseSessions, type Session } from '../../monarch_jupyter/widgets/js/protocol.js';
 
-/** Raised where the server lacks our extension; says what to do. */
+/** Thrown if the server lacks the extension; the text has the remedy. */
 export class ServerLacksMonarch extends Error {
   constructor() {
     super(

@@ -86,7 +86,7 @@ describe('the actors of a rank', () => {
     view.show('7', 3, false);
     view.tick();
     assert.equal(asked.length, 1);
-    assert.ok(view.node.textContent.includes('As it was last seen.'));
+    assert.ok(view.node.textContent.includes('This is the last known state.'));
   });
 
   test('say why they are not there, and are asked for again', async () => {

@@ -1,4 +1,4 @@
-"""The actors of a rank as pages are told of them. No I/O.
+"""Messages about the actors of a rank. No I/O.
 
 The page's side is `widgets/js/protocol.js`, type `LiveActor`.
 """
@@ -25,13 +25,13 @@ class ActorMessage(TypedDict):
 
 
 class ActorsMessage(TypedDict):
-    """Those of one rank."""
+    """The actors of one rank."""
 
     actors: list[ActorMessage]
 
 
 def actors_message(actors: Sequence[LiveActor]) -> ActorsMessage:
-    """The actors as the wire has them."""
+    """The actors as a message."""
     return ActorsMessage(
         actors=[
             ActorMessage(

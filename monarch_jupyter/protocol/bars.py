@@ -1,8 +1,8 @@
-"""How far slow work is: what a bar says, in text, in HTML, and as a page is told it. No I/O.
+"""Progress bars of slow work: as text, as HTML and as messages. No I/O.
 
-`BarTable.put` is called on the thread that looks, the rest of it on the publisher's.
+The progress thread calls `BarTable.put`, the publisher's thread all other methods.
 Invariants: as those of `MeshTable`: each delta's `seq` is one above that of the message before it,
-and a snapshot has that of the last delta. That time passes is no change: pages have clocks.
+and a snapshot has that of the last delta. Elapsed time alone is not a change: pages have clocks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MOST = 4
 
 @dataclass(frozen=True)
 class Bar:
-    """One piece of work: what it is, how much is done of how much, who is late, since when.
+    """One piece of work: its name, its progress, the ranks that are late, its start.
 
-    `unit`: what is counted, one of them and several. `began`: by the monotonic clock.
+    `unit`: the counted unit, singular and plural. `began`: by the monotonic clock.
     """
 
     key: str
@@ -50,7 +50,7 @@ class Bar:
 def keys_of(
     calls: Sequence[OpenCall], starting: Sequence[StartingMesh], pulls: Sequence[OpenPull] = ()
 ) -> list[str]:
-    """What tells pieces of work apart."""
+    """The keys of pieces of work."""
     return [
         *(f"mesh {one.uid}" for one in starting),
         *(f"pull {one.number}" for one in pulls),
@@ -67,7 +67,7 @@ def bars_of(
 ) -> list[Bar]:
     """The bars of work that is under way for long; `began` is when each was first seen.
 
-    A pull that still waits for a version has none: nothing of it is under way.
+    A pull that still waits for a version has no bar, since it has not started.
     """
     bars = [
         Bar(key, f"spawning {one.name}", one.ready, one.procs, ("process", "processes"), "", since)
@@ -112,7 +112,7 @@ def bars_html(bars: Sequence[Bar], now: float) -> Html:
 
 
 class BarTable:
-    """What the readers of the bars of one cell know."""
+    """The bars of one cell as its readers know them."""
 
     def __init__(self, bars: Sequence[Bar], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -121,15 +121,15 @@ class BarTable:
         self._sent = self._current
 
     def put(self, bars: Sequence[Bar]) -> None:
-        """These are the bars now."""
+        """Replace the bars."""
         self._current = tuple(bars)
 
     def current(self) -> BarsMessage:
-        """What is there now, as no part of the messages: for a page that has not asked yet."""
+        """The current bars, outside of the numbered messages, for a page that has not asked yet."""
         return self._bars(-1, self._current)
 
     def delta(self) -> BarsDeltaMessage | None:
-        """What takes the readers to what is there now; None when they know it."""
+        """The message that brings readers up to date; None if nothing changed."""
         before, now = self._sent, self._current
         if now == before:
             return None
@@ -143,7 +143,7 @@ class BarTable:
         )
 
     def snapshot(self) -> BarsMessage:
-        """All that was told last, under the number of the last message."""
+        """All bars as last sent, under the number of the last message."""
         return self._bars(self._seq, self._sent)
 
     def _bars(self, seq: int, bars: Sequence[Bar]) -> BarsMessage:

@@ -1,4 +1,4 @@
-"""Pages of what ranks have written, as the wire has them: equal lines of several ranks together.
+"""Messages with pages of lines of ranks, equal lines of several ranks folded.
 
 No I/O. Invariant: every line of a page is in exactly one fold, those of one rank in their order.
 """
@@ -19,14 +19,14 @@ PAGE = 500
 
 
 class LineMessage(TypedDict):
-    """Who wrote it, and when it arrived: seconds since 1970."""
+    """The rank of a line, and when it arrived, in seconds since 1970."""
 
     where: str
     at: float
 
 
 class FoldMessage(TypedDict):
-    """One text, and all that wrote just this."""
+    """One text, and the lines that have it."""
 
     points: str
     stream: str
@@ -47,7 +47,7 @@ class LinesMessage(TypedDict):
 
 
 def lines_message(page: LogPage) -> LinesMessage:
-    """A page as the wire has it."""
+    """A page as a message."""
     return LinesMessage(
         page=(page.first + PAGE - 1) // PAGE if page.lines else 1,
         pages=max(1, -(-page.total // PAGE)),
@@ -72,7 +72,7 @@ def fold_lines(lines: Sequence[LogLine]) -> list[FoldMessage]:
     messages: list[FoldMessage] = []
     for fold in folder.take_all():
         mesh = fold.mesh if several else ""
-        # What one rank wrote comes out of the folder in its order, so its times do too.
+        # The folder keeps the order of each rank's lines, so their times stay in order too.
         each = [
             LineMessage(
                 where=f"{mesh} {name_point(point)}".strip(),

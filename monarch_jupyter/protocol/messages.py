@@ -1,7 +1,7 @@
-"""What kernel and browser say to each other about meshes and values. No I/O.
+"""Messages between kernel and page about meshes and values. No I/O.
 
-The page's side is `widgets/js/protocol.js`, on which every widget and the side panel stand. What a
-page may ask to be done is in `requests.py`.
+The page's side is `widgets/js/protocol.js`, which every widget and the side panel use. Requests of
+pages are in `requests.py`.
 
 Invariants: each delta's `seq` is one above the message before it, and a snapshot has that of the
 last delta, so a reader that misses one sees a gap; a delta names all and only the meshes and rows
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COMM_TARGET = "monarch.meshes"
 Debugged: TypeAlias = "Mapping[str, tuple[int, ...]]"
-"""By uid of a mesh, the ranks of it that JupyterLab's debugger is on."""
+"""By uid of a mesh, its ranks that JupyterLab's debugger debugs."""
 
 
 class RowMessage(TypedDict):
@@ -71,7 +71,7 @@ class SnapshotMessage(TypedDict):
 
 
 class DeltaMessage(TypedDict):
-    """What is new since the message before; `gone` lists uids of meshes that are no more."""
+    """Changes since the message before; `gone` lists uids of meshes that have ended."""
 
     type: Literal["delta"]
     seq: int
@@ -93,7 +93,7 @@ class ValuesMessage(TypedDict):
 
 
 class ValuesDeltaMessage(TypedDict):
-    """Of these ranks the values are others than in the message before; else as in a `values`."""
+    """The changed values of these ranks since the message before; fields as in `values`."""
 
     type: Literal["values_delta"]
     seq: int
@@ -123,7 +123,7 @@ class BarsMessage(TypedDict):
 
 
 class BarsDeltaMessage(TypedDict):
-    """Those of them that have changed or are new, and the keys of those that are no more."""
+    """Bars that are new or have changed, and the keys of bars that are gone."""
 
     type: Literal["bars_delta"]
     seq: int
@@ -132,7 +132,7 @@ class BarsDeltaMessage(TypedDict):
 
 
 class AnswerMessage(TypedDict):
-    """To what a view has asked under that `id`: one line that says why not, or the result."""
+    """The answer to a view's request with that `id`: an error in one line, or the result."""
 
     type: Literal["answer"]
     view: str
@@ -142,13 +142,13 @@ class AnswerMessage(TypedDict):
 
 
 class MoreMessage(TypedDict):
-    """There are more lines than at the last question; said once until a view asks again."""
+    """There are new lines since the last request; sent once until a view asks again."""
 
     type: Literal["more"]
 
 
 class SyncMessage(TypedDict):
-    """From the front end: send me a snapshot, I start or I missed something.
+    """From a page that starts or has missed a message: send a snapshot.
 
     A widget names its `view`, of which it may have several; the panel is the only one on its comm.
     """
@@ -165,7 +165,7 @@ class LeaveMessage(TypedDict):
 
 
 class AskMessage(TypedDict):
-    """From any view: do `what`, and answer under this `id`."""
+    """From any view: carry out the request `what`, and answer under this `id`."""
 
     type: Literal["ask"]
     view: str
@@ -180,7 +180,7 @@ PageMessage = SyncMessage | LeaveMessage | AskMessage
 
 
 def parse_page_message(content: object) -> PageMessage | None:
-    """The message in `content`; None if it is none of ours, as a newer page may send."""
+    """The message in `content`; None if it is unknown, as from a newer page."""
     if not isinstance(content, dict):
         return None
     fields = cast("dict[object, object]", content)
@@ -197,14 +197,14 @@ def parse_page_message(content: object) -> PageMessage | None:
 
 
 def answer_message(ask: AskMessage, error: str | None, result: object) -> AnswerMessage:
-    """The answer to what was asked."""
+    """The answer to a request."""
     return AnswerMessage(type="answer", view=ask["view"], id=ask["id"], error=error, result=result)
 
 
 def mesh_message(
     mesh: MeshSnapshot, rows: Sequence[RankRow] | None = None, debugged: Sequence[int] = ()
 ) -> MeshMessage:
-    """A mesh as the wire has it, with all its rows or those given."""
+    """A mesh as a message, with all its rows or the given ones."""
     return MeshMessage(
         uid=mesh.uid,
         name=mesh.name,
@@ -237,19 +237,19 @@ def _row_message(row: RankRow) -> RowMessage:
 
 
 class MeshTable:
-    """What the readers of one stream of messages know."""
+    """The meshes as the readers of one stream know them."""
 
     def __init__(self) -> None:
         self._seq = 0
         self._meshes: dict[str, MeshSnapshot] = {}
-        # The rows as last sent; `_meshes` is newer in what doesn't count as a change.
+        # The rows as last sent; `_meshes` is newer in fields that do not count as changes.
         self._sent: dict[str, dict[int, RankRow]] = {}
         self._debugged: Debugged = {}
 
     def update(
         self, meshes: Sequence[MeshSnapshot], debugged: Debugged | None = None
     ) -> DeltaMessage | None:
-        """The message that takes the readers to `meshes`, or None when they know it all."""
+        """The message that brings readers up to date with `meshes`; None if nothing changed."""
         before, self._debugged = self._debugged, debugged or {}
         changed: list[MeshMessage] = []
         for mesh in meshes:
@@ -270,7 +270,7 @@ class MeshTable:
         return DeltaMessage(type="delta", seq=self._seq, meshes=changed, gone=gone)
 
     def snapshot(self) -> SnapshotMessage:
-        """All that the last update knew, under the number of the last message."""
+        """All meshes of the last update, under the number of the last message."""
         meshes = [
             mesh_message(mesh, debugged=self._debugged.get(mesh.uid, ()))
             for mesh in self._meshes.values()
@@ -289,7 +289,7 @@ def _same_head(before: MeshSnapshot, now: MeshSnapshot) -> bool:
 
 
 def _same_row(before: RankRow | None, now: RankRow) -> bool:
-    """Equal but for the clock, and for memory by less than a MiB and a twentieth."""
+    """Equal except for times, and for memory changes up to the larger of 1 MiB and 5 %."""
     if before is None:
         return False
     if not _same_memory(before.rss_mib, now.rss_mib):
@@ -315,13 +315,13 @@ def _same_memory(before: float | None, now: float | None) -> bool:
 
 
 class LastSeen:
-    """The meshes of a stream as its readers have seen them last, those that are no more too."""
+    """The last known state of each mesh of a stream, also of meshes that have ended."""
 
     def __init__(self) -> None:
         self._meshes: dict[str, MeshMessage] = {}
 
     def take(self, message: StreamMessage) -> None:
-        """Remember what this says of meshes."""
+        """Record the meshes of a message."""
         if message["type"] != "snapshot" and message["type"] != "delta":
             return
         for mesh in message["meshes"]:
@@ -333,7 +333,7 @@ class LastSeen:
             self._meshes[mesh["uid"]] = seen
 
     def of(self, uid: str) -> MeshMessage | None:
-        """A mesh that has ended, as a page shows one: what was running runs no more."""
+        """An ended mesh as a page shows it, with its ranks stopped."""
         mesh = self._meshes.get(uid)
         if mesh is None:
             return None

@@ -1,4 +1,4 @@
-"""What a page may ask to be done, checked. No I/O.
+"""Requests of pages, parsed and checked. No I/O.
 
 The page's side is `widgets/js/protocol.js`, type `Request`.
 """
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class End:
-    """Stop or `kill` what these ranks of a mesh (by uid) run, or, without ranks, the mesh."""
+    """Stop or `kill` the calls of these ranks of a mesh (by uid), or, without ranks, the mesh."""
 
     mesh: str
     ranks: tuple[int, ...] | None
@@ -25,7 +25,7 @@ class End:
 
 @dataclass(frozen=True)
 class ShowStacks:
-    """Where these ranks are in the program."""
+    """The stacks of these ranks."""
 
     mesh: str
     ranks: tuple[int, ...]
@@ -33,7 +33,7 @@ class ShowStacks:
 
 @dataclass(frozen=True)
 class InspectActors:
-    """What the actors of this rank are and have."""
+    """The actors of this rank with their attributes."""
 
     mesh: str
     rank: int
@@ -49,7 +49,7 @@ class DebugInLab:
 
 @dataclass(frozen=True)
 class Lines:
-    """A page of what ranks have written. `mesh` is a name, None for all; `page` None the newest.
+    """A page of lines of ranks. `mesh` is a name, None for all; `page` None is the newest.
 
     `cell` is the number of the cell that caused it, None for any.
     """
@@ -72,7 +72,7 @@ class Spawn:
 
 @dataclass(frozen=True)
 class Attach:
-    """Take up a kept session and bind its meshes in the notebook."""
+    """Attach to a kept session and bind its meshes in the notebook."""
 
     name: str
 
@@ -92,7 +92,7 @@ class OpenConsole:
 
 @dataclass(frozen=True)
 class Resume:
-    """Have these ranks go on from their breakpoints."""
+    """Resume these ranks from their breakpoints."""
 
     mesh: str
     ranks: tuple[int, ...]
@@ -108,7 +108,7 @@ class SendCommand:
 
 @dataclass(frozen=True)
 class Complete:
-    """What the last word of a line could become there."""
+    """Completions of the last word of a line in that console."""
 
     console: int
     text: str
@@ -116,7 +116,7 @@ class Complete:
 
 @dataclass(frozen=True)
 class Standing:
-    """How that console stands; others may have let its rank go on."""
+    """The state of that console; another client may have resumed its rank."""
 
     console: int
 
@@ -138,7 +138,7 @@ def parse_request(content: object) -> Request:
     """The request in `content`.
 
     Raises:
-        CommandError: it is none, as a page of another version may send.
+        CommandError: the request is unknown or invalid, as from a page of another version.
     """
     fields = cast("Mapping[str, object]", content if isinstance(content, dict) else {})
     kind = fields.get("do")
@@ -229,4 +229,4 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, object]], Request]] = {
     "standing": lambda f: Standing(_console(f)),
     "let_go": lambda f: CloseConsole(_console(f)),
 }
-"""By what a page writes as `do`."""
+"""Parsers by the request's `do` field."""

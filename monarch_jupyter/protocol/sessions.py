@@ -1,4 +1,4 @@
-"""Sessions as pages are told of them, by a kernel or by the server. No I/O."""
+"""Messages about sessions, from a kernel or from the server. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SessionMessage(TypedDict):
 
 
 def session_message(one: SessionInfo) -> SessionMessage:
-    """A session as the wire has it."""
+    """A session as a message."""
     return SessionMessage(
         session=one.session,
         state=one.state,

@@ -1,8 +1,8 @@
-"""The values of a grid as a page is told them: all first, then those that changed. No I/O.
+"""Messages about the values of a grid: all first, then changes. No I/O.
 
-`put` may be called from any thread; the rest is called on the publisher's.
-Invariants: as those of `MeshTable`: each delta's `seq` is one above that of the message before it,
-and a snapshot has that of the last delta. Of values put faster than they are told the last counts.
+`put` may be called from any thread; the rest is called on the publisher's. Invariants: as those of
+`MeshTable`: each delta's `seq` is one above that of the message before it, and a snapshot has that
+of the last delta. Of values put faster than they are sent, only the last count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from monarch_jupyter.rendering.values import LONGEST_SHOWN, as_numbers, value_te
 
 @dataclass(frozen=True)
 class Picture:
-    """What is shown of one value a rank: its text and, if all are numbers, its number.
+    """The shown text of each rank's value and, if all values are numbers, the numbers.
 
     The number of one that is not finite is None.
     """
@@ -43,7 +43,7 @@ def _bounded(text: str) -> str:
 
 
 class ValueTable:
-    """What the readers of one grid know."""
+    """The values of one grid as its readers know them."""
 
     def __init__(self, picture: Picture) -> None:
         self._seq = 0
@@ -51,15 +51,15 @@ class ValueTable:
         self._sent: Picture = picture
 
     def put(self, picture: Picture) -> None:
-        """These are the values now."""
+        """Replace the values."""
         self._current = picture
 
     def current(self) -> ValuesMessage:
-        """What is there now, as no part of the messages: for a page that has not asked yet."""
+        """The current values, outside of the numbered messages, for a page that starts."""
         return _values(-1, self._current)
 
     def delta(self) -> GridMessage | None:
-        """What takes the readers to what is there now; None when they know it."""
+        """The message that brings readers up to date; None if nothing changed."""
         before, now = self._sent, self._current
         if now is before:
             return None
@@ -80,7 +80,7 @@ class ValueTable:
         )
 
     def snapshot(self) -> ValuesMessage:
-        """All that was told last, under the number of the last message."""
+        """All values as last sent, under the number of the last message."""
         return _values(self._seq, self._sent)
 
 

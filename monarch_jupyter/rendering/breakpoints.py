@@ -1,4 +1,4 @@
-"""What waits at breakpoints: where, in the words of the notebook, and which ranks."""
+"""Paused ranks and their places, with the notebook's names of cells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOW = "`%monarch debug {name}` opens a console; `%monarch debug --continue` resu
 
 
 def ranks_name(ranks: Sequence[WaitingRank]) -> str:
-    """`workers[gpus=0..3]`, of ranks of one mesh."""
+    """`workers[gpus=0..3]`, for ranks of one mesh."""
     named = name_ranks([rank.point for rank in ranks])
     return f"{ranks[0].mesh}[{named.replace(' ', ', ')}]" if named else ranks[0].mesh
 
@@ -33,7 +33,7 @@ def where(rank: WaitingRank, cell_names: CellNames) -> str:
 
 
 def waiting_text(found: WaitingRanks, cell_names: CellNames) -> str:
-    """One entry for all ranks that stand in one place, with the line."""
+    """One entry, with its source line, for all ranks that are paused in one place."""
     if not len(found):
         return _post_mortem_note(found) or NOTHING
     parts = [

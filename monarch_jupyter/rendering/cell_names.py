@@ -1,4 +1,4 @@
-"""What the notebook calls the files that hold its cells, for whoever shows a line of a program.
+"""The notebook's names of the files that hold its cells.
 
 Runs in: the kernel, any thread.
 """
@@ -16,7 +16,7 @@ _known: CellNames | None = None
 
 
 def share_cell_names(names: CellNames | None) -> None:
-    """Make these the ones that everybody uses; None: cells have no names, as without a notebook."""
+    """Use these names from now on; None: cells have no names, as without a notebook."""
     global _known
     _known = names
 
@@ -32,7 +32,7 @@ def place_text(place: CodePlace | WaitingRank) -> str:
 
 
 def with_cell_names(text: str) -> str:
-    """What pdb has written, with `Cell In[3], line 7, ` where it names the file of a cell."""
+    """Output of pdb, with `Cell In[3], line 7, ` in the place of the file of a cell."""
 
     def named(match: re.Match[str]) -> str:
         cell = cell_name(match["file"])

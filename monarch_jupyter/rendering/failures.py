@@ -26,16 +26,16 @@ def no_cells(filename: str) -> None:
 
 
 def headline(groups: Sequence[Sequence[RankFailure]]) -> list[str]:
-    """Who, where and what; then the other ranks, and what they said otherwise."""
+    """The failure in one line, then the other ranks and how theirs differ."""
     first = groups[0][0]
     said = first.what
     if is_rank_cell(first):
-        # To its author it is a cell, not an endpoint of ours.
+        # The user wrote a cell and does not know the endpoint that runs it.
         said = f"the cell on {_cell_place(first)} raised {first.exception_type}: {first.message}"
     elif died_in_cell(first):
         said = said.replace(f" while it ran {_CELL_RUN}", " while it ran the cell", 1)
     others = other_failures_text(groups, _name)
-    # What they said stands deeper than the frames that follow.
+    # These lines are indented deeper than the frames that follow.
     return [said, *(f"  {line}" if line.startswith(" ") else line for line in others)]
 
 
@@ -44,7 +44,7 @@ def _name(failures: Sequence[RankFailure]) -> str:
 
 
 def is_rank_cell(failure: RankFailure) -> bool:
-    """Whether this is what a `%%monarch on` cell raised."""
+    """Whether a `%%monarch on` cell raised this."""
     return (
         failure.kind == "endpoint"
         and failure.actor_class.rpartition(".")[2] == _CELL_ACTOR
@@ -53,19 +53,19 @@ def is_rank_cell(failure: RankFailure) -> bool:
 
 
 def died_in_cell(failure: RankFailure) -> bool:
-    """Whether a process has ended while it ran a `%%monarch on` cell."""
+    """Whether a process died while it ran a `%%monarch on` cell."""
     return failure.death is not None and failure.death.endpoint == _CELL_RUN
 
 
 def _cell_place(failure: RankFailure) -> str:
-    """The rank by the name of its mesh, not by that of our actors on it."""
+    """The rank, named by its mesh and not by the mesh of cell runners."""
     names = (rank_cell_mesh(frame.filename) for frame in failure.frames)
     mesh = next((name for name in names if name), failure.mesh_name)
     return replace(failure, mesh_name=mesh).where
 
 
 def entry_lines(groups: Sequence[Sequence[RankFailure]], cell_names: CellNames) -> list[str]:
-    """The headline, the user's frames with source, what is behind it, a process's last words.
+    """The headline, the user's frames with source, the causes, the last lines of a dead process.
 
     `groups`: of failures at one place; see `monarch.observe.failures_by_place`.
     """
@@ -88,7 +88,7 @@ def entry_lines(groups: Sequence[Sequence[RankFailure]], cell_names: CellNames) 
 
 
 def user_places(frames: Iterable[Frame]) -> list[Place]:
-    """Those of the user's own program, outermost first."""
+    """The frames of the user's own program, outermost first."""
     places = [Place(f.filename, f.lineno, f.name, f.line) for f in frames if f.user]
     return [place for place in places if not place.is_own]
 
@@ -107,7 +107,7 @@ def failures_text(failures: Sequence[RankFailure], cell_names: CellNames) -> str
 
 
 def whole_tracebacks_html(failures: Sequence[RankFailure]) -> Html:
-    """What the entries leave out, folded; empty when they leave nothing out."""
+    """The frames that the entries leave out, folded; empty if there are none."""
     told = [whole_text(group) for group in fold_failures(failures) if _has_more(group[0])]
     inside = [html.block(text) for text in told if text]
     if not inside:
@@ -120,7 +120,7 @@ def whole_text(group: Sequence[RankFailure]) -> str:
     where = [f"{f.where}: pid {f.pid} on {f.host}" for f in group]
     parts = [*headline([group]), *where]
     told: RankFailure | None = group[0].first_cause
-    while told is not None:  # from the first cause to what came of it in the end
+    while told is not None:  # from the first cause to the last failure
         if told.traceback:
             parts += ["", told.traceback.rstrip()]
         told = _effect_of(group[0], told)
@@ -131,7 +131,7 @@ def whole_text(group: Sequence[RankFailure]) -> str:
 
 
 def _has_more(failure: RankFailure) -> bool:
-    """Whether there are frames or last lines of it beside those that its entry shows."""
+    """Whether a failure has frames or last lines that its entry does not show."""
     told: RankFailure | None = failure.first_cause
     death = failure.first_cause.death
     if death is not None and len(death.stderr_tail) > STDERR_LINES:
@@ -144,7 +144,7 @@ def _has_more(failure: RankFailure) -> bool:
 
 
 def _effect_of(last: RankFailure, cause: RankFailure) -> RankFailure | None:
-    """What came first of a cause, on the way to the last failure; None: that is the last one."""
+    """The next failure after `cause` in the chain to `last`; None if `cause` is `last`."""
     while last.causes and last is not cause:
         if last.causes[0] is cause:
             return last

@@ -1,4 +1,4 @@
-"""Teaches the notebook how Monarch's classes look; `monarch` itself knows nothing of notebooks.
+"""Registers representations of Monarch's classes; `monarch` itself does not know notebooks.
 
 Invariants: after `restore` every formatter is as it was before `install`.
 """
@@ -49,7 +49,7 @@ PUBLIC = (actor, observe, session, supervision, rdma, buffers, testing, config)
 class Formatters:
     """The text and HTML of each class, in one shell.
 
-    `stacks_view`: makes a view with buttons of stacks, where there is a page to press them.
+    `stacks_view` makes a view of stacks with buttons, if there is a page.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Formatters:
             self._before.append((whole, Stacks, whole.for_type(Stacks, self._view_of_stacks)))
 
     def restore(self) -> None:
-        """Take them back. Idempotent."""
+        """Restore the previous ones. Idempotent."""
         for formatter, kind, before in reversed(self._before):
             if before is None:
                 formatter.pop(kind, None)
@@ -123,7 +123,7 @@ class Formatters:
         return None if view is None or not found.meshes else view(found)
 
     def _register_plain(self, kind: Any) -> None:
-        """One that needs no picture: a record by its fields, another by what it says of itself."""
+        """Register a class without its own representation, by its fields or its repr."""
         if issubclass(kind, BaseException):
             self._register(kind, None, error_html)
         elif is_record(kind):
@@ -134,10 +134,10 @@ class Formatters:
     def _register(
         self, kind: type, text: Callable[[Any], str] | None, markup: Callable[[Any], Html]
     ) -> None:
-        """`text` None: as it says of itself."""
+        """`text` None: use the repr."""
 
         def pretty(value: object, printer: Any, cycle: bool) -> None:
-            # Inside a list or a dict a picture of many lines would be no help.
+            # Inside a list or a dict, a representation of many lines does not help.
             outermost = text is not None and printer.output.tell() == 0
             printer.text(text(value) if text is not None and outermost else repr(value))
 
@@ -162,11 +162,11 @@ PICTURED = (
     ProcMesh, ActorMesh, HostMesh, ValueMesh, Future, MeshSnapshot, Metrics, Stacks, MeshStacks,
     AttachedSession, MeshFailure, RankFailure, ActorError, SupervisionError,
 )  # fmt: skip
-"""Classes that have a picture of their own."""
+"""Classes that have their own representation."""
 
 
 def plain_kinds() -> list[Any]:
-    """All other public classes that there are instances of, but for actors, which are users'."""
+    """All other public classes with instances, except actors, which belong to users."""
     names = [(module, name) for module in PUBLIC for name in module.__all__]
     found = dict.fromkeys(getattr(module, name) for module, name in names)
     return [
@@ -177,7 +177,7 @@ def plain_kinds() -> list[Any]:
 
 
 def proc_mesh_text(mesh: ProcMesh) -> str:
-    """A whole mesh as it is now; a slice or a stopped one in a line."""
+    """The current state of a whole mesh; one line for a slice or a stopped mesh."""
     seen = _snapshot_of(mesh)
     return mesh_text(seen) if seen else _line(mesh)
 
@@ -204,7 +204,7 @@ def _line(mesh: ProcMesh) -> str:
 
 
 def actor_mesh_text(mesh: ActorMesh) -> str:
-    """What the mesh is called and what it is made of."""
+    """The name of the mesh, its dims, its class and its procs."""
     target = observe.call_target_of(mesh)
     return f"{target.name} {extent_text(mesh.sizes)}: {target.class_name} on {target.procs.name}"
 

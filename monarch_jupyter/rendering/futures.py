@@ -1,4 +1,4 @@
-"""A future: what it is of, who has answered, and the value or the error once it is done."""
+"""A future: its call, the ranks that have answered, and its value or error once it is done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monarch_jupyter.rendering.values import value_text, values_html, values_tex
 
 
 def future_text(future: Future[Any], cell_names: CellNames) -> str:
-    """Pending, and whom it waits for; or what came of it."""
+    """Pending, with the ranks it waits for; or its value or error."""
     if not future.done:
         return f"Future, pending{_of(future, waits=True)}; `.get()` or `await` waits for it"
     error = future.exception()

@@ -1,4 +1,4 @@
-"""How the ranks of named dims lie on a page: rows and columns. No I/O.
+"""The layout of ranks with named dims: rows and columns. No I/O.
 
 The last dim runs across, every other one down. A mesh of a single dim is broken into rows of
 `WRAP`, a large one of `DENSE_WRAP`. The explorer lays out its grid by the same rule.

@@ -1,7 +1,7 @@
 """Static HTML that is safe and readable anywhere. No I/O.
 
-It is read in JupyterLab, nbconvert, VS Code and on GitHub, the last of which drops every style: so
-all that is said is said in text and table structure; inline styles only add to it. Colours are the
+Readers are JupyterLab, nbconvert, VS Code and GitHub, which drops every style: so text and table
+structure carry all information; inline styles only add to it. Colours are the
 notebook theme's, each with a fallback.
 """
 
@@ -26,7 +26,7 @@ _TONES: dict[Tone, str] = {
 
 
 class Html(str):
-    """Markup that is finished: everything in it that came from outside is escaped already."""
+    """Finished markup: all of its external text is escaped already."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ def code(value: object) -> Html:
 
 
 def details(summary: object, *content: object, open_: bool = False) -> Html:
-    """What one click unfolds."""
+    """Content that one click unfolds."""
     opened = {"open": "open"} if open_ else {}
     return element(
         "details", element("summary", summary, style="cursor: pointer"), *content, **opened
@@ -82,7 +82,7 @@ def card(*content: object) -> Html:
 
 
 def table(head: Iterable[object], rows: Iterable[Iterable[object]], **attributes: str) -> Html:
-    """A table with heads of columns; what `cell` or `header` made is taken as it is."""
+    """A table with column heads; elements from `cell` or `header` are used unchanged."""
     names = list(head)
     top = element("thead", element("tr", *[header(name, "col") for name in names])) if names else ""
     body = element(

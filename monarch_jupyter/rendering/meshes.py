@@ -1,4 +1,4 @@
-"""A proc mesh and lists of them, as `monarch.observe` sees them. No I/O."""
+"""Snapshots of proc meshes as text and HTML. No I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from monarch.observe import MeshSnapshot, RankRow
 
 MOST_CELLS = 1024
-"""A bigger mesh is told in words and lists, not drawn."""
+"""A larger mesh is described in text instead of drawn."""
 
 NO_MESHES = "no meshes; make one with `%monarch spawn workers gpus=8`"
 

@@ -1,4 +1,4 @@
-"""What was counted of endpoints, as tables. No I/O."""
+"""Metrics of endpoints as tables. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from monarch.observe import EndpointMetrics, Metrics, Process
 
 MOST = 8
-"""So many endpoints stand under a list of meshes; `%monarch ls --metrics` has all."""
+"""Endpoints listed under a list of meshes; `%monarch ls --metrics` has all."""
 
 CLIENT = "0"
 """The uid under which endpoints of the client's own actors are counted."""
@@ -49,7 +49,7 @@ def endpoints_html(metrics: Metrics, meshes: Collection[str], *, every: bool) ->
 
 
 def _chosen(metrics: Metrics, meshes: Collection[str], *, every: bool) -> Sequence[EndpointMetrics]:
-    """Those of these meshes: all, or what ranks have run, where most time went first."""
+    """Endpoints of these meshes: all, or only the callee side, longest total time first."""
     known = [row for row in metrics.endpoints if row.mesh_uid in meshes or row.mesh_uid == CLIENT]
     if every:
         return known
@@ -86,7 +86,7 @@ def _time(seconds: float | None) -> str:
 
 
 def _slowest(row: EndpointMetrics) -> str:
-    """Where calls took longest, which is worth saying where there are several."""
+    """The process whose calls took longest, if there are several."""
     if row.slowest is None or row.processes == 1:
         return "-"
     process, mean_s = row.slowest

@@ -1,4 +1,4 @@
-"""Plain records, a name and a value a line, and what is said in one line. No I/O."""
+"""Plain records, one field per line, and values in one line. No I/O."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LONGEST = 400
 
 
 def is_record(kind: Any) -> bool:
-    """Whether a class is one of named fields that says no more of itself than these."""
+    """Whether a class has named fields and no repr of its own."""
     if dataclasses.is_dataclass(kind):
         return True
     return hasattr(kind, "__struct_fields__") and "__repr__" not in vars(kind)
 
 
 def record_text(record: Any) -> str:
-    """`Death`, then its fields that say anything, one a line."""
+    """`Death`, then each field that is not None on a line."""
     rows = _fields(record)
     width = max((len(name) for name, _ in rows), default=0)
     lines = [f"  {name.ljust(width)}  {_short(value)}" for name, value in rows]
@@ -34,12 +34,12 @@ def record_html(record: Any) -> Html:
 
 
 def line_html(value: object) -> Html:
-    """What a value says of itself, in the code font."""
+    """The repr of a value in the code font."""
     return html.card(html.code(_short(value)))
 
 
 def error_html(error: BaseException) -> Html:
-    """An error that is looked at as a value."""
+    """An error as a value."""
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return html.card(html.toned(said, "bad"))
 

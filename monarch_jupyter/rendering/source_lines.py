@@ -1,7 +1,7 @@
-"""Lines of source where something went wrong, as a notebook shows them.
+"""Source lines of failures, as a notebook shows them.
 
-Reads source through `linecache`, and only shows lines around one that is still the line the frame
-was taken of.
+Reads source through `linecache`, and shows the lines around a frame only if the frame's own line is
+unchanged.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ class Place:
 
     @property
     def is_own(self) -> bool:
-        """Whether this is the notebook's own machinery, which tells nothing of the program."""
+        """Whether this is code of the notebook extension and not of the program."""
         return self.filename.startswith(_OWN) or "/monarch_jupyter/" in self.filename
 
     @property
     def library(self) -> str | None:
-        """What it is part of, if that was installed or comes with Python; None: of the program."""
+        """The installed package or the Python module of this place; None for the program itself."""
         match = _INSTALLED.search(self.filename) or _OF_PYTHON.search(self.filename)
         return match[1] if match else None
 
 
 def rank_cell_filename(number: int, where: str) -> str:
-    """What tracebacks call cell `number` when it runs on `where`."""
+    """The name in tracebacks of cell `number` when it runs on `where`."""
     return f"<cell In[{number}] on {where}>"
 
 
 def rank_cell_mesh(filename: str) -> str | None:
-    """The name of the mesh in what `rank_cell_filename` made; None for another file's name."""
+    """The name of the mesh in a name from `rank_cell_filename`; None for any other file."""
     match = _RANK_CELL.match(filename)
     return match["cell"].partition(" on ")[2].partition("[")[0] if match else None
 
@@ -71,15 +71,15 @@ def place_lines(place: Place, cell_names: CellNames) -> list[str]:
 
 
 def story_lines(places: Sequence[Place], cell_names: CellNames) -> list[str]:
-    """A traceback: the lines of the program, and of libraries the one where it ended.
+    """A traceback: the frames of the program, and the last frame if it is in a library.
 
-    Where none is of the program, all are shown. Of many, as an endless recursion has them, those at
-    both ends.
+    If no frame is of the program, all are shown. Of very many frames, as in an endless recursion,
+    only both ends are shown.
     """
     runs = [(of_library, list(run)) for of_library, run in groupby(places, _is_of_library)]
     lines: list[str] = []
     if len(runs) > 1 and runs[0][0]:
-        del runs[0]  # who called the program: an event loop, say
+        del runs[0]  # the caller of the program, such as an event loop
     for run_at, (of_library, run) in enumerate(runs):
         left_out = len(run) - (run_at == len(runs) - 1) if of_library and len(runs) > 1 else 0
         if left_out:
@@ -90,7 +90,7 @@ def story_lines(places: Sequence[Place], cell_names: CellNames) -> list[str]:
 
 
 def _run_lines(run: Sequence[Place], cell_names: CellNames) -> list[str]:
-    """Frames one after the other: what calls itself once, of very many those at both ends."""
+    """Frames in order: a repeated frame once, and of very many frames both ends."""
     calls = [(place, len(list(same))) for place, same in groupby(run)]
     beyond = len(calls) - FIRST - LAST
     lines: list[str] = []
@@ -121,7 +121,7 @@ def _source_lines(place: Place) -> Sequence[str]:
     number = place.lineno
     here = linecache.getline(place.filename, number)
     if place.line and here.strip() != place.line.strip():
-        # Another host's file, or edited since: only the line itself is known to be true.
+        # A file of another host, or edited since: only the line itself is known.
         return [_arrow(number, place.line)]
     if not here:
         return []

@@ -1,4 +1,4 @@
-"""Where ranks are in the program: the headline, then each group of ranks with what they share."""
+"""Stacks of ranks: a headline, then each group of ranks with its common stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs have measured of themselves, as tables. No I/O."""
+"""Spans and instruments of programs as tables. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How times, sizes, states and extents are said. No I/O."""
+"""Texts of times, sizes, states and extents. No I/O."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def byte_size(number: int) -> str:
 
 
 def three_digits(number: float) -> str:
-    """`0.04`, `1.5`, `12`, `345`: what is worth reading."""
+    """`0.04`, `1.5`, `12`, `345`."""
     if number < 0.95:
         return f"{number:.2g}"
     return f"{number:.1f}" if number < 9.95 else f"{number:.0f}"

@@ -1,8 +1,8 @@
-"""What a call answered: one value a rank. No I/O.
+"""The values of a call, one per rank. No I/O.
 
 Numbers, also those in tensors of one element, are a heat map over the mesh's dims; very many are
-told by their spread, part by part. Other tensors are a summary, everything else is a list in which
-ranks with the same text share a line.
+summarised by their spread, part by part. Other tensors are a summary, everything else is a list in
+which ranks with the same text share a line.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from monarch_jupyter.rendering.units import columns, extent_text
 
 MOST_CELLS = 1024
 MOST_PARTS = 64
-"""So many parts of a mesh are told apart, and so many different values are shown."""
+"""Parts of a mesh that are listed, and different values that are shown."""
 LONGEST_SHOWN = 400
 """Characters of one value that are shown without a click."""
 
 
 @runtime_checkable
 class TensorLike(Protocol):
-    """What torch, numpy and their kin have in common."""
+    """The common attributes of arrays of torch, numpy and similar libraries."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -38,7 +38,7 @@ class TensorLike(Protocol):
 
 
 class Unreadable:
-    """Stands for a value that a rank has sent and that cannot be rebuilt in the notebook."""
+    """Replaces a value of a rank that cannot be unpickled in the notebook."""
 
     def __init__(self, error: TypeError) -> None:
         why = error.__context__ or error
@@ -49,7 +49,7 @@ class Unreadable:
 
 
 def readable_values(mesh: ValueMesh[object]) -> list[object]:
-    """The values in rank order; one that whoever reads it is refused is shown as `Unreadable`."""
+    """The values in rank order; a value that cannot be unpickled becomes `Unreadable`."""
     try:
         return mesh.values()
     except TypeError:
@@ -106,7 +106,7 @@ def values_html(sizes: Mapping[str, int], values: Sequence[object]) -> Html:
 
 
 def _styled(value: object) -> Html | None:
-    """How the value shows itself, as data frames do."""
+    """The HTML of the value itself, such as a data frame's."""
     method = getattr(value, "_repr_html_", None)
     if isinstance(value, type) or not callable(method):
         return None
@@ -118,7 +118,7 @@ def _styled(value: object) -> Html | None:
 
 
 def as_numbers(values: Sequence[object]) -> list[float] | None:
-    """The real numbers that the values are, if all of them are some (a truth value is none)."""
+    """The values as real numbers, or None unless all are (a bool is not a number here)."""
     found: list[float] = []
     for value in values:
         number = _as_number(value)
@@ -130,7 +130,7 @@ def as_numbers(values: Sequence[object]) -> list[float] | None:
 
 def _as_number(value: object) -> float | None:
     if isinstance(value, TensorLike) and not isinstance(value, numbers.Number):
-        # One element, and here: one on a device would have to be waited for.
+        # Only one element in host memory: reading from a device would block.
         item = getattr(value, "item", None)
         if math.prod(value.shape) != 1 or _where(value) or not callable(item):
             return None
@@ -193,12 +193,12 @@ def _legend(sizes: Mapping[str, int], values: Sequence[float]) -> Html:
 
 
 def number_text(value: float) -> str:
-    """A number as short as it can be said with four digits; whole ones in full."""
+    """A number with up to four digits; integers in full."""
     return str(int(value)) if isinstance(value, numbers.Integral) else f"{float(value):.4g}"
 
 
 def value_text(value: object) -> str:
-    """A value in words: a tensor's kind and shape, anything else's repr."""
+    """The type and shape of a tensor, or the repr of any other value."""
     if isinstance(value, TensorLike) and not isinstance(value, numbers.Number):
         return _tensor_text(value)
     return repr(value)

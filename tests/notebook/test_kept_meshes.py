@@ -132,7 +132,7 @@ def test_detach_lets_go_and_attach_takes_up_in_the_same_kernel(name: str) -> Non
         text = kernel.ok(name).result["text/plain"]
         assert text == f"{name} {{gpus: 2}}, no longer of this kernel"
         said = kernel.refused(f"%%monarch on {name}\n1")
-        assert said.startswith(f"{name} is no longer of this kernel; `%monarch attach` takes")
+        assert said.startswith(f"{name} no longer belongs to this kernel; `%monarch attach`")
         shown = kernel.run(f"{name}.spawn('another', Trainer)").traceback
         assert "'another' is not spawned: they are of a session that is not this process's" in shown
         kernel.ok(f"%monarch attach {name}")

@@ -1,7 +1,7 @@
 /**
- * The actors of one rank: class, what runs, what waits, live attributes. Asked for while they are shown, once a second.
+ * The actors of one rank: class, running and queued calls, live attributes. Requested once a second while shown.
  *
- * Elements are kept and changed in place, so that what was opened stays open. Of a rank that has ended the last picture stays.
+ * Elements are kept and changed in place, so that opened entries stay open. For an ended rank the last state stays.
  */
 
 import { count, element, setText } from "./dom.js";
@@ -55,7 +55,7 @@ class ActorView {
   }
 }
 
-/** Those of the rank that is shown. */
+/** The actors of the shown rank. */
 export class ActorsView {
   /** @param {import("./controls.js").Ask} ask */
   constructor(ask) {
@@ -89,7 +89,7 @@ export class ActorsView {
       this._update([]);
       this._say("");
     } else if (!live && this._views.length > 0) {
-      this._say("As it was last seen.");
+      this._say("This is the last known state.");
     }
     if (another || began) {
       this.tick();
@@ -119,7 +119,7 @@ export class ActorsView {
       .then((actors) =>
         answered(() => {
           this._update(actors);
-          this._say(this._live ? "" : "As it was last seen.");
+          this._say(this._live ? "" : "This is the last known state.");
         }),
       )
       .catch((/** @type {unknown} */ error) => answered(() => this._say(error instanceof Error ? error.message : String(error))));

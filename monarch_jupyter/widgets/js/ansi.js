@@ -1,8 +1,8 @@
-/** Text with the colours that terminals know, as elements. Nothing of the text is read as markup. */
+/** Text with terminal colours as elements. The text is never parsed as markup. */
 
 import { element } from "./dom.js";
 
-// eslint-disable-next-line no-control-regex -- this character is what begins a colour
+// eslint-disable-next-line no-control-regex -- this character begins a colour
 const CODE = /\u001b\[([0-9;:]*)m/g;
 const COLOURS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
 

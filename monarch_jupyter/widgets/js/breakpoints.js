@@ -1,4 +1,4 @@
-/** What waits at breakpoints, in the cell that ran into them: live, with a console a click away. */
+/** Paused ranks in the cell that ran into breakpoints: live, with a console a click away. */
 
 import { Outcome, report } from "./controls.js";
 import { DebugPane, consoleControls } from "./console_host.js";
@@ -16,7 +16,7 @@ export class BreakpointsView {
       "data-lm-suppress-shortcuts": "true",
     });
     this._status = element("p", "mx-tally", { role: "status" });
-    this._list = element("ul", "mx-groups", { role: "list", "aria-label": "What waits" });
+    this._list = element("ul", "mx-groups", { role: "list", "aria-label": "Paused ranks" });
     this._outcome = new Outcome();
     this._pane = new DebugPane(ask);
     this.node.append(this._status, this._list, this._outcome.node, this._pane.node);

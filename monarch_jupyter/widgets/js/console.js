@@ -1,16 +1,16 @@
 /**
- * A console for one paused rank: what was said, a line to say more, the source around where it stands.
+ * A console for one paused rank: commands and answers, an input line, and the source around the current line.
  *
- * The keys are those of a shell: up and down for what was said before, Tab to complete, Enter to say it; in an
- * empty line, and after Escape, Tab leaves. It knows neither a kernel nor a widget: whoever makes one says how
- * a line is said, and shows in it how things stand.
+ * The keys are those of a shell: up and down for earlier commands, Tab to complete, Enter to send; in an empty
+ * line, and after Escape, Tab leaves. The console knows neither a kernel nor a widget: its owner passes a
+ * Listener, which sends commands, and calls `update` with the state.
  */
 
 import { button, element, setText } from "./dom.js";
 
 /** @typedef {import("./protocol.js").Source} Source */
 /**
- * What is shown. `busy`: a command runs; `over`: the rank has gone on.
+ * The shown state. `busy`: a command runs; `over`: the rank has resumed.
  * @typedef {object} Standing
  * @property {string} title
  * @property {string} prompt
@@ -19,9 +19,9 @@ import { button, element, setText } from "./dom.js";
  * @property {readonly Entry[]} entries
  * @property {Source | null} source
  */
-/** What was said: by whom is `said`, by the debugger `answer`, by ourselves `note`. @typedef {{readonly kind: string, readonly text: string}} Entry */
+/** An entry: a command is `said`, the debugger's output `answer`, a remark of the page `note`. @typedef {{readonly kind: string, readonly text: string}} Entry */
 /**
- * Whom it is said to.
+ * Receives the commands.
  * @typedef {object} Listener
  * @property {(text: string) => void} say
  * @property {(text: string) => Promise<readonly string[]>} complete
@@ -53,7 +53,7 @@ export function completed(before, matches) {
   return before.replace(/[\w.]*$/, (word) => (common.length > word.length ? common : word));
 }
 
-/** What was said before, and a line that is not said yet. */
+/** Earlier commands, and a line that is not sent yet. */
 export class History {
   constructor() {
     /** @type {string[]} */
@@ -152,7 +152,7 @@ export class ConsoleView {
     this._showEntries(entries);
     this._showSource(over ? null : source);
     if (over && inside) {
-      this.node.focus(); // what had the focus is hidden
+      this.node.focus(); // the focused element is hidden
     }
   }
 
@@ -161,7 +161,7 @@ export class ConsoleView {
     const goesOn = this._shown.every(
       (entry, at) => entry.text === entries[at]?.text && entry.kind === entries[at].kind,
     );
-    // A screen reader reads what is added, so what was said stays where it is.
+    // A screen reader reads added entries, so earlier ones stay in place.
     const added = goesOn ? entries.slice(this._shown.length) : entries;
     const nodes = added.map((entry) => element("pre", `md-entry md-${entry.kind}`, {}, entry.text));
     if (goesOn) {

@@ -1,4 +1,4 @@
-/** From ranks to their consoles: which one, its console once it is open, and whoever must wait for neither. */
+/** Opens consoles of ranks: the choice of a rank, and the place of its console. */
 
 import { ConsoleView } from "./console.js";
 import { Outcome } from "./controls.js";
@@ -29,7 +29,7 @@ export class DebugPane {
     this._opened = 0;
   }
 
-  /** Whether a console is open, of a rank that has not gone on. */
+  /** Whether a console of a paused rank is open. */
   get isOpen() {
     return this._standing !== null && !this._standing.over;
   }
@@ -68,7 +68,7 @@ export class DebugPane {
       });
   }
 
-  /** Others may have let the rank go on: ask, unless the answer to a command will tell. */
+  /** Another client may have resumed the rank: ask, unless a command is running, whose answer will tell. */
   refresh() {
     const { _standing: standing } = this;
     if (standing === null || standing.over || this._busy) {
@@ -83,7 +83,7 @@ export class DebugPane {
       .catch((/** @type {unknown} */ error) => this._note(error));
   }
 
-  /** Let go of the rank, which stays as it is. */
+  /** Close the console; the rank stays paused. */
   close() {
     this._opened++;
     if (this._standing !== null && !this._standing.over) {
@@ -172,7 +172,7 @@ export class DebugPane {
 /**
  * A button for the console of one of these ranks, with a choice where there are several.
  * @param {Ranks} group
- * @param {string} whose what they are called together
+ * @param {string} whose their common name
  * @param {(mesh: string, rank: number) => void} open
  * @returns {HTMLElement[]}
  */

@@ -1,10 +1,10 @@
-/** Buttons that act on ranks, and the line that says what came of it. */
+/** Buttons that act on ranks, and the line with the outcome. */
 
 import { button, element, setText } from "./dom.js";
 
 /** @typedef {(what: import("./protocol.js").Request) => Promise<unknown>} Ask */
 
-/** One line for the outcome of what was asked last; announced when it changes. */
+/** One line for the outcome of the last request; announced when it changes. */
 export class Outcome {
   constructor() {
     this.node = element("p", "mx-outcome", { role: "status" });
@@ -33,7 +33,7 @@ export class Outcome {
 }
 
 /**
- * Say what is under way, then what came of it.
+ * Show that a request is under way, then its outcome.
  * @param {Outcome} outcome
  * @param {string} meanwhile
  * @param {Promise<unknown>} promise whose result is one line
@@ -43,7 +43,7 @@ export function report(outcome, meanwhile, promise) {
   promise.then((result) => outcome.say(String(result))).catch((/** @type {unknown} */ error) => outcome.fail(error));
 }
 
-/** A button that does it at the second press only, and forgets the first one when it is left. */
+/** A button that acts on the second press only, and forgets the first press on blur. */
 export class ConfirmButton {
   /**
    * @param {string} label

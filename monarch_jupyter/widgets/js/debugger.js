@@ -44,7 +44,7 @@ function render({ model, el }) {
       open.delete(message.id);
     }
   };
-  // Told by the notebook when there is no kernel behind the model any more.
+  // The notebook reports that the model has no kernel any more.
   const onCommEnded = () => {
     lost = true;
     for (const { reject } of open.values()) {

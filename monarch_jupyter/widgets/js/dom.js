@@ -1,4 +1,4 @@
-/** Elements, and words for what they show. Writes only what changed: an equal text would still be announced. */
+/** Elements and their texts. Writes only changes: screen readers would announce an equal text again. */
 
 /** @typedef {import("./protocol.js").Row} Row */
 

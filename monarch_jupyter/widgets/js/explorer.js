@@ -1,5 +1,5 @@
 /**
- * The mesh explorer in a cell: a grid of ranks by state, live while a cell runs, with what can be done about them.
+ * The mesh explorer in a cell: a grid of ranks by state, live while a cell runs, with actions on them.
  *
  * Runs in: the page, through anywidget. Every view keeps its own copy of the meshes, from a snapshot and the
  * deltas after it, and asks for a new snapshot when it missed one.
@@ -107,7 +107,7 @@ function render({ model, el }) {
   let wasKnown = false;
   const showFromSource = () => {
     const meshes = source?.meshes() ?? null;
-    // One that was there and is no more has ended; before, nobody has attached to it yet.
+    // A mesh that was known and is missing has ended; before that, no kernel has attached to it yet.
     wasKnown = meshes !== null && (only === "" || wasKnown || meshes.has(only));
     if (meshes !== null && wasKnown) {
       connection.say("");

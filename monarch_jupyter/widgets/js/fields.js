@@ -1,8 +1,8 @@
 /**
- * Reading what came as JSON, field by field: the value in its type, or a WireError that says where it is not. Pure.
+ * Reads JSON field by field: the typed value, or a WireError that names the invalid field. Pure.
  */
 
-/** Raised for what is not of this wire, with the place in it. */
+/** Raised for an invalid message, with the place in it. */
 export class WireError extends Error {
   /** @param {string} message */
   constructor(message) {

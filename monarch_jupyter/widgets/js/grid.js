@@ -1,6 +1,6 @@
 /**
- * A grid of ranks by named dims: where each lies, the heads of rows and columns, and the keys. What a cell shows is its
- * view's affair. Ranks lie as monarch_jupyter/rendering/grid.py lays them.
+ * A grid of ranks by named dims: where each lies, the heads of rows and columns, and the keys. The view fills
+ * the cells. Ranks lie as monarch_jupyter/rendering/grid.py lays them.
  */
 
 import { count, element } from "./dom.js";

@@ -1,7 +1,7 @@
 /**
- * What ranks have written, a page at a time: equal lines of several ranks in one, which a click takes apart.
+ * Lines of ranks, a page at a time: equal lines of several ranks are folded, and a click unfolds them.
  *
- * The kernel has every line on disk; a page of them is asked for when it is looked at, so that 100,000 lines
+ * The kernel has every line on disk; a page of them is requested when it is shown, so that 100,000 lines
  * cost the browser no more than a few hundred.
  */
 
@@ -69,7 +69,7 @@ export class LinesView {
     this._go(null);
   }
 
-  /** The newest lines again, if these are what is looked at; soon, and not more often than that. */
+  /** Reload the newest page, if it is shown; after a short delay that joins several requests. */
   follow() {
     this._soon ??= setTimeout(() => {
       this._soon = undefined;

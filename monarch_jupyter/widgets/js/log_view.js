@@ -1,4 +1,4 @@
-/** What ranks have written, in a cell of its own: paged, filtered, following what comes. */
+/** Lines of ranks in a cell: paged, filtered, following new ones. */
 
 import { LinesView } from "./line_list.js";
 import { connectView } from "./requests.js";

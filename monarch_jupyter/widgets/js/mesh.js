@@ -67,7 +67,7 @@ export class MeshView {
   /**
    * @param {Mesh} mesh
    * @param {import("./controls.js").Ask} ask
-   * @param {{dense?: boolean, bare?: boolean}} [options] `bare`: what the mesh is stands elsewhere
+   * @param {{dense?: boolean, bare?: boolean}} [options] `bare`: the heading of the mesh is elsewhere
    */
   constructor(mesh, ask, options = {}) {
     this._mesh = mesh;
@@ -153,7 +153,7 @@ export class MeshView {
     }
   }
 
-  /** The mesh is no more; its last picture stays, and says so. */
+  /** The mesh has ended; its last state stays, marked as stopped. */
   end() {
     if (!this._ended) {
       this._ended = true;

@@ -1,11 +1,11 @@
 /**
- * What the views of a page ask of their kernel, each answered once. No I/O: sending is given.
+ * Open requests of a page's views to their kernel, each answered once. No I/O: the caller passes `send`.
  */
 
 /** @typedef {import("./protocol.js").Answer} Answer */
 /** @typedef {import("./protocol.js").Request} Request */
 
-/** What one view of a page has asked, and who waits for it. */
+/** The open requests of one view. */
 export class PendingRequests {
   /**
    * @param {string} view tells the views of one widget apart
@@ -47,7 +47,7 @@ export class PendingRequests {
   }
 
   /**
-   * Nobody answers any more.
+   * Reject all open requests.
    * @param {string} why
    */
   end(why) {

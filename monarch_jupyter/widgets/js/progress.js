@@ -1,8 +1,8 @@
 /**
- * Bars of slow work in the cell that waits for it: what, how much of how much, for how long, who is late.
+ * Bars of slow work in the cell that waits for it: name, progress, duration, late ranks.
  *
  * Runs in: the page, through anywidget. As the explorer does, every view keeps its own copy, and changes elements in
- * place; seconds go on by the page's clock. A bar is read out when somebody asks for it: it changes too often to be announced.
+ * place; seconds go on by the page's clock. A bar is not announced, because it changes too often.
  */
 
 import { count, duration, element, setAttribute, setText } from "./dom.js";

@@ -1,13 +1,13 @@
 /**
- * What a kernel and its pages say to each other: the types, and what checks them. No I/O.
+ * The messages between a kernel and its pages: types and parsers. No I/O.
  *
- * The Python side of the same wire is monarch_jupyter/protocol/messages.py and requests.py. Every view of a page stands on
+ * The Python side of the same wire is monarch_jupyter/protocol/messages.py and requests.py. Every view of a page uses
  * this module: the widgets in cells, and the side panel, which is compiled with it.
  *
  * A snapshot replaces everything; a delta carries the meshes that changed, each with only its changed
- * rows, and is numbered one higher than the message before it. Invariant: what is shown counts as current
- * only while no number is missing. A page may ask for something to be done; every question is answered
- * once, with a result or with one line that says why not. What a page keeps of it: views.js, pending.js.
+ * rows, and is numbered one higher than the message before it. Invariant: a view is current only while no
+ * number is missing. A page may send requests; each gets one answer, a result or an error in one line. The
+ * state of a page: views.js, pending.js.
  */
 
 import { WireError, each, maybeNumbers, number, object, oneOf, orNull, show, sizes, text } from "./fields.js";
@@ -81,7 +81,7 @@ export const TARGET = "monarch.meshes";
  * @property {readonly string[]} texts
  */
 /**
- * One piece of slow work: `done` of `total`, which `unit` counts; `late` names who has not answered, `for_s` are the
+ * One piece of slow work: `done` of `total`, which `unit` counts; `late` names the ranks that have not answered, `for_s` are the
  * seconds that it was under way when this was said.
  * @typedef {object} Bar
  * @property {string} key
@@ -95,7 +95,7 @@ export const TARGET = "monarch.meshes";
 /** @typedef {{readonly type: "bars", readonly seq: number, readonly bars: readonly Bar[]}} Bars */
 /** @typedef {{readonly type: "bars_delta", readonly seq: number, readonly bars: readonly Bar[], readonly gone: readonly string[]}} BarsDelta */
 /**
- * To what a page has asked: `error` is null, or one line and the result is none.
+ * The answer to a request of a page: `error` is null, or one line, and then there is no result.
  * @typedef {object} Answer
  * @property {"answer"} type
  * @property {string} view
@@ -103,12 +103,12 @@ export const TARGET = "monarch.meshes";
  * @property {string | null} error
  * @property {unknown} result
  */
-/** There are more lines than at the last question; said once until the page asks again. @typedef {{readonly type: "more"}} More */
-/** What a view is a picture of, as it comes. @typedef {Snapshot | Delta | Values | ValuesDelta | Bars | BarsDelta} Streamed */
+/** There are new lines since the last request; sent once until the page asks again. @typedef {{readonly type: "more"}} More */
+/** The messages of a stream. @typedef {Snapshot | Delta | Values | ValuesDelta | Bars | BarsDelta} Streamed */
 /** @typedef {Streamed | Answer | More} FromKernel */
 
 /**
- * What a page may ask for.
+ * A request of a page.
  * @typedef {{do: "stop" | "kill", mesh: string, ranks?: readonly number[]}
  *   | {do: "stacks", mesh: string, ranks: readonly number[]}
  *   | {do: "actors", mesh: string, ranks: readonly [number]}
@@ -130,8 +130,7 @@ export const TARGET = "monarch.meshes";
  */
 
 /**
- * How a console stands, after a command with the `text` it has written. `over`: the rank has gone on, and `note` says
- * so.
+ * The state of a console; after a command, `text` is its output. `over`: the rank has resumed, and `note` says so.
  * @typedef {object} Standing
  * @property {number} console
  * @property {string} title

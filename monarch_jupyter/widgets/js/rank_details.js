@@ -1,4 +1,4 @@
-/** What one rank is and does, and what can be done about it; works while a cell runs. */
+/** The state of one rank and actions on it; works while a cell runs. */
 
 import { ActorsView } from "./actors.js";
 import { Outcome, ConfirmButton, report } from "./controls.js";
@@ -81,7 +81,7 @@ export class RankDetails {
     setText(this._title, title);
     const live = !ended && row.pid !== null && row.state !== "failed" && row.state !== "stopped";
     this._stop.disabled = this._console.disabled = !live || !isAtWork(row);
-    this._console.title = row.state === "paused" ? "open its console" : "pause what it runs, and open its console";
+    this._console.title = row.state === "paused" ? "open its console" : "pause it where it runs, and open its console";
     if (row.state !== "paused") {
       this._pane.refresh();
     }
@@ -150,7 +150,7 @@ export class RankDetails {
 
   _showStack() {
     const { mesh, row } = this._chosen();
-    this._outcome.say("looking …");
+    this._outcome.say("reading its stack …");
     this._ask({ do: "stacks", mesh: mesh.uid, ranks: [row.rank] })
       .then((result) => {
         if (row.rank === this._row?.rank) {

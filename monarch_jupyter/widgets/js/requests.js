@@ -8,7 +8,7 @@ import { PendingRequests } from "./pending.js";
 import { parse } from "./protocol.js";
 
 /**
- * What anywidget gives a view; of its model only what is used.
+ * The props of a view of anywidget; of its model only the used part.
  * @typedef {object} Model
  * @property {(name: string) => unknown} get
  * @property {(content: unknown) => void} send
@@ -17,7 +17,7 @@ import { parse } from "./protocol.js";
  */
 /** @typedef {{model: Model, el: HTMLElement}} RenderProps */
 /**
- * What a view does with what it handlers: `more` when there are more lines, `lost` when its kernel is gone (true) or is
+ * Handlers of a view: `take` for its stream, `more` when there are more lines, `lost` when its kernel is gone (true) or is
  * there again (false).
  * @typedef {object} Handlers
  * @property {(message: import("./protocol.js").Streamed) => void} [take]
@@ -25,7 +25,7 @@ import { parse } from "./protocol.js";
  * @property {(lost: boolean) => void} [lost]
  */
 
-/** What ipywidgets says when the comm of a model ends, as at a restart of the kernel. */
+/** The event of ipywidgets when the comm of a model ends, as at a restart of the kernel. */
 const COMM_ENDED = "comm_live_update";
 const GONE = "the kernel that made this view is gone";
 
@@ -77,7 +77,7 @@ export function connectView({ model, el }, handlers) {
      */
     ask: (what) => (isLost ? Promise.reject(new Error(GONE)) : pending.ask(what)),
     sync: () => model.send({ type: "sync", view }),
-    /** @param {unknown} first what to show before the stream begins */
+    /** @param {unknown} first the message to show before the stream begins */
     begin(first) {
       if (first !== null && first !== undefined) {
         onMessage(first);

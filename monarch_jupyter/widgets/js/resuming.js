@@ -1,6 +1,6 @@
 /**
- * A view whose kernel is gone asks the page who else knows its meshes: in JupyterLab the side panel, whose link to the
- * notebook's next kernel comes up by itself. A kept mesh has the same uid there once it is attached.
+ * A view whose kernel is gone asks the page for another source of its meshes: in JupyterLab the side panel, which
+ * connects to the notebook's next kernel by itself. A kept mesh has the same uid there once it is attached.
  */
 
 /** The event by which a view asks; it bubbles from the view's element to the notebook that it is in. */
@@ -17,7 +17,7 @@ export const LOST = "monarch-view-lost";
 /** @typedef {{offer: (source: Source) => void}} LostDetail */
 
 /**
- * The source that is offered there; null where nobody does, as without the side panel.
+ * The source that the page offers; null without the side panel.
  * @param {HTMLElement} el
  * @returns {Source | null}
  */

@@ -1,4 +1,4 @@
-/** Where ranks are: those that are in the same place together, their stack, and a console there. */
+/** Stacks of ranks: groups of ranks in the same place, their stack, and a console. */
 
 import { DebugPane, consoleControls } from "./console_host.js";
 import { element } from "./dom.js";

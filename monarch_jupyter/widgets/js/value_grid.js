@@ -19,7 +19,7 @@ const STRONGEST = 55;
 const HINT = "Point at a rank, or walk the grid with the arrow keys; Enter keeps a rank in view.";
 
 export class ValuesGrid {
-  /** @param {string} name what the values are called; "" where they have no name */
+  /** @param {string} name the name of the values, or "" */
   constructor(name) {
     this._name = name || "values";
     this.node = element("section", "mx-explorer mx-values", { "aria-label": `Values: ${this._name}` });
@@ -121,7 +121,7 @@ export class ValuesGrid {
     }
   }
 
-  /** What stands below the grid: the rank that is pointed at, else the one that was chosen. */
+  /** Update the line below the grid: the rank that is pointed at, else the chosen one. */
   _say() {
     const values = this._shown;
     const chosen = this._grid?.chosen ?? null;
@@ -129,7 +129,7 @@ export class ValuesGrid {
     const text = rank === null ? undefined : values?.texts[rank];
     const known = rank !== null && values !== null && text !== undefined;
     setText(this._reading, known ? readingOf(rank, text, values) : HINT);
-    // What is pointed at is named by its cell already; the chosen one is followed as it changes.
+    // The cell that is pointed at names its rank already; the chosen one is followed as it changes.
     setAttribute(this._reading, "aria-live", this._pointed === null && chosen !== null ? "polite" : "off");
     this._reading.classList.toggle("mx-muted", !known);
   }
@@ -151,7 +151,7 @@ class Scale {
   }
 
   /**
-   * Span these numbers; whether that changes what colour means.
+   * Span these numbers; return whether the meaning of colours changed.
    * @param {ValuesView} values
    */
   fit(values) {

@@ -1,5 +1,5 @@
 /**
- * What a page knows from the numbered messages of a kernel: meshes, values, bars, each by the same rules. Pure.
+ * The state of a page from the numbered messages of a kernel: meshes, values, bars, by the same rules. Pure.
  */
 
 /** @typedef {import("./protocol.js").Bar} Bar */
@@ -7,7 +7,7 @@
 /** @typedef {import("./protocol.js").Streamed} Streamed */
 
 /**
- * What is known of a kernel's meshes, by uid, in the order in which the kernel named them first. `seq` is that of
+ * The known meshes of a kernel, by uid, in the order in which the kernel named them first. `seq` is that of
  * the last message taken, null before the first snapshot of the stream; `stale` is true while a number
  * is missing.
  * @typedef {object} View
@@ -77,7 +77,7 @@ function merged(old, changed) {
 }
 
 /**
- * What is known of a grid's values; null before the first message. `seq` and `stale` as in a View.
+ * The known values of a grid; null before the first message. `seq` and `stale` as in a View.
  * @typedef {{seq: number | null, stale: boolean, sizes: Readonly<Record<string, number>>,
  *   numbers: readonly (number | null)[] | null, texts: readonly string[]}} ValuesView
  */
