@@ -1,9 +1,8 @@
 """Monarch: meshes of processes and actors, driven from one Python program.
 
-Layout rule: everything private lives in `monarch._src`, in layers named for what they know
-(`docs/design.md` draws them). The public modules beside this file (`monarch.actor`,
-`monarch.observe`, `monarch.config`, ...) only re-export. Importing any of them starts nothing:
-no process, no thread, no socket.
+Layout rule: everything private lives in `monarch._src`, in a package for each feature. The public
+modules beside this file (`monarch.actor`, `monarch.observe`, `monarch.config`, ...) only
+re-export. Importing any of them starts no process, no thread and no socket.
 """
 
 from monarch._src.install_check import warn_of_rival_install

@@ -1,4 +1,4 @@
-"""Faults on purpose, for tests of programs on meshes: see `docs/testing.md`.
+"""Fault injection for tests of programs on meshes: see `docs/testing.md`.
 
 from monarch.testing import faults
 

@@ -134,7 +134,7 @@ def test_detach_lets_go_and_attach_takes_up_in_the_same_kernel(name: str) -> Non
         said = kernel.refused(f"%%monarch on {name}\n1")
         assert said.startswith(f"{name} is not of this kernel any more; `%monarch attach` takes")
         shown = kernel.run(f"{name}.spawn('another', Trainer)").traceback
-        assert "'another' is not spawned: they are of a session that is not this process's" in shown
+        assert "'another' is not spawned: they belong to a session that this process no" in shown
         kernel.ok(f"%monarch attach {name}")
         assert kernel.value("trainers.step.call().get().values()") == "[2, 2]"
 

@@ -1,6 +1,6 @@
-"""ActorMesh: actors of one class, one a rank, called together.
+"""ActorMesh: actors of one class, one for each rank, called together.
 
-Runs in: any process. The process that spawned it owns it and is told of its failures; elsewhere it
+Runs in: any process. The process that spawned it is its owner and gets its failures; elsewhere it
 is a reference, which can be called and sliced but not stopped.
 """
 
@@ -38,7 +38,7 @@ _NO_ARGUMENTS = ship(((), cast("dict[str, Any]", {})))
 
 
 class Actors:
-    """What all slices of one actor mesh share."""
+    """The state that all slices of one actor mesh share."""
 
     def __init__(
         self, uid: int, name: str, cls: ActorClass, procs: ProcsRef, region: Region, *, owned: bool
@@ -52,12 +52,12 @@ class Actors:
         self.owned = owned
         self.stopped: str | None = None
         self.failures: dict[int, RankFailure] = {}  # by rank in the proc mesh
-        # Those of the mesh of procs on which they were spawned here; they leave it as they stop.
+        # The `Procs.actors` that these actors are listed in, if this process spawned them there.
         self.held_in: dict[int, Actors] | None = None
-        self.noted = False  # the agent keeps what another client needs to take it up
+        self.noted = False  # whether the agent has the record that another client needs
 
     def note(self, run: Runtime) -> None:
-        """Have the agent keep that, since its procs outlive this client."""
+        """Have the host agent record these actors, since their procs outlive this client."""
         self.noted = True
         view = self.region.ndslice
         message = KeptActors(
@@ -68,27 +68,29 @@ class Actors:
 
 
 class CallTarget:
-    """The actors that calls to a mesh of actors, or to a slice of one, go to: who they are.
+    """The actors that a call to an actor mesh, or to a slice of it, goes to.
 
-    Apart from the mesh, all of whose names its endpoints may have but those of every mesh.
+    A class apart from the mesh, because endpoints may have any name that meshes in general don't.
     """
 
     __slots__ = ("_actors", "_runtime", "region")
 
     def __init__(self, runtime: Runtime, actors: Actors, region: Region) -> None:
-        """`region`: which ranks of the proc mesh."""
+        """Args:
+        region: the target's ranks of the proc mesh.
+        """
         self._runtime = runtime
         self._actors = actors
         self.region = region
 
     @property
     def procs(self) -> ProcsRef:
-        """Where their procs are."""
+        """A reference to the proc mesh that the actors live on."""
         return self._actors.procs
 
     @property
     def uid(self) -> int:
-        """The number that names the mesh."""
+        """The number that identifies the mesh."""
         return self._actors.uid
 
     @property
@@ -102,7 +104,7 @@ class CallTarget:
         return self._actors.class_name
 
     def check_usable(self) -> None:
-        """MeshStoppedError if it has been stopped."""
+        """Raise MeshStoppedError if the mesh was stopped."""
         stopped = self._actors.stopped
         if stopped is not None:
             raise MeshStoppedError(
@@ -111,7 +113,7 @@ class CallTarget:
             )
 
     def failures_in(self, region: Region) -> Mapping[int, RankFailure]:
-        """Why actors cannot be called, as far as that is known here, by position in the region."""
+        """The known failures of actors in that region, by position in it."""
         failures, dead = self._actors.failures, self._runtime.known.dead(self.procs.uid)
         if self.procs.restarts == "raise":
             dead = {**dead, **self._runtime.known.down(self.procs.uid)}
@@ -121,7 +123,7 @@ class CallTarget:
         return {region.position(rank): found[rank] for rank in sorted(found) if rank in region}
 
     def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
-        """A failure of a proc, told of the actor that lived there."""
+        """A failure of a proc, reworded as the failure of the actor that lived on it."""
         if failure.actor_class or rank not in self._actors.region:
             return failure
         position = self._actors.region.position(rank)
@@ -131,14 +133,14 @@ class CallTarget:
 
 
 TOLD = ("class_name", "name", "procs", "region", "uid")
-"""What of its `CallTarget` a mesh tells too, where it has no endpoint or method of that name."""
+"""Attributes of `CallTarget` that a mesh has too, unless an endpoint or method has that name."""
 
 
 class ActorMesh(MeshTrait):
     """A mesh of actors. Its endpoints are attributes; see `Endpoint` for how to call them.
 
-    Beside them it has what every mesh has, `initialized` and `stop`; who the actors are it tells by
-    `name`, `class_name`, `procs` and `uid`, unless an endpoint has that name.
+    Besides the endpoints it has the methods of every mesh, `initialized` and `stop`. The attributes
+    `name`, `class_name`, `procs` and `uid` describe it, except where an endpoint has that name.
 
     `ActorMesh[Trainer]` is for annotations; at run time it is `ActorMesh`.
     """
@@ -184,7 +186,11 @@ class ActorMesh(MeshTrait):
 
     @property
     def initialized(self) -> Future[None]:
-        """Done when every constructor has run; fails with the error of one that raised."""
+        """Done when every constructor has run; fails with the error of one that raised.
+
+        Raises:
+            MeshStoppedError: the mesh was stopped.
+        """
         self._callees.check_usable()
         future = self._runtime.new_future()
         pending = _Ready(self._callees, future)
@@ -194,14 +200,14 @@ class ActorMesh(MeshTrait):
     def stop(self, reason: str | None = None) -> Future[None]:
         """Stop its actors after the messages they have, clean-up included. Idempotent.
 
-        The future is done after `cleanup_timeout` at the latest. A warning in the log then names
-        the ranks whose actors still run; these end by themselves once what they run returns, and
-        with their procs in any case.
+        The future is done after `cleanup_timeout` seconds at the latest. If actors still run then,
+        a warning in the log names their ranks; they end once the endpoint that they run returns,
+        and with their procs in any case.
 
         Raises:
-            ValueError: this is a slice, or a reference that somebody else owns.
-            TypeError: a reason that is no text.
-            SupervisionError: its session is not this process's any more.
+            ValueError: this is a slice, or a reference that another process owns.
+            TypeError: the reason is not text.
+            SupervisionError: this process no longer holds the session of the mesh.
         """
         actors = self._actors
         if not actors.owned:
@@ -243,7 +249,7 @@ class ActorMesh(MeshTrait):
         return future
 
     def _overdue(self, pending: _Stopped, bound_s: float) -> None:
-        """Actors that were told to end have not: wait for them no longer, and say so."""
+        """Actors have not ended in time: stop waiting for them, and log their ranks."""
         run, procs = self._runtime, self._callees.procs
         with run.answering:
             ranks = [pending.region.global_rank(position) for position in pending.owing()]
@@ -272,12 +278,12 @@ class ActorMesh(MeshTrait):
 
 
 def call_target_of(mesh: ActorMesh) -> CallTarget:
-    """Who the actors of a mesh, or slice, are, whatever its endpoints are called."""
+    """The target of calls to a mesh or slice, whatever names its endpoints have."""
     return mesh._callees  # pyright: ignore[reportPrivateUsage]
 
 
 class OwnedActors:
-    """A mesh of actors, as its owner sees it."""
+    """A mesh of actors, as the supervisor of its owner sees it."""
 
     def __init__(self, mesh: ActorMesh) -> None:
         self.mesh = mesh
@@ -285,13 +291,13 @@ class OwnedActors:
         self.name = self._callees.name
 
     def note(self, failures: Sequence[RankFailure]) -> None:
-        """Actors of it have failed."""
+        """Some of its actors have failed."""
         actors = self.mesh._actors  # pyright: ignore[reportPrivateUsage]
         for failure in failures:
             actors.failures.setdefault(failure.rank, failure)
 
     def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
-        """A failure of a proc, told of the actor that lived there."""
+        """A failure of a proc, reworded as the failure of the actor that lived on it."""
         return self._callees.told_of(failure, rank)
 
     def stands_on(self, procs: int, rank: int) -> bool:
@@ -299,7 +305,7 @@ class OwnedActors:
         return self._callees.procs.uid == procs and rank in self._callees.region
 
     def end(self, reason: str, grace_s: float) -> Future[None]:
-        """Stop it, since its owner ends. Its actors take the time that their procs give them."""
+        """Stop it, since its owner ends. Its actors have as long as their procs have."""
         return self.mesh._stop(reason, grace_s)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -312,9 +318,10 @@ def _forget(run: Runtime, uid: int, procs: int, name: str) -> None:
 
 
 def check_in_reach(dead: Mapping[int, RankFailure]) -> None:
-    """SupervisionError if these procs belong to another client's session: they cannot be stopped.
+    """Raise SupervisionError if another client holds the session of these procs.
 
-    They live, unlike others that cannot be called.
+    Such procs are alive, unlike other procs that cannot be called, but this process can't stop
+    them.
     """
     failures = [failure for failure in dead.values() if failure.kind == "out of reach"]
     if failures:
@@ -329,7 +336,7 @@ def _reference(
 
 
 class _AllDone(PendingCall):
-    """Done when every rank has answered in some way."""
+    """Done when every rank has answered, failed or died."""
 
     __slots__ = ("future",)
 
@@ -349,13 +356,13 @@ class _AllDone(PendingCall):
 
 
 class _Stopped(_AllDone):
-    """A rank that has died has stopped too."""
+    """Done when every rank has stopped; a rank that has died has stopped too."""
 
     __slots__ = ()
 
 
 class _Ready(_AllDone):
-    """A rank that has failed fails the whole."""
+    """Done when every rank is ready; fails with the failure of the first rank that is not."""
 
     __slots__ = ()
 

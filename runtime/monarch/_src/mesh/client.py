@@ -1,10 +1,10 @@
-"""The client's session: its directory, its host agent, its runtime; from first use to shutdown.
+"""The client's session, from first use to shutdown: its directory, its host agent, its runtime.
 
-Runs in: the client. Owns the agent process and the session directory; those of a session that it
-has kept or attached to (`session.keep`), until it lets go of it.
-Invariants: one session a process at a time; a fork of the client has none and ends none. Ending is
-bounded in time, and whatever way the client ends, the agent ends after it and leaves nothing but
-what is kept.
+Runs in: the client. Owns the agent process and the session directory. After `keep` or `attach`
+(`session.keep`) it owns those of the kept session, until it releases it.
+Invariants: a process has one session at a time; a fork of the client has none and ends none. Ending
+takes bounded time. However the client ends, the agent ends after it, and leaves only meshes that
+are kept.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from monarch._src.session.gateway_route import GatewayAddress
     from monarch._src.session.remote_keep import RemoteKeep
 
-# What `sessions.make` loads is loaded by now: a client that starts a session waits for that.
+# `sessions.make` needs it: imported here, since a client waits while its session starts.
 importlib.import_module("tempfile")
 log = logging.getLogger("monarch.session")
 _ROOT = str(Path(monarch.__file__).parent.parent)
@@ -66,7 +66,7 @@ NOTICE_S = 5.0
 
 
 class ClientSession:
-    """One host agent and this process's runtime that talks to it."""
+    """One host agent and the runtime of this process that talks to it."""
 
     def __init__(
         self,
@@ -75,25 +75,28 @@ class ClientSession:
         runtime: Runtime,
         environment: dict[str, str] | None = None,
     ) -> None:
-        """`environment`: what the agent began with, if that was this process's."""
+        """Args:
+        environment: the environment that the agent was started with, if this process started it.
+        """
         self._environment = _environment() if environment is None else environment
         self._looked_at: dict[bytes, bytes] | None = None  # when this was last told:
         self._changed: dict[str, str | None] = {}
         self.directory = directory
         self.agent = agent
         self.runtime = runtime
-        self.cleanup_s = settings().cleanup_s  # the longest that any mesh was given
+        self.cleanup_s = settings().cleanup_s  # the longest time to clean up of any mesh
         self.lost: str | None = None
         self.kept_as = ""  # the name under which it is kept
         self.keeps_new = False  # whether meshes that are spawned from now on are kept too
-        self.custody: object = None  # of `session.keep`, once it is kept
-        self.away: RemoteKeep | None = None  # what of it is on workers and kept
-        # Once it is kept: a mesh on workers, that is to be kept, comes next; None: one is gone.
+        self.custody: object = None  # the KeptSession of `session.keep`, once it is kept
+        self.away: RemoteKeep | None = None  # the kept meshes on workers
+        # Called, once the session is kept, before a mesh on workers is spawned that is to be kept,
+        # and with None after such a mesh has ended.
         self.note_away: Callable[[ProcMesh | None], None] = lambda _: None
         self.when_agent_ends: list[Callable[[], None]] = []
-        self.sites: AttachedHosts | None = None  # the worker hosts that this process has
+        self.sites: AttachedHosts | None = None  # the worker hosts of this process
         self.via: GatewayAddress | None = None  # the gateway through which they are reached
-        self._let_go = False  # the agent and what it owns are somebody else's, or nobody's
+        self._let_go = False  # whether this process no longer holds the agent and its procs
         self._closed = False
         self._noticed = Waitable()  # done when `lost` is known
         self._fd_lock = threading.Lock()
@@ -103,13 +106,13 @@ class ClientSession:
         node.expect(AGENT)
         node.start()
         self._agent_fd = agent.descriptor()
-        self._is_told = self._agent_fd is not None  # of its end, by that descriptor
+        self._is_told = self._agent_fd is not None  # whether a descriptor reports the agent's end
         if self._agent_fd is not None:
             node.baton.watch(self._agent_fd, self._agent_gone)
 
     @staticmethod
     def started() -> ClientSession:
-        """A new one, with an agent of its own."""
+        """A new session, with an agent of its own."""
         directory = sessions.make()
         name = new_client_name()
         try:
@@ -122,7 +125,8 @@ class ClientSession:
         return ClientSession(directory, agent, runtime, environment)
 
     def _heard(self, mesh: int, actor: int, failures: list[RankFailure]) -> None:
-        # Before it is judged, since what becomes of it may end this process: it is no news then.
+        # Sent before supervision runs, since that may end this process: the next client would get
+        # the same failures again.
         self.runtime.node.send(AGENT, Heard(mesh, actor, [f.rank for f in failures]))
 
     def _agent_gone(self) -> None:
@@ -132,15 +136,15 @@ class ClientSession:
         if self._let_go:
             return
         lost = self.agent.end_text()
-        said = self._last_words()
-        if said and not self._closed:
-            lost += f"; its log ends with: {said}"
+        last_line = self._last_words()
+        if last_line and not self._closed:
+            lost += f"; its log ends with: {last_line}"
         self.lost = lost
         self.runtime.host_lost(lost, expected=self._closed)
         self._noticed.finish()
 
     def taken_over(self, why: str) -> None:
-        """Another client holds it now. On the thread that receives."""
+        """Another client holds the session now. On the receiving thread."""
         self._drop_agent_fd()
         self._let_go = True
         self.lost = why
@@ -150,7 +154,7 @@ class ClientSession:
             self.sites.out_of_reach(why)
 
     def _drop_agent_fd(self) -> None:
-        # Both the thread that receives and the one that closes may come here.
+        # Called by both the receiving thread and the closing thread.
         with self._fd_lock:
             fd, self._agent_fd = self._agent_fd, None
         if fd is not None:
@@ -166,16 +170,16 @@ class ClientSession:
 
     @property
     def agent_pid(self) -> int:
-        """The process of the host agent."""
+        """The pid of the host agent."""
         return self.agent.pid
 
     @property
     def is_ending(self) -> bool:
-        """Whether this process ends it, or lets go of it, or has done so."""
+        """Whether this process is ending or releasing the session, or has done so."""
         return self._closed
 
     def changed_environment(self) -> dict[str, str | None]:
-        """What this process has set, or removed (None), in its environment since it has this."""
+        """The variables that this process has set, or removed (None), since the session started."""
         raw = raw_environment()
         if raw != self._looked_at:
             before, now = self._environment, _environment()
@@ -185,23 +189,24 @@ class ClientSession:
         return dict(self._changed)
 
     def check(self) -> None:
-        """Notice an agent that has ended, before something is asked of it."""
+        """Notice an agent that has ended, before the next request to it."""
         if self.lost is not None or self._let_go:
             return
         if not self.agent.has_ended():
             return
-        if self._is_told:  # in a moment
+        if self._is_told:  # the descriptor is about to become readable
             self.runtime.node.wait(self._noticed, NOTICE_S)
-        else:  # no descriptor tells (macOS)
+        else:  # there is no such descriptor on macOS
             self._agent_gone()
 
     def close(self, reason: str, bound: float | None = None) -> None:
         """End every mesh, the agent, and this process's runtime. Idempotent, bounded in time.
 
-        Of a session that was taken over only the last.
+        For a session that another client has taken over, only the runtime ends.
 
         Args:
-            bound: how many seconds what runs there may take; None: as long as any mesh may.
+            bound: how many seconds meshes may take to clean up; None: the longest of their own
+                limits.
         """
         if self._closed:
             return
@@ -213,27 +218,27 @@ class ClientSession:
         self._leave_sites(bound)
         if self.lost is None:
             if self.away is not None:
-                self.away.tell()  # where it was not let go of in time, the agent has it ended
+                self.away.tell()  # the agent ends what could not be released in time
             runtime.node.send(AGENT, Shutdown(reason))
             try:
                 if not self.agent.wait(bound + 2.0):
                     log.warning("the host agent did not end in %.1f s and was killed", bound + 2.0)
-            finally:  # an interrupt too leaves nothing
+            finally:  # also after an interrupt
                 self.agent.kill()
         self._drop_agent_fd()
         background.close()
         runtime.close()
         if self._let_go:
             self.agent.let_live()
-        else:  # the news of it may not have come before the end
+        else:  # the agent's end may not have been noticed yet
             runtime.host_lost(reason, expected=True)
             sessions.remove(self.directory)
         end_meshes_of(runtime, None if lost else reason)
 
     def _leave_sites(self, bound: float, *, keeping: bool = False) -> None:
-        """Give worker hosts back; what is left there in time, and not kept, ends with the link.
+        """Release worker hosts. Whatever is neither kept nor released in time ends with its link.
 
-        `keeping`: those that keep something are let go of, with that.
+        `keeping`: hosts that keep meshes are released together with those.
         """
         if self.sites is None:
             return
@@ -243,24 +248,25 @@ class ClientSession:
             self.runtime.node.wait(left, max(0.0, until - time.monotonic()))
 
     def let_go(self, ask: Callable[[], Future[None]], why: str, bound: float | None = None) -> None:
-        """End this process's part, and what is tied to it, but not what is kept. Bounded in time.
+        """End this process's part of the session, and all that is not kept. Bounded in time.
 
-        `ask` tells the agent; its future is done when what was tied has ended.
+        `ask` sends the request to the agent; its future is done when all that is not kept has
+        ended.
         """
         if self._closed:
             return
         self._closed = True
         runtime = self.runtime
-        self._end_own("the client has let go of its session", self.cleanup_s)
+        self._end_own("the client has released its session", self.cleanup_s)
         self._leave_sites(self.cleanup_s, keeping=True)
         self._let_go = True
         bound = self.cleanup_s + 2.0 if bound is None else bound
         try:
             if not runtime.node.wait(ask(), bound):
-                # It is not killed, as it would be at the end of a session that is tied to us.
+                # Unlike the agent of a session that is not kept, it is not killed.
                 log.warning(
                     "the host agent (pid %d) of the kept session %r did not answer in %.1f s; it "
-                    "sees our end itself, once it goes on", self.agent.pid, self.kept_as, bound,
+                    "will notice that this client has ended", self.agent.pid, self.kept_as, bound,
                 )  # fmt: skip
         finally:
             self._drop_agent_fd()
@@ -271,22 +277,22 @@ class ClientSession:
             end_meshes_of(runtime, None)
 
     def _end_own(self, reason: str, bound: float) -> None:
-        """What lives in this process ends; then what ranks have written by now is shown."""
+        """End the actors of this process, then show the output that ranks have written by now."""
         runtime = self.runtime
-        runtime.ownership.at_top = None  # what ends from here on ends because we end it
+        runtime.ownership.at_top = None  # from here on ends are expected, and no failures
         self.actors.stop(reason, bound)
         self.actors.join(bound)
         if self.lost is None:
             try:
                 if bus.wanted(Output):
-                    # Not `get`, which warns where a loop runs: nobody could await it here.
+                    # Not `get`, which warns in a running event loop that it should be awaited.
                     runtime.node.wait(runtime.agent.flush_output(), min(1.0, bound))
             except Exception as error:
                 log.debug("last output was not flushed: %s", error)
 
 
 def new_client_name() -> str:
-    """A node name for this process, that no client had before."""
+    """A new, unique node name for this process as a client."""
     return f"client-{os.urandom(6).hex()}"
 
 
@@ -298,12 +304,12 @@ def client_runtime(name: str, directory: Path) -> Runtime:
 
 
 def _environment() -> dict[str, str]:
-    """That of processes that are started now."""
+    """The environment of processes that are started now."""
     return {"OMP_NUM_THREADS": "1", **os.environ}
 
 
 def _launch(directory: Path, client: str, environment: dict[str, str]) -> AgentProcess:
-    # The agent starts Python while we go on; it connects to us, so neither waits for the other.
+    # The client goes on while the agent starts Python; the agent connects once it is up.
     env = {**environment, CHILD_VARIABLE: str(directory)}
     arguments = [str(directory), client, str(os.getpid()), _ROOT]
     with open(directory / "agent.log", "ab") as agent_log:
@@ -331,7 +337,7 @@ def on_start(hook: Callable[[ClientSession], None]) -> None:
 
 
 def session() -> ClientSession:
-    """This process's session, started on first use and again after its agent was lost."""
+    """This process's session. Started on first use, and again after its agent was lost."""
     with lock:
         if _session is not None and _session_pid == os.getpid():
             _session.check()
@@ -344,7 +350,7 @@ def session() -> ClientSession:
 
 
 def adopt(started: ClientSession) -> None:
-    """Make that the session of this process, which has none."""
+    """Make a session that of this process, which has none."""
     global _session, _session_pid
     with lock:
         _session, _session_pid = started, os.getpid()
@@ -354,7 +360,7 @@ def adopt(started: ClientSession) -> None:
 
 
 def give_up() -> ClientSession | None:
-    """This process has no session from now on; the one that it had, for the caller to end."""
+    """Detach this process from its session. Returns the session, for the caller to end."""
     global _session
     with lock:
         ending, _session = current_session(), None
@@ -364,58 +370,58 @@ def give_up() -> ClientSession | None:
 
 
 def session_for_client() -> None:
-    """In a client, have a session whose agent lives; elsewhere there is nothing to do."""
+    """In a client, start a session unless one with a live agent exists. Elsewhere does nothing."""
     run = runtime_or_none()
     if run is None or run.proc_ref is None:
         session()
 
 
 def allow_cleanup(seconds: float) -> None:
-    """A mesh of this process may take that long to clean up, so its session has to wait for it."""
+    """Make the session wait at least that many seconds for meshes to clean up when it ends."""
     found = current_session()
     if found is not None:
         found.cleanup_s = max(found.cleanup_s, seconds)
 
 
 NOT_BOTH = (
-    "the mesh {!r} has restart=, and what its actors are made with anew lives in this process: it "
-    "is either kept or restarted, not both"
+    "the mesh {!r} has restart=, and this process holds the constructor arguments that restarts "
+    "need: a mesh is either kept or restarted, not both"
 )
 
 
 def keeps_new_meshes() -> bool:
-    """Whether what this process spawns is to outlive it."""
+    """Whether meshes that this process spawns are to outlive it."""
     found = current_session()
     return found is not None and found.keeps_new
 
 
 def note_away(mesh: ProcMesh | None) -> None:
-    """A mesh on workers is about to be asked for, and is kept; None: such a one is gone."""
+    """A mesh on workers that is to be kept is about to be spawned; None: such a mesh has ended."""
     found = current_session()
     if found is not None:
         found.note_away(mesh)
 
 
 def current_session() -> ClientSession | None:
-    """The session if one is running; starts none."""
+    """The session, if one is running; starts none."""
     return _session if _session_pid == os.getpid() else None
 
 
 def shutdown_context(
     host_timeout: float | None = None, *, reason: str = "the client ended"
 ) -> Future[None]:
-    """End everything this process started, or holds: what it has kept too. Idempotent.
+    """End everything this process started or holds, kept meshes included. Idempotent.
 
-    Everything is gone when this returns; the future is there to be awaited, as in other programs
-    for Monarch. At exit the same is done, but what is kept lives on.
+    Everything is gone when this returns, and the future is already done; it exists so that programs
+    for Monarch can await it. At exit the same happens, except that kept meshes live on.
 
     Args:
-        host_timeout: how many seconds processes have to clean up before they are killed; as the
-            setting `cleanup_timeout` says if None.
-        reason: what whoever still waits is told.
+        host_timeout: how many seconds processes may clean up before they are killed; the setting
+            `cleanup_timeout` if None.
+        reason: the reason that pending calls fail with.
 
     Raises:
-        TypeError, ValueError: `host_timeout` is no time; nothing is ended.
+        TypeError, ValueError: `host_timeout` is not a time; nothing is ended.
     """
     global _session
     bound = None if host_timeout is None else _checked_s(host_timeout)
@@ -439,12 +445,12 @@ def _checked_s(host_timeout: float) -> float:
     return float(host_timeout)
 
 
-# Lets go of the session where something of it is kept; set by `session.keep`.
+# Releases a session that is kept, and returns whether it was; set by `session.keep`.
 leave_kept: Callable[[ClientSession], bool] = lambda _: False  # noqa: E731
 
 
 def leave(reason: str = "the client ended") -> None:
-    """The client ends: let go of what is kept, end the rest. Idempotent."""
+    """The client ends: release the kept session, or end everything if none is kept. Idempotent."""
     found = current_session()
     if found is None or not leave_kept(found):
         shutdown_context(reason=reason)

@@ -1,6 +1,6 @@
-"""Where a client is and imports from: its procs are to be there, and find the same modules.
+"""The working directory and import path of this process, for the procs that it spawns.
 
-Runs in: whoever spawns. Owns nothing.
+Runs in: the process that spawns. Owns nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 
 def working_directory() -> str:
-    """That of this process; the root if it is gone."""
+    """The working directory of this process; the root directory if it was removed."""
     try:
         return os.getcwd()
     except OSError:
@@ -20,13 +20,13 @@ def working_directory() -> str:
 
 
 def clients_path(same_python: bool) -> list[str]:
-    """Where this process imports from, so that procs find the same modules.
+    """The directories that this process imports from, so that procs find the same modules.
 
-    `same_python`: they run in the interpreter of this process, and have its library.
+    `same_python`: the procs run in the interpreter of this process, and share its library.
     """
     path = _absolute(working_directory(), tuple(sys.path))
     if not same_python:
-        # Another interpreter has a library of its own; a command may end in another.
+        # Another interpreter has its own library, and a command may start another interpreter.
         owned = {os.path.dirname(os.__file__), *site.getsitepackages()}
         zipped = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
         path = [

@@ -1,6 +1,6 @@
-"""HostMesh: hosts on which processes are spawned: this one, or workers that a client has.
+"""HostMesh: hosts on which processes are spawned, either this host or attached workers.
 
-Runs in: the client and procs; both ask the agents of the hosts.
+Runs in: the client and procs. Both send their requests to the agents of the hosts.
 """
 
 from __future__ import annotations
@@ -70,21 +70,21 @@ SPARE_FDS = 16
 
 
 class Handle:
-    """What a mesh of hosts and its slices share: the right to end what was spawned through them.
+    """The right to stop the procs spawned through a mesh of hosts, which its slices share.
 
-    Two handles of the same workers spawn side by side, and `stop` of one leaves the procs of the
-    other alone. A mesh that came from another process has none: it is a reference.
+    Two handles of the same workers spawn side by side, and `stop` on one leaves the procs of the
+    other running. A mesh that was received from another process has no handle: it is a reference.
     """
 
 
-OF_THIS_HOST = Handle()  # every `this_host()` of a client is the same handle
-OF_ALL = Handle()  # of meshes that were taken up with a session: each handle ends those too
+OF_THIS_HOST = Handle()  # every `this_host()` of a client has the same handle
+OF_ALL = Handle()  # of meshes of an attached session: every handle may stop those too
 
 
 class Attachment:
-    """Workers that were asked for; which hosts they are is known once they have answered.
+    """A request to attach to workers. Their sites are known once every worker has answered.
 
-    `begin` asks for them, on a thread of its own, and returns their sites, in order.
+    `begin` attaches to the workers on a thread of its own, and returns their sites in order.
     """
 
     def __init__(self, run: Runtime, begin: Callable[[], Sequence[str]]) -> None:
@@ -104,7 +104,7 @@ class Attachment:
             self.initialized.settle(lambda: True)
 
     def sites(self) -> tuple[str, ...]:
-        """The sites of the workers. Blocks; raises why they are not to be had."""
+        """The sites of the workers, in order. Blocks; raises the error if attaching has failed."""
         if not self._run.node.wait(self.initialized):
             raise RuntimeEnded(SHUT_DOWN)
         self.initialized.result()
@@ -112,7 +112,7 @@ class Attachment:
 
     @property
     def has_failed(self) -> bool:
-        """Whether they are not to be had. Blocks."""
+        """Whether attaching has failed. Blocks until that is known."""
         try:
             self.sites()
         except Exception:
@@ -121,7 +121,7 @@ class Attachment:
 
 
 class HostMesh(MeshTrait):
-    """A mesh of hosts. `this_host()` has no dims: procs on it have those of `per_host`."""
+    """A mesh of hosts. `this_host()` has no dims: procs spawned on it have those of `per_host`."""
 
     def __init__(
         self,
@@ -131,9 +131,10 @@ class HostMesh(MeshTrait):
         name: str = "",
         handle: Handle | None = None,
     ) -> None:
-        """`sites`: of the hosts that this is, or is a slice of; none: the one of the client.
-
-        `handle`: None makes it a reference.
+        """Args:
+        sites: the sites of all hosts of the mesh that this is, or is a slice of; empty: the
+            client's own host.
+        handle: None makes the mesh a reference.
         """
         self._region = region
         self._python = python
@@ -146,17 +147,17 @@ class HostMesh(MeshTrait):
 
     @property
     def _sites(self) -> tuple[str, ...]:
-        """Those of all hosts that it is a slice of; waits for workers that were asked for."""
+        """The sites of all hosts of the whole mesh; blocks until workers have answered."""
         return self._asked.sites() if isinstance(self._asked, Attachment) else self._asked
 
     @property
     def name(self) -> str:
-        """The name that it was given, if it was."""
+        """The name given when the mesh was made; empty if there was none."""
         return self._name
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names of the hosts, in the order of ranks."""
+        """The names of the hosts, in the order of ranks. Blocks until workers have answered."""
         here = (runtime().host,)
         return tuple(host_of_site(site) for site in self._own_sites()) if self._sites else here
 
@@ -164,7 +165,8 @@ class HostMesh(MeshTrait):
     def initialized(self) -> Future[bool]:
         """Done, with True, when each of these hosts has answered.
 
-        Fails with what kept one of them from it: HostUnreachableError, SessionError, ValueError.
+        Fails with the error of the first host that did not: HostUnreachableError, SessionError,
+        ValueError.
         """
         if isinstance(self._asked, Attachment):
             return self._asked.initialized
@@ -172,7 +174,7 @@ class HostMesh(MeshTrait):
 
     @property
     def region(self) -> Region:
-        """Which hosts of those that belong together this is."""
+        """The ranks of this mesh within the hosts that were attached together."""
         return self._region
 
     def _own_sites(self) -> tuple[str, ...]:
@@ -183,7 +185,8 @@ class HostMesh(MeshTrait):
         """The same hosts, whose procs run under another Python interpreter.
 
         Args:
-            python_executable: the path of one that has monarch-jupyter of the same version.
+            python_executable: the path of an interpreter that has the same version of
+                monarch-jupyter.
         """
         python = os.fspath(python_executable)
         return HostMesh(self._region, python, self._asked, self._name, self._handle)
@@ -200,46 +203,48 @@ class HostMesh(MeshTrait):
         preload: Sequence[str] | None = None,
         restart: Restart | Literal["on-failure"] | None = None,
     ) -> ProcMesh:
-        """Start processes; returns at once, and calls wait until they are up.
+        """Start processes. Returns at once; calls to their actors wait until the processes are up.
 
-        Their mesh has the dims of these hosts, then those of `per_host`. What is said of programs,
-        cpus and directories holds on each host; what another host has not got is told as the end of
-        the process that should have used it.
+        The new mesh has the dims of these hosts, then those of `per_host`. Options about programs,
+        cpus and directories apply on each host. If another host cannot satisfy one, that process
+        ends, and its failure says why.
 
         Args:
             per_host: dims and sizes, as in `{"gpus": 8}`; one process without dims if None.
             bootstrap: a function without arguments, `def` or `async def`, that each process runs
-                before any actor; `current_rank()` in it is the process's place. One that raises is
-                told as a constructor's error is, and its process takes no actors.
+                before any actor; `current_rank()` gives the rank of the process. An error in it is
+                reported as an error in a constructor is, and that process accepts no actors.
             name: shown in errors and front ends; `procs` if None.
             proc_bind: a dict for each process of a host. `cpus` is text such as `"0-3,8"`, the only
-                cpus that it may run on; `cpunodebind`, `membind` and `physcpubind` are given to
-                `numactl`, which then has to be installed. `cpus` is applied last. `{}`: unbound.
-            bootstrap_command: what is executed for a process, or a function of its `Point` that
-                says so. It has to end in what `default_bootstrap_cmd()` runs.
-            env: added to the environment of each process, or a function of its `Point` that gives
-                that. The environment itself is that of the client now; on workers, theirs; of what
-                an actor spawns, that with which the client's session began. What Python or the
-                loader reads as it begins (`PYTHON...`, `LD_...`) works too, at the price of a start
-                of Python; what a preloaded module has read does not.
+                cpus that the process may run on; `cpunodebind`, `membind` and `physcpubind` are
+                given to `numactl`, which must be installed. `cpus` is applied last. `{}`: unbound.
+            bootstrap_command: the command to execute for a process, or a function from its `Point`
+                to a command. It must end by running `default_bootstrap_cmd()`.
+            env: variables to add to the environment of each process, or a function from its `Point`
+                to those. A process inherits the environment that the client has now; on a worker,
+                the worker's; when an actor spawns, the one that the client's session started with.
+                Variables that Python or the loader reads at startup (`PYTHON...`, `LD_...`) take
+                effect, at the price of starting a Python; a variable that a preloaded module has
+                already read does not.
                 A mesh whose only dim is `gpus`, on a host with at least as many NVIDIA devices,
-                gives each process its own by `CUDA_VISIBLE_DEVICES`, unless that is set here, in
-                the command or in this process.
-            preload: modules to have imported before a process exists; default is the setting.
-            restart: have a process that dies, or an actor of which dies, started again in its
-                place, with the bootstrap function and the constructors run again as they were
-                asked for; `"on-failure"` is `Restart()` of `monarch.supervision`, which says how
-                often and what calls do meanwhile. None: what dies stays dead, and its owner is
-                told.
+                gives each process its own device by `CUDA_VISIBLE_DEVICES`, unless that variable is
+                set here, in the command or in this process.
+            preload: modules to import before the processes are forked; the setting `preload` if
+                None.
+            restart: restart a process that dies, or whose actor dies: in its place, with the same
+                bootstrap function and the same constructors and arguments. `"on-failure"` means
+                `Restart()` of `monarch.supervision`, which says how often, and how calls behave in
+                the meantime. None: no restarts; each death is reported to the owner.
 
         Raises:
             ValueError: a dim that is no identifier, or a size below 1; a `proc_bind` that this host
-                cannot carry out; a program that is not there.
+                cannot satisfy; a program that does not exist.
             TypeError: an option of the wrong type, or a `bootstrap` that cannot be pickled.
-            OSError: this process has too few file descriptors left; its soft limit is raised first.
-            SupervisionError: the host agent is gone.
-            RuntimeError: called by an actor that is ending.
-            MeshStoppedError: these hosts are not this client's any more.
+            OSError: this process has too few file descriptors left, even after its soft limit was
+                raised.
+            SupervisionError: the host agent has ended.
+            RuntimeError: the caller is an actor that is ending.
+            MeshStoppedError: these hosts no longer belong to this client.
         """
         dims = _checked_dims(per_host or {})
         extent = self._with_hosts(dims)
@@ -255,12 +260,12 @@ class HostMesh(MeshTrait):
         sites = self._own_sites()
         elsewhere = any(site != run.site for site in sites)
         affinity, numactl = proc_bind_for(proc_bind, dims, elsewhere=elsewhere)
-        # Of each process of a host; ranks go host by host.
+        # These have an entry for each process of one host; ranks go host by host.
         affinity, numactl = affinity * max(1, len(sites)), numactl * max(1, len(sites))
         environments = _environments(
             for_new_procs(), env_for(env, extent, elsewhere=elsewhere), elsewhere
         )
-        # An explicit command comes before the interpreter that this proc only inherited.
+        # An explicit command overrides the interpreter that this proc merely inherited.
         gives_way = bootstrap_command is not None and self._python == inherited_python()
         python = "" if gives_way else self._python
         commands = commands_for(
@@ -316,10 +321,11 @@ class HostMesh(MeshTrait):
             if run.routes.tell_agent_at(place, part):
                 continue
             if place != run.site:
-                run.ends.site_lost(place, "it was lost before it was asked", expected=False)
+                why = "it was lost before it was asked for processes"
+                run.ends.site_lost(place, why, expected=False)
                 continue
             raise SupervisionError(failures=[_no_agent(ref)])
-        if procs.stopped is not None:  # its owner ended meanwhile, and was quicker
+        if procs.stopped is not None:  # the owner ended in the meantime, and stopped the mesh
             for place in ref.places:
                 run.routes.tell_agent_at(place, StopMesh(ref.uid, procs.stopped, procs.cleanup_s))
         if function is not None:
@@ -333,20 +339,22 @@ class HostMesh(MeshTrait):
         """The dims of these hosts, then those of the processes on each."""
         own = self._region.extent
         if both := [label for label in own.labels if label in dims.labels]:
-            raise ValueError(f"{both[0]!r} is a dim of the hosts already; name that of processes")
+            raise ValueError(
+                f"{both[0]!r} is a dim of the hosts already; give the processes another dim"
+            )
         return Extent((*own.labels, *dims.labels), (*own.sizes, *dims.sizes))
 
     def stop(self) -> Future[None]:
-        """End every process that was started through this mesh, or a slice of it. Idempotent.
+        """End every process that was spawned through this mesh or a slice of it. Idempotent.
 
-        What was started through another handle of the same workers (a second `job.state()`) runs
-        on. This host can be used again. Workers without such processes are given back: another
-        client can have them, or this one again, by `attach_to_workers`. Done when all is gone.
-        Through a reference, one that came from another process, what this process has spawned on
-        these hosts ends.
+        Processes spawned through another handle of the same workers (a second `job.state()`) go on.
+        The host can be used again. Workers without other processes are released: another client, or
+        this one, can attach to them by `attach_to_workers`. The future is done when all processes
+        have ended. On a reference (a mesh received from another process), the processes that this
+        process has spawned on these hosts end.
 
         Raises:
-            ValueError: this is a slice of workers; give all of them back, or stop meshes.
+            ValueError: this is a slice of workers; release the whole mesh, or stop meshes of procs.
         """
         run = runtime_or_none()
         if run is None or self._are_none():
@@ -369,17 +377,18 @@ class HostMesh(MeshTrait):
     def shutdown(self) -> Future[None]:
         """End everything that this client started on these hosts, and their agents. Idempotent.
 
-        Of workers the programs end too. Of this host everything is gone when this returns; the
-        future, like that of `stop`, is there to be awaited.
+        For workers, their programs end too, and the future is done when they have. For this host,
+        everything has ended when this returns, and the future is already done.
 
         Raises:
-            RuntimeError: this is a reference, which came from another process.
+            RuntimeError: this is a reference, received from another process.
             ValueError: this is a slice of workers.
         """
         if self._handle is None:
             raise RuntimeError(
-                "these hosts cannot be shut down through a reference: only the program that has "
-                "attached to them may do that; stop() here ends what this process has spawned there"
+                "these hosts cannot be shut down through a reference: only the program that "
+                "attached to them may do that; stop() here ends the processes that this process "
+                "has spawned there"
             )
         if self._are_none():
             return Future[None].of(None)
@@ -394,11 +403,11 @@ class HostMesh(MeshTrait):
         return _when_all_done(run, session.sites.end(self._sites, tell))
 
     def _are_none(self) -> bool:
-        """Whether these are workers that were not to be had."""
+        """Whether attaching to these workers has failed."""
         return isinstance(self._asked, Attachment) and self._asked.has_failed
 
     def _ends(self, mesh: ProcMesh) -> bool:
-        """Whether `stop` ends those processes, which are on these hosts."""
+        """Whether `stop` on this mesh ends the processes of that mesh."""
         hosts = mesh.host_mesh
         theirs = None if hosts is None else hosts._handle
         return self._handle in (theirs, OF_ALL) or theirs is OF_ALL
@@ -406,19 +415,19 @@ class HostMesh(MeshTrait):
     def _check_whole(self, what: str) -> None:
         if self._sites and len(self._region) != len(self._sites):
             raise ValueError(
-                f"this is a slice of {len(self._sites)} workers, which are held together: {what} "
-                "the mesh that attach_to_workers gave"
+                f"this is a slice of {len(self._sites)} workers, which belong together: {what} "
+                "the whole mesh that attach_to_workers returned"
             )
 
     async def __aenter__(self) -> HostMesh:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """`shutdown`, as in Monarch; who wants workers to stay calls `stop` without a block."""
+        """`shutdown`, as in Monarch. To leave workers running, call `stop` and use no block."""
         await self.shutdown()
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is the same hosts, under the same dims, for the same Python."""
+        """Whether both are the same hosts, with the same dims and the same Python."""
         if not isinstance(other, HostMesh):
             return NotImplemented
         return self._what() == other._what()
@@ -427,7 +436,7 @@ class HostMesh(MeshTrait):
         return hash(self._what())
 
     def _what(self) -> tuple[Extent, str, tuple[str, ...]]:
-        # A slice of hosts is what `this_host()` is on them.
+        # `this_host()` on a worker equals the slice that holds that worker.
         return self._region.extent, self._python, self._own_sites()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -446,7 +455,7 @@ class HostMesh(MeshTrait):
 def _environments(
     settings_here: Mapping[str, str], asked: Sequence[Mapping[str, str]], elsewhere: bool
 ) -> list[dict[str, str | None]]:
-    """What to change in the environment of the agents: one for all, or one a rank, or none."""
+    """Changes to the agents' environment: one dict for all ranks, one for each, or none."""
     session = None if elsewhere else current_session()
     changed = {} if session is None else session.changed_environment()
     first = {**changed, **settings_here}
@@ -469,7 +478,7 @@ def _when_all_done(run: Runtime, futures: Sequence[Future[None]]) -> Future[None
 def this_host() -> HostMesh:
     """The host this code runs on, as a mesh without dims.
 
-    In a process of hosts that had `with_python_executable`, with that interpreter.
+    In a process spawned through `with_python_executable`, the mesh uses that interpreter too.
     """
     run = runtime_or_none()
     sites = (run.site,) if run is not None and run.site else ()
@@ -479,7 +488,7 @@ def this_host() -> HostMesh:
 
 
 def another_handle(hosts: HostMesh) -> HostMesh:
-    """The same workers for another part of this program; this host has one handle."""
+    """The same workers with a handle of their own. This host has a single handle."""
     if not hosts._sites:  # pyright: ignore[reportPrivateUsage]
         return hosts
     return HostMesh(
@@ -492,13 +501,13 @@ def another_handle(hosts: HostMesh) -> HostMesh:
 
 
 def hosts_of(sites: Sequence[str]) -> HostMesh:
-    """These workers, which this process has taken up with a session."""
+    """The workers that this process attached to with a session."""
     extent = Extent(("hosts",), (len(sites),))
     return HostMesh(Region.of_extent(extent), sites=tuple(sites), handle=OF_ALL)
 
 
 def this_proc() -> ProcMesh:
-    """The process that asks, as a mesh of one without dims: actors spawned on it live next door."""
+    """The calling process, as a mesh of one without dims: actors spawned on it live here."""
     run = _own_runtime()
     ref = run.proc_ref or run.client_ref
     assert ref is not None
@@ -513,7 +522,7 @@ def _one_proc(ref: ProcsRef, node: str) -> ProcMesh:
 
 
 def _check_there(run: Runtime, sites: Sequence[str]) -> None:
-    """Whether these hosts can be asked for processes; before anything is begun."""
+    """Raise MeshStoppedError if this client no longer has one of these hosts."""
     session = current_session()
     if run.proc_ref is not None or not sites:
         return
@@ -522,13 +531,13 @@ def _check_there(run: Runtime, sites: Sequence[str]) -> None:
         gone = [site for site in sites if held is None or not held.is_held(site)]
         names = ", ".join(host_of_site(site) for site in gone)
         raise MeshStoppedError(
-            f"these hosts are not this process's any more: {names} (given back, shut down or lost);"
-            " attach_to_workers gives those that are there"
+            f"this process no longer has these hosts: {names} (released, shut down or lost); "
+            "attach to them again by attach_to_workers"
         )
 
 
 def _parts(spec: SpawnProcs) -> Iterator[tuple[str, SpawnProcs]]:
-    """What each host is asked for."""
+    """The part of the request for each host, with the host's site."""
     if not spec.sites:
         yield "", spec
         return
@@ -542,7 +551,7 @@ def _parts(spec: SpawnProcs) -> Iterator[tuple[str, SpawnProcs]]:
 
 
 def _of_block(options: list[T], block: slice) -> list[T]:
-    """One for all ranks stays so."""
+    """The options of a block of ranks. A single option applies to all ranks, and stays."""
     return options if len(options) < 2 else options[block]
 
 
@@ -559,13 +568,13 @@ def _host_text(sites: Sequence[str], here: str) -> str:
 
 
 def _own_runtime() -> Runtime:
-    """This process's runtime; in a client, one whose host agent lives."""
+    """The runtime of this process. A client starts a session first if it has none."""
     session_for_client()
     return runtime()
 
 
 def _make_room_for(count: int) -> None:
-    # Each process connects to this one, which takes a descriptor.
+    # Each process connects to this one, and each connection takes a descriptor.
     needed = count + procs_to_come() + SPARE_FDS
     if free_descriptors() < needed:
         limit = raise_fd_limit()
@@ -585,7 +594,7 @@ def _checked_dims(per_host: Mapping[str, int]) -> Extent:
     count = 1
     for dim, size in per_host.items():
         if not isinstance(dim, str) or not dim.isidentifier():  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"{dim!r} is no name for a dim; use a Python identifier, such as gpus")
+            raise ValueError(f"{dim!r} cannot name a dim; use a Python identifier, such as gpus")
         if not isinstance(size, int) or isinstance(size, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"{dim}={size!r}: give a whole number of processes")
         if size < 1:

@@ -1,7 +1,7 @@
-"""`ProcMesh.logging_option`: what of a mesh reaches the user's streams, when, and from which level.
+"""The rules of `ProcMesh.logging_option`: which lines reach the user's streams, and when.
 
-Runs in: a client. Lines are held on the thread that receives, and handed on from there, or from the
-background loop when their window ends.
+Runs in: a client. The receiving thread holds back lines, and passes them on; the background loop
+does when their window ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from monarch._src.net.local.interrupt import GuardedLock
 
 
 class Sieve:
-    """What lines of a process go through, from the first time that anybody wants them treated."""
+    """Applies the rules to lines of a process, from the first rule on."""
 
     def __init__(self, run: Runtime) -> None:
         self._run = run
@@ -29,7 +29,7 @@ class Sieve:
         run.closers.append(bus.subscribe(MeshStopped, self._stopped))
 
     def set(self, mesh: int, ranks: list[int], rule: Streaming) -> None:
-        """From now on."""
+        """Apply a rule to these ranks from now on."""
         with self._lock:
             held = self._streams.set(mesh, ranks, rule)
         _hand_on(held)
@@ -59,7 +59,7 @@ class Sieve:
 
 
 def sieve_of(run: Runtime) -> Sieve:
-    """That of a process; made when it is first asked for."""
+    """The sieve of a runtime, made on first use."""
     with _making:
         found = _sieves.get(run)
         if found is None:
@@ -80,8 +80,8 @@ def checked_rule(stream_to_client: Any, aggregate_window_sec: Any, level: Any) -
     """The arguments of `logging_option`, as a rule.
 
     Raises:
-        TypeError: one is of the wrong type. ValueError: a window that is not above 0, or one for
-            lines that are not shown.
+        TypeError: an argument of the wrong type.
+        ValueError: a window that is not above 0, or a window for lines that are not shown.
     """
     if not isinstance(stream_to_client, bool):
         raise TypeError(f"stream_to_client is True or False, not {stream_to_client!r}")
