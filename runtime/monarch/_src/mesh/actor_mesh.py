@@ -211,9 +211,7 @@ class ActorMesh(MeshTrait):
         """
         actors = self._actors
         if not actors.owned:
-            raise ValueError(
-                f"{actors.name!r} belongs to who spawned it; only the owner may stop it"
-            )
+            raise ValueError(f"{actors.name!r} was spawned elsewhere; only its owner may stop it")
         if len(self._region) != len(actors.region):
             raise ValueError(f"stop the whole mesh {actors.name!r}, not a slice of it")
         reason = reason_text(reason, "stopped by client")

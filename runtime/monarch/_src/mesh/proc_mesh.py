@@ -254,7 +254,7 @@ class ProcMesh(MeshTrait):
         """
         procs = self._procs
         if not procs.owned:
-            raise ValueError(f"{self.name!r} belongs to who spawned it; only the owner may stop it")
+            raise ValueError(f"{self.name!r} was spawned elsewhere; only its owner may stop it")
         if self.is_slice:
             raise ValueError(f"stop the whole mesh {self.name!r}, not a slice of it")
         reason = reason_text(reason, "stopped by client")
@@ -268,7 +268,7 @@ class ProcMesh(MeshTrait):
         """
         procs = self._procs
         if not procs.owned:
-            raise ValueError(f"{self.name!r} belongs to who spawned it; only the owner may kill it")
+            raise ValueError(f"{self.name!r} was spawned elsewhere; only its owner may kill it")
         if self.is_slice:
             raise ValueError(f"kill the whole mesh {self.name!r}, not a slice of it")
         return self._stop(reason_text(reason, "killed by client"), 0.0)

@@ -1,12 +1,11 @@
-"""The host agent's part in who holds the session: watches the client, gives the session away.
+"""The host agent's side of a session: watches the client, and gives the session to the next one.
 
-Runs in: the host agent, on its one thread. What follows from what, `session.state.lease` decides.
-Owns: the watch on the client's process, the file `kept`, and what the next client needs to
-take up where the last one left: the actor meshes of kept meshes, with their classes as the client
-pickled them. An agent unpickles nothing, and it answers while every rank computes or is dead;
-asking a rank for its class would need one that is neither.
-Invariants: nobody but the client of the moment is obeyed in the client's matters; what failed is
-told as news until a client has said that it was heard, and never after that.
+Runs in: the host agent, on its one thread. `session.state.lease` makes the decisions.
+Owns: the watch on the client's process, the file `kept`, and the records that the next client
+needs: the actor meshes of kept meshes, with their classes as the client pickled them. An agent
+unpickles nothing, and it answers while every rank computes or is dead; a rank could not.
+Invariants: the agent obeys only the current client in matters of the client; it reports each
+failure until a client has acknowledged it, and never after that.
 """
 
 from __future__ import annotations
@@ -68,11 +67,11 @@ if TYPE_CHECKING:
     from monarch._src.session.release import Releaser
 
 log = logging.getLogger("monarch.agent")
-FAREWELL_S = 1.0  # what was last said to a client is given this long to leave
+FAREWELL_S = 1.0  # how long the last messages to a client may take to leave
 
 
 class SessionHolder:
-    """The driver of one `Lease`; a Tenure."""
+    """Drives one `Lease` with messages and timers, as an `Owner` of the agent."""
 
     def __init__(
         self,
@@ -97,17 +96,17 @@ class SessionHolder:
         self._client_process = ClientProcess(driver, self._client_gone)
         self._record_fd: int | None = None
         self._actors: dict[int, tuple[KeptActors, Payload]] = {}
-        self._happened = FailureLog()  # of the meshes above
+        self._happened = FailureLog()  # failures in kept meshes
         self._telling = ClientAnnouncer(node, host)
-        # What of the session is on workers, as its client has told it, and since when.
+        # The part of the session that is on workers, as the client reported it, and when.
         self._away = KeptAway("", [], [], [])
         self._away_since = time.monotonic()
         self._releaser: Releaser | None = None
-        self._leaving: dict[str, int] = {}  # clients that let go, and wait: node, request
-        self._farewells: dict[str, float] = {}  # clients that are clients no more: dropped when
+        self._leaving: dict[str, int] = {}  # clients that detach, and wait: node -> request
+        self._farewells: dict[str, float] = {}  # former clients: node -> when to drop it
         self._attaching: Attach | None = None
         self._gone: Notices[str] = Notices()  # clients whose processes have ended
-        self._later: list[tuple[str, Attach]] = []  # who waits for that
+        self._later: list[tuple[str, Attach]] = []  # requests that wait for the end of those
         self.handlers: dict[type, Callable[[str, Any, Any], None]] = {
             Keep: self._on_keep,
             KeptAway: self._on_away,
@@ -121,21 +120,21 @@ class SessionHolder:
         }
         self._watch_client()
 
-    # --- what the agent tells -----------------------------------------------------------------
+    # --- called by the agent ------------------------------------------------------------------
 
     @property
     def client(self) -> str:
-        """The node that holds the session, or the last that did: who owns what clients make."""
+        """The node that holds the session, or the last that did: the owner of clients' meshes."""
         return self.lease.holder.node
 
     @property
     def client_now(self) -> str:
-        """The same; empty while nobody holds it."""
+        """The node that holds the session; empty while no client does."""
         return self.lease.client
 
     @property
     def client_number(self) -> int:
-        """How many clients held the session before that one."""
+        """How many clients held the session before this one."""
         return self.lease.number
 
     def begin(self) -> None:
@@ -145,28 +144,29 @@ class SessionHolder:
 
     @property
     def looks(self) -> bool:
-        """Whether somebody has to look now and then if the client lives: no descriptor tells."""
+        """Whether the agent must poll the client's process, since no descriptor reports its end."""
         return not self._client_process.is_watched and bool(self.lease.client)
 
     def look(self) -> None:
-        """Do so."""
+        """Poll the client's process."""
         if self.looks and not self._gone and not self._holder_lives():
             self._client_gone()
 
     @property
     def is_restless(self) -> bool:
-        """Whether a client has ended, of which something may still be on its way to us."""
+        """Whether a client has ended whose messages may still be on their way."""
         return bool(self._gone)
 
     @property
     def is_pending(self) -> bool:
-        """Everything that comes to the agent of a client comes by its own socket."""
+        """False: all messages of clients arrive by the agent's own socket."""
         return False
 
     def tell_of_ends(self) -> bool:
-        """Let go of a client that has ended and said all; True to look at the socket once more.
+        """Release a client that has ended, once all its messages were read.
 
-        What it noted or heard just before its end is to count for the next one.
+        Returns True to poll the socket once more. Failures that the client acknowledged just before
+        its end are not reported to the next one.
         """
         if not self._gone:
             return False
@@ -181,12 +181,12 @@ class SessionHolder:
 
     @property
     def serves_at(self) -> tuple[str, list[str]]:
-        """Nobody dials this host."""
+        """Empty: other hosts do not dial this one."""
         return "", []
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a client that lets go waits for the end of what was tied to it."""
+        """Whether a client that detaches waits until everything that is not kept has ended."""
         return bool(self._leaving)
 
     def next_deadline(self) -> float | None:
@@ -195,42 +195,42 @@ class SessionHolder:
         return min([*self._farewells.values(), *([] if known is None else [known])], default=None)
 
     def obeys(self, peer: str) -> bool:
-        """Whether messages of that node count: not those of one that is the client no more."""
+        """Whether messages of that node count. Those of former clients do not."""
         return peer not in self._farewells
 
     def spawned(self, spec: SpawnProcs) -> None:
-        """A mesh was asked for."""
+        """The client has spawned a mesh."""
         if spec.keep and spec.owner == self.lease.client and self.lease.name:
             now = time.time()
             self._do(self.lease.keep_asked(spec.owner, self.lease.name, [spec.mesh], now))
         self.proc_comes(*(proc.node for proc in self._host.meshes[spec.mesh].procs))
 
     def proc_comes(self, *nodes: str) -> None:
-        """Procs begin, which may have been told of a client that has gone since, or just now."""
+        """Tell starting procs who the client is: they may know of one that has gone since."""
         lease = self.lease
         if not lease.client and not lease.ending:
             self._node.forward(nodes, ClientIs("", "", lease.number, lease.left), NO_PAYLOAD)
         elif lease.number:
             holder = lease.holder
-            why = f"{holder.words} holds the session now"
+            why = f"{holder.words} now holds the session"
             message = ClientIs(holder.node, holder.address, lease.number, why)
             self._node.forward(nodes, message, NO_PAYLOAD)
 
     def proc_ended(self, mesh: int, rank: int) -> None:
-        """Nobody has heard of this end yet."""
+        """Record the end of a proc, which no client has acknowledged yet."""
         self._happened.proc_ended(mesh, rank)
 
     def mesh_freed(self, mesh: int) -> None:
-        """Nothing is left of that mesh."""
+        """Every proc of that mesh has ended."""
         self._happened.forget_mesh(mesh)
         for actor in [uid for uid, (kept, _) in self._actors.items() if kept.mesh == mesh]:
             self._forget(actor)
         self._do(self.lease.mesh_gone(mesh, time.time()))
 
     def looked(self) -> None:
-        """Answer clients that let go, once nothing is left of what was tied to them.
+        """Answer clients that detach once everything that is not kept has ended.
 
-        And those that wait until procs know them.
+        Also answers clients that wait until all procs know them.
         """
         self._telling.looked()
         if self._farewells:
@@ -245,14 +245,14 @@ class SessionHolder:
                 self._part_with(node)
 
     def told_to_end(self, why: str) -> None:
-        """By a signal, or by the client."""
+        """A signal, or the client, ends the session."""
         self._do(self.lease.told_to_end(why, time.time()))
 
     def note(self, what: str, peer: str, **facts: str) -> None:
-        """Who may enter the session's directory is the user: there is no audit."""
+        """Does nothing: the directory restricts access to the user, so there is no audit."""
 
     def close(self) -> None:
-        """Give back what this holds, and wait until workers have ended what was kept there."""
+        """Release all resources, and wait until workers have ended the session's meshes."""
         self._client_process.unwatch()
         if self._releaser is not None:
             self._releaser.wait()
@@ -273,7 +273,7 @@ class SessionHolder:
                 self._write_record()
             except OSError as error:
                 refusal = f"its record cannot be written: {error}"
-                self.lease.meshes.difference_update(mine)  # what nobody could find is not kept
+                self.lease.meshes.difference_update(mine)  # no client could find them
         self._node.send(peer, Kept(message.request, refusal))
 
     def _on_actors(self, peer: str, message: KeptActors, payload: Payload) -> None:
@@ -282,7 +282,7 @@ class SessionHolder:
             self._actors[message.actor] = (message, payload.own())
 
     def _on_away(self, peer: str, message: KeptAway, _payload: Payload) -> None:
-        """What of the session is on workers has changed."""
+        """The client has changed the part of the session that is on workers."""
         if peer != self.lease.client:
             return
         now, gone = time.time(), {mesh.mesh for mesh in self._away.meshes}
@@ -309,7 +309,7 @@ class SessionHolder:
         else:
             return
         if self.lease.client and message.told != self.lease.client:
-            # That proc had not heard yet who the client is.
+            # That proc did not know the current client yet.
             self._node.send(self.lease.client, message)
 
     def _on_heard(self, peer: str, message: Heard, _payload: Payload) -> None:
@@ -344,13 +344,13 @@ class SessionHolder:
 
     def _holder_lives(self) -> bool:
         holder = self.lease.holder
-        # A parent that has ended is none any more, and this is cheap everywhere.
+        # A process keeps its parent only while that lives, and this check is cheap everywhere.
         return os.getppid() == holder.pid or process_table.lives(
             process_table.Entry(holder.pid, 0, 0, "", holder.began)
         )
 
     def _watch_client(self) -> None:
-        # If it is not, its number is another's by now.
+        # The pid may belong to another process by now, so the watch checks the holder.
         self._client_process.watch(self.lease.holder.pid, self._holder_lives)
 
     def _client_gone(self) -> None:
@@ -358,12 +358,12 @@ class SessionHolder:
         self._gone.add(self.client, self.client, time.monotonic())
 
     def _part_with(self, client: str) -> None:
-        """It is no client (any more). What it was last told may still be on its way."""
+        """That node is a client no more. The last messages to it may still be on their way."""
         self._driver.part(client)
         self._farewells[client] = time.monotonic() + FAREWELL_S
 
     def _drop(self, client: str) -> None:
-        """Nothing more is to come from that client, or to reach it."""
+        """Neither read nor send any more messages of that client."""
         self._leaving.pop(client, None)
         self._farewells.pop(client, None)
         self._node.drop(client)
@@ -406,7 +406,7 @@ class SessionHolder:
         self._driver.part(node)
         now = time.monotonic()
         self._driver.do(self._host.node_lost(node, now, why, self.lease.meshes))
-        for far in self._node.far_nodes():  # that client was the way there
+        for far in self._node.far_nodes():  # that client was the gateway to them
             self._driver.do(self._host.node_lost(far, now, why))
             self._node.drop(far)
 
@@ -423,7 +423,7 @@ class SessionHolder:
         ]
         for uid in self.lease.meshes:
             mesh = self._host.meshes.get(uid)
-            # Those elsewhere are in; one that its last owner has told to stop will be gone.
+            # Meshes on workers are in the list already; one that is stopping is about to end.
             if mesh is None or mesh.stopping:
                 continue
             spec = mesh.spec
@@ -451,7 +451,7 @@ class SessionHolder:
         for message in news:
             self._node.send(holder.node, message)
         number = self.lease.number
-        why = f"{holder.words} holds the session now"
+        why = f"{holder.words} now holds the session"
         self._telling.tell(ClientIs(holder.node, holder.address, number, why))
 
     def _write_record(self) -> None:
@@ -480,7 +480,7 @@ class SessionHolder:
         self._record_fd = fd
 
     def _write_away(self) -> bool:
-        """Note what is on workers, for who has to end it there; whether there is anything."""
+        """Record the part on workers, for ending it if no client holds it; whether there is any."""
         away, lease = self._away, self.lease
         workers = [WorkerRecord(one.site, one.address) for one in away.workers if lease.name]
         said = AwayRecord(away.token, lease.number, away.keys, workers, away.gateway)

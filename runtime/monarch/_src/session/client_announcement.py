@@ -1,7 +1,7 @@
-"""Tells the procs of a host who the client is, and the client that they know.
+"""Announces the current client to the procs of a host, and collects their answers.
 
-Runs in: a host agent, on its one thread, with either tenure. Who waits for whom,
-`session.state.rollcall` decides.
+Runs in: a host agent, on its one thread, with either owner. `session.state.rollcall` decides when
+waiting clients are answered.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from monarch._src.session.state.rollcall import RollCall
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import AskKnown, ClientIs, ClientKnown, Kept
 
-# One that stops is called by nobody any more, and of one that is to be started again no process is
-# there; what begins is told in time, or not waited for.
+# The states of procs whose answer counts. A stopping proc gets no more calls, and a proc that is to
+# be restarted has no process.
 COUNT = (ProcState.STARTING, ProcState.READY)
 
 
 class ClientAnnouncer:
-    """See the module's text."""
+    """Drives one `RollCall`."""
 
     def __init__(self, node: Node, host: Host) -> None:
         self._node = node
@@ -35,7 +35,7 @@ class ClientAnnouncer:
         }
 
     def tell(self, message: ClientIs) -> None:
-        """Tell all procs that there is another client, or none."""
+        """Announce a new client, or its absence, to all procs."""
         procs = [
             proc.node
             for mesh in self._host.meshes.values()
@@ -46,12 +46,12 @@ class ClientAnnouncer:
         self._roll.told(procs if message.node else (), message.number, time.monotonic())
 
     def looked(self) -> None:
-        """Everything that has come was handled: answer who waits, if it is time."""
+        """Answer waiting clients if it is time. Called when all messages read were handled."""
         for node, request in self._roll.due(time.monotonic(), self._counts):
             self._node.send(node, Kept(request))
 
     def next_deadline(self) -> float | None:
-        """When `looked` has something to do though nothing has come, or None."""
+        """When `looked` has something to do without a message, or None."""
         return self._roll.deadline
 
     def _counts(self, node: str) -> bool:

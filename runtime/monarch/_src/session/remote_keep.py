@@ -1,12 +1,12 @@
-"""What of a kept session is on worker hosts, as its client sees it.
+"""The part of a kept session that is on worker hosts, at its client.
 
-Runs in: a client that keeps its session, or has taken one up; asking on the thread that keeps,
-attaches or lets go, what workers tell on the one that receives.
-Owns: the token by which workers know the session. The client's own host agent has the list of
-what is where, so that whoever takes the session up finds it there (`session.agent_part`); each
-worker has what happens to its own part meanwhile (`session.detached_part`).
-Invariants: the agent knows of a worker before that one keeps anything, so nothing is kept that
-nobody could find; a worker keeps a mesh before it is asked for.
+Runs in: a client that keeps its session or has attached to one; requests on the thread that keeps,
+attaches or detaches, messages of workers on the receiving thread.
+Owns: the token by which workers know the session. The client's own host agent stores which mesh is
+on which host, for the next client (`session.agent_part`); each worker records the failures of its
+own part (`session.detached_part`).
+Invariants: the agent knows of a worker before that keeps anything, so every kept mesh can be found;
+a worker knows that a mesh is to be kept before it is spawned.
 """
 
 from __future__ import annotations
@@ -43,27 +43,29 @@ from monarch._src.wire.messages import (
 
 
 class RemoteKeepClient(Protocol):
-    """Puts a question to a host agent: `session.keep`."""
+    """Sends requests to host agents. Implemented in `session.keep`."""
 
     def ask(self, question: Callable[[int], Message], agent: str = AGENT) -> Future[Any]:
-        """A future of the answer; it fails with SessionError if that is no."""
+        """A future of the answer; it fails with SessionError if the agent refuses."""
         ...
 
 
 class RemoteKeep:
-    """See the module's text."""
+    """The kept meshes of one session that are on workers."""
 
     def __init__(
         self, session: ClientSession, custody: RemoteKeepClient, attached: Attached | None = None
     ) -> None:
-        """`attached`: what the agent has said of a session that is taken up."""
+        """Args:
+        attached: the agent's answer, for a session that this process attaches to.
+        """
         self._session = session
         self._run = session.runtime
         self._custody = custody
         self.token = "" if attached is None else attached.token
         self._keys = [] if attached is None else attached.keys
         self._gateway = "" if attached is None else attached.gateway
-        # By site: those that have something of this session, as far as is known.
+        # By site: the workers that are known to have meshes of this session.
         self._workers = {} if attached is None else {one.site: one for one in attached.workers}
         self._taken: dict[str, Future[SiteTaken]] = {}
         self._run.handle(SiteTaken, self._on_taken)
@@ -75,7 +77,7 @@ class RemoteKeep:
     # --- keeping ----------------------------------------------------------------------------------
 
     def keep(self, name: str, meshes: Sequence[ProcMesh]) -> list[Future[Any]]:
-        """Have workers keep these, of which the agent knows; done when each of them does."""
+        """Have workers keep these meshes, which the agent knows. A future for each worker."""
         by_site: dict[str, list[int]] = {}
         for mesh in meshes:
             ref = mesh._procs.ref  # pyright: ignore[reportPrivateUsage]
@@ -91,7 +93,7 @@ class RemoteKeep:
         ]
 
     def tell(self, also: Sequence[ProcMesh] = ()) -> None:
-        """Have the agent know what is where; `also`: meshes that are about to be kept."""
+        """Tell the agent which mesh is on which host. `also`: meshes that are about to be kept."""
         sites = self._session.sites
         meshes = {mesh.uid: mesh for mesh in [*_kept(self._session), *also]}
         for mesh in meshes.values():
@@ -117,14 +119,14 @@ class RemoteKeep:
         procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
         ref = procs.ref
         if not self._workers.keys() & set(ref.sites):
-            return None  # here, or nowhere any more
+            return None  # it is on this host, or its hosts are gone
         return KeptMesh(
             ref.uid, ref.name, list(ref.labels), list(ref.sizes), procs.cleanup_s,
             time.monotonic() - procs.spawned_at, list(ref.sites),
         )  # fmt: skip
 
     def heard(self, mesh: int, actor: int, failures: Sequence[RankFailure]) -> None:
-        """The failures of procs, or of actors, have reached somebody."""
+        """Tell workers that the client has got these failures of procs, or of actors."""
         for owned in _kept(self._session):
             procs = owned._procs  # pyright: ignore[reportPrivateUsage]
             actors = procs.actors.get(actor)
@@ -138,15 +140,15 @@ class RemoteKeep:
                 if site:
                     self._run.routes.tell_agent_at(site, Heard(mesh, actor, ranks))
 
-    # --- taking up --------------------------------------------------------------------------------
+    # --- attaching --------------------------------------------------------------------------------
 
     def take_up(self) -> None:
-        """Have the workers of the session, as far as they can be had; the others are lost to it.
+        """Attach to the workers of the session. Those that cannot be attached are lost to it.
 
         Raises:
-            HostUnreachableError: none of them can be reached, or one cannot work with this process.
-            FileNotFoundError, PermissionError, ValueError: its keys are not what they were.
-            SessionError: one of them has answered, and then no more.
+            HostUnreachableError: no worker can be reached, or one cannot work with this process.
+            FileNotFoundError, PermissionError, ValueError: the keys have changed, or are gone.
+            SessionError: a worker has answered, but did not report its meshes.
         """
         wanted = [one for one in self._workers.values() if not one.lost]
         if not wanted:
@@ -157,12 +159,12 @@ class RemoteKeep:
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"the keys of the hosts of this session are gone from {ca}. If their job was "
-                "killed, its hosts are gone too, and `monarch kill` ends what is left of the "
-                f"session; or put them back ({error})"
+                "killed, its hosts are gone too, and `monarch kill` ends the rest of the session; "
+                f"or else put the keys back ({error})"
             ) from None
         session, run = self._session, self._run
         from monarch._src.session.attached_hosts import (
-            AttachedHosts,  # zmq's part of it loads asyncio
+            AttachedHosts,  # imports asyncio by way of zmq
         )
         from monarch._src.session.gateway_route import GatewayAddress
 
@@ -176,7 +178,7 @@ class RemoteKeep:
         for site in sites.held():
             if not run.node.wait(self._taken[site], patience):
                 raise SessionError(
-                    f"{host_of_site(site)} did not say what it has of the session within "
+                    f"{host_of_site(site)} did not report its meshes of the session within "
                     f"{patience:g} s"
                 )
             for other in self._taken[site].result().lost:
@@ -193,10 +195,10 @@ class RemoteKeep:
             known = self._workers.get(site)
             if known is not None:
                 self._workers[site] = KeptWorker(known.site, known.address, lost=True)
-            run.node.send(run.name, SiteLost(site, why))  # where such things are handled
+            run.node.send(run.name, SiteLost(site, why))  # handled on the receiving thread
         self.tell()
 
-    # --- on the thread that receives --------------------------------------------------------------
+    # --- on the receiving thread ------------------------------------------------------------------
 
     def _on_taken(self, peer: str, message: SiteTaken, _payload: Payload) -> None:
         site = self._run.node.site_of(peer)
@@ -205,7 +207,7 @@ class RemoteKeep:
         for mesh in _kept(self._session):
             procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
             if site in procs.ref.sites and procs.ref.uid not in message.kept:
-                why = "nothing of that mesh was kept there"
+                why = "that host kept no proc of the mesh"
                 self._run.ends.gone_at(procs.ref.uid, site, why)
             for actor, failures in message.failures:
                 actors = procs.actors.get(actor)
@@ -220,12 +222,12 @@ class RemoteKeep:
         if peer == self._run.name:
             self._run.site_lost(message.site, message.why)
 
-    # --- letting go -------------------------------------------------------------------------------
+    # --- detaching --------------------------------------------------------------------------------
 
     def detach(self) -> list[Future[Any]]:
-        """Let go of workers, which go on; each future is done when what was tied there has ended.
+        """Release workers that keep meshes. Each future is done when all else has ended on one.
 
-        Those that keep nothing are still this client's then.
+        Workers that keep nothing stay attached.
         """
         sites, kept = self._session.sites, _kept(self._session)
         used = {site for mesh in kept for site in mesh._procs.ref.sites}  # pyright: ignore[reportPrivateUsage]

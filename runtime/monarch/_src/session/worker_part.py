@@ -1,12 +1,11 @@
-"""The part of a worker's agent in who has the host: listens, takes clients, lets them go.
+"""The side of a worker's agent that manages its client: listens, accepts a client, lets it leave.
 
-Runs in: the host agent of a worker, on its one thread. What follows from what,
-`session.state.tenancy` decides.
-Owns: the gateway of this host, the descriptor by which who has started the worker tells its end,
-and a watch on the process of a client that is on this very host.
-Invariants: one client at a time is obeyed, and the hosts that it has; another one may ask for the
-host, and nothing else. What was a client's is gone before the next one has the host, but what is
-kept, which the next client of the same session has (`session.detached_part`).
+Runs in: the host agent of a worker, on its one thread. `session.state.tenancy` makes the decisions.
+Owns: the gateway of this host; the descriptor that reports the end of the program that started the
+worker; a watch on the process of a client on the same host.
+Invariants: the agent obeys one client at a time, and the other hosts of that client; others may
+request the host, and nothing else. All that one client had has ended before the next one gets the
+host, except kept meshes, which the next client of the same session gets (`session.detached_part`).
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ log = logging.getLogger("monarch.agent")
 
 @dataclass(frozen=True)
 class Serving:
-    """How a worker listens. `lifeline`: a descriptor that ends with who has started it, or None."""
+    """How a worker listens. `lifeline`: a descriptor that closes with the starting program."""
 
     listening: Listening
     keys: Keys | None
@@ -100,7 +99,7 @@ class Serving:
 
 
 class WorkerHost:
-    """The driver of one `Tenancy`; a Tenure."""
+    """Drives one `Tenancy` with messages, links and timers, as an `Owner` of the agent."""
 
     def __init__(
         self, serving: Serving, directory: Path, node: Node, host: Host, driver: AgentServices
@@ -113,8 +112,8 @@ class WorkerHost:
         self._driver = driver
         self._tenancy = Tenancy()
         shelter = self._shelter = DetachedMeshes(node, host, self._tenancy)
-        self._lost_sites: set[str] = set()  # those that the session had, and its client has lost
-        self._sites: set[str] = set()  # the others that the tenant has
+        self._lost_sites: set[str] = set()  # hosts of the session that its client has lost
+        self._sites: set[str] = set()  # the other hosts of the tenant
         self._client_process = ClientProcess(driver, self._client_ended)
         gateway = self._gateway = Gateway(
             node, node.site, serving.keys, serving.audit, serving.liveness_s, self._told,
@@ -123,7 +122,7 @@ class WorkerHost:
         )  # fmt: skip
         try:
             bind = gateway.links.listen(serving.listening, trusts_all=serving.trusts_all)
-            self.listening = serving.listening.at(bind)  # with the port that it got
+            self.listening = serving.listening.at(bind)  # with the actual port
             if self.listening != serving.listening:
                 records.write_listening(directory, str(self.listening))
         except BaseException:
@@ -149,7 +148,7 @@ class WorkerHost:
         }
 
     def told_to_others(self) -> list[Address]:
-        """Where other hosts may dial this one; ValueError if nowhere, with the reason."""
+        """The addresses by which other hosts may dial this one; ValueError if there are none."""
         bind = self.listening.bind
         resolved = resolve(bind) if bind.transport == "tcp" else []
         return candidates(self.listening, interface_addresses(), resolved=resolved)
@@ -158,19 +157,19 @@ class WorkerHost:
         try:
             return [str(address) for address in self.told_to_others()]
         except ValueError:
-            return [str(self.listening.bind)]  # its client has got here, and what else is here may
+            return [str(self.listening.bind)]  # the client and others on this host can reach it
 
-    # --- what the agent asks ----------------------------------------------------------------------
+    # --- called by the agent ----------------------------------------------------------------------
 
     @property
     def client(self) -> str:
-        """The node that has this host, or the last that had."""
+        """The node that has this host, or had it last."""
         tenant = self._tenancy.tenant
         return "" if tenant is None else tenant.node
 
     @property
     def client_now(self) -> str:
-        """The same; empty while nobody has it."""
+        """The node that has this host; empty while no client does."""
         return self._tenancy.holder
 
     @property
@@ -181,7 +180,7 @@ class WorkerHost:
 
     @property
     def serves_at(self) -> tuple[str, list[str]]:
-        """Where this listens, at ports of their own."""
+        """The interface and addresses of this host, for services with ports of their own."""
         bind = self._serving.listening.bind
         if bind.transport != "tcp":
             return "", []
@@ -194,31 +193,31 @@ class WorkerHost:
 
     @property
     def is_pending(self) -> bool:
-        """Whether something has come by a link of which no descriptor tells."""
+        """Whether a link has messages that no descriptor reports."""
         return self._gateway.is_pending
 
     def begin(self) -> None:
-        """There is no client yet."""
+        """Does nothing: there is no client yet."""
 
     def look(self) -> None:
-        """Links tell whether the client lives."""
+        """Does nothing: links report the end of the client."""
 
     def tell_of_ends(self) -> bool:
-        """The end of a link comes behind all that came by it."""
+        """False: a link reports its end after all messages that came by it."""
         return False
 
     def next_deadline(self) -> float | None:
-        """When links are to be looked at, or what is kept is, or tunnels are."""
+        """When links, kept meshes or tunnels have something to do."""
         others = (self._shelter.next_deadline(), self._tunnels.next_deadline())
         links = self._gateway.links.next_deadline()
         return min([links, *(found for found in others if found is not None)])
 
     def obeys(self, peer: str) -> bool:
-        """Whether messages of that node count, whoever has passed them on."""
+        """Whether messages of that node count, by whichever route they came."""
         return peer not in self._gateway.former
 
     def looked(self) -> None:
-        """Let the next client have the host once nothing is left of what the last one had."""
+        """Give the host to the next client once all that the last one had has ended."""
         self._shelter.looked()
         self._tunnels.looked()
         for node, request in self._shelter.no_longer_awaited():
@@ -231,51 +230,52 @@ class WorkerHost:
             self._do(self._tenancy.cleared())
 
     def spawned(self, spec: SpawnProcs) -> None:
-        """A mesh was asked for."""
+        """The client has spawned a mesh."""
         self._shelter.spawned(spec)
 
     def proc_comes(self, *nodes: str) -> None:
-        """Procs begin."""
+        """Procs are starting."""
         self._shelter.proc_comes(*nodes)
 
     def proc_ended(self, mesh: int, rank: int) -> None:
-        """A proc is gone; watchers are told by the host."""
+        """A proc has ended; the host tells the watchers."""
         self._shelter.proc_ended(mesh, rank)
 
     def mesh_freed(self, mesh: int) -> None:
-        """Nothing is left of that mesh; `looked` comes after it."""
+        """Every proc of that mesh has ended; `looked` is called next."""
         self._shelter.mesh_freed(mesh)
 
     def told_to_end(self, why: str) -> None:
-        """By a signal, by the client, or by who has started the worker."""
+        """A signal, the client, or the end of the starting program ends the worker."""
         self._do(self._tenancy.told_to_end(why))
 
     def note(self, what: str, peer: str, **facts: str) -> None:
-        """An operator has done something."""
+        """Record the action of an operator in the audit."""
         self._serving.audit.note(what, node=peer, **facts)
 
     def close(self) -> None:
-        """Say goodbye to everybody."""
+        """Close all links and release all resources."""
         self._client_process.unwatch()
         self._tunnels.close()
         self._gateway.close("the worker has ended")
         self._segments.close()
         self._serving.audit.close()
 
-    # --- who may say what -------------------------------------------------------------------------
+    # --- access control ---------------------------------------------------------------------------
 
     def _admits(self, link: str) -> bool:
-        """Whether what comes by that link is for the client of this host, or of its hosts."""
+        """Whether messages of that link are accepted: the client's, or another of its hosts'."""
         tenancy = self._tenancy
         if link == self.client:
             return tenancy.state in (TenancyState.HELD, TenancyState.CLEARING)
         return link in self._sites
 
     def _asked(self, link: str, message: AnyMessage) -> None:
-        """Somebody who is not the client says something to this agent."""
+        """A node that is not the client sends a message to this agent."""
         self._driver.stir()
         if not isinstance(message, HoldSite):
-            self.note("refused", link, why=f"a {type(message).__name__} of who has not this host")
+            why = f"a {type(message).__name__} of a node that does not have this host"
+            self.note("refused", link, why=why)
             return
         client = Tenant(
             link, message.request, message.pid, message.program, message.host, message.liveness_s,
@@ -283,7 +283,7 @@ class WorkerHost:
         )  # fmt: skip
         role = self._gateway.role_of(link)
         if role not in (None, Role.OWNER):
-            why = f"its key is that of {role.value}, and owners have hosts" if role else ""
+            why = f"its key is that of {role.value}, and only owners have hosts" if role else ""
             self._do([Refuse(client, why)])
             return
         holder = self._tenancy.holder
@@ -299,7 +299,7 @@ class WorkerHost:
         self._tunnels.heard(link, message, payload)
 
     def _expect(self, node: str) -> None:
-        """A message is for a proc that is not here: it may be about to be asked for."""
+        """A message for an unknown proc: hold it, since the proc may be about to be spawned."""
         place = parse_proc_node(node)
         host = self._host
         if place is not None and place[0] not in host.meshes and not host.was_freed(place[0]):
@@ -314,7 +314,7 @@ class WorkerHost:
         send_piece(self._node, self._segments.to_lend().served, peer, message)
 
     def _watch_sender(self, site: str, sender: str) -> None:
-        if parse_proc_node(sender) is not None:  # the end of the others is that of their link
+        if parse_proc_node(sender) is not None:  # other nodes end with their link
             self._node.link_far(agent_at(site), site)
             self._node.send(agent_at(site), Watch(sender))
 
@@ -326,7 +326,7 @@ class WorkerHost:
         if site != self._node.site:
             self._fetcher.ended(site, AGENT if node == agent_at(site) else node)
 
-    # --- what links tell --------------------------------------------------------------------------
+    # --- notices of links -------------------------------------------------------------------------
 
     def _told(self, peer: str, notice: Notice) -> None:
         self._driver.stir()
@@ -335,7 +335,7 @@ class WorkerHost:
         elif isinstance(notice, ENDS):
             if peer in self._sites:
                 host = host_of_site(peer)
-                self._site_lost(peer, f"the host {host} is lost for this one: {notice.why}")
+                self._site_lost(peer, f"the host {host} is lost to this one: {notice.why}")
             self._do(self._tenancy.lost(peer, f"its client is lost: {notice.why}"))
         elif isinstance(notice, LinkUp):
             self._do(self._tenancy.reached(peer))
@@ -343,7 +343,7 @@ class WorkerHost:
             self._do(self._tenancy.out_of_reach(peer))
 
     def _site_lost(self, site: str, why: str) -> None:
-        """The processes here wait for nothing any more that is there."""
+        """Fail everything here that waits for processes of that host."""
         self._fetcher.ended(site)
         procs = [proc.node for mesh in self._host.meshes.values() for proc in mesh.procs]
         self._node.forward(procs, SiteLost(site, why), NO_PAYLOAD)
@@ -357,7 +357,7 @@ class WorkerHost:
         assert self._serving.lifeline is not None
         self._driver.unwatch(self._serving.lifeline)
         os.close(self._serving.lifeline)
-        self.told_to_end("the program that has started this worker has ended")
+        self.told_to_end("the program that started this worker has ended")
 
     def _watch_client(self, tenant: Tenant) -> None:
         def is_it() -> bool:  # in a container, that number may be of another process
@@ -372,7 +372,7 @@ class WorkerHost:
         assert tenant is not None
         why = f"{tenant.words} has ended"
         self._gateway.links.work()
-        self._gateway.drain()  # what it has said before comes first, its farewell too
+        self._gateway.drain()  # handle its last messages first
         self._gateway.links.hang_up(tenant.node, why)
         self._do(self._tenancy.lost(tenant.node, why))
 
@@ -449,15 +449,17 @@ class WorkerHost:
         )
 
     def _take_up(self, tenant: Tenant) -> None:
-        """It has the host now, and what is kept here is its own."""
+        """Give the kept meshes to a client that has the host now."""
         self._node.link_far(tenant.node, "")
         for message in self._shelter.taken_up(tenant, sorted(self._lost_sites)):
             self._node.send(tenant.node, message)
         self._shelter.tell_procs()
 
     def _leave(self, tenant: Tenant, why: str) -> None:
-        """End what is tied to it. What runs where it does is out of reach from here on: the next
-        client passes on what is said from then on, and nobody knows what was under way.
+        """End everything of that client that is not kept.
+
+        Processes on the client's host are out of reach from here on: the next client relays only
+        messages sent after it attached, and the state of earlier calls is unknown.
         """
         self.note("left", tenant.node, why=why, kept=self._tenancy.name)
         self._client_process.unwatch()
@@ -477,7 +479,7 @@ class WorkerHost:
         now = time.monotonic()
         owners = {mesh.spec.owner for mesh in self._host.meshes.values()}
         for owner in {tenant.node, *owners}:
-            if self._host.proc(owner) is None:  # the others end with their own procs
+            if self._host.proc(owner) is None:  # meshes owned by procs end with those
                 self._driver.do(self._host.node_lost(owner, now, why))
 
     def _part_with(self, tenant: Tenant, request: int) -> None:

@@ -71,7 +71,7 @@ def test_one_that_lets_go_of_the_host_leaves_nothing() -> None:
     (clear,) = tenancy.let_go("ann", 5)
     assert isinstance(clear, Clear)
     assert tenancy.cleared() == [Drop(ANN, 5)]
-    assert "nothing of that session" in refused(tenancy.asked(BOB))
+    assert "no mesh of that session" in refused(tenancy.asked(BOB))
 
 
 def test_the_next_client_need_not_wait_until_the_one_before_it_is_known_to_be_gone() -> None:
@@ -89,19 +89,19 @@ def test_who_was_replaced_without_knowing_it_does_not_come_back() -> None:
     tenancy.asked(CARL)
     assert "carl" not in refused(tenancy.asked(BOB))
     tenancy.lost("carl", "gone")
-    assert "has taken that session up since" in refused(tenancy.asked(BOB))
+    assert "has attached to that session since" in refused(tenancy.asked(BOB))
     assert tenancy.asked(client("dora", 3)) == [Resume(client("dora", 3))]
 
 
 def test_who_knows_the_token_of_another_session_gets_nothing() -> None:
     tenancy = detached()
-    assert "nothing of that session" in refused(tenancy.asked(client("eve", 9, "4567")))
+    assert "no mesh of that session" in refused(tenancy.asked(client("eve", 9, "4567")))
     assert tenancy.state is TenancyState.DETACHED
 
 
 def test_who_wants_the_host_as_it_is_hears_which_session_keeps_it_and_how_that_ends() -> None:
     why = refused(detached().asked(client("fred", token="")))
-    assert "the session 'training' keeps it" in why
+    assert "the session 'training' keeps meshes on it" in why
     assert "monarch kill training" in why
 
 
