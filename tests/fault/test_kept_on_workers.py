@@ -182,9 +182,9 @@ def test_every_host_is_asked_whether_its_procs_know_the_next_client_and_says_so(
     ask = KeptSession.ask
 
     def noted(
-        custody: KeptSession, question: Callable[[int], Message], agent: str = AGENT
+        kept_session: KeptSession, question: Callable[[int], Message], agent: str = AGENT
     ) -> Future[Any]:
-        answer = ask(custody, question, agent)
+        answer = ask(kept_session, question, agent)
         if isinstance(question(0), AskKnown):
             answers[agent] = answer
         return answer

@@ -25,7 +25,7 @@ from monarch._src.net.state.link_actions import LinkUp
 PART_OF_LIVENESS = 3  # a live worker answers within this part of `liveness`
 
 
-class _Asking:
+class _Check:
     """The workers that have not answered yet, and the failures of links."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class _Asking:
         self.why: dict[int, str] = {}
         self._lock = threading.Lock()
 
-    def told(self, peer: str, notice: Notice) -> None:
+    def on_notice(self, peer: str, notice: Notice) -> None:
         """A link has changed its state. Called on the thread that drives the links."""
         with self._lock:
             if isinstance(notice, PeerNamed):
@@ -47,23 +47,23 @@ class _Asking:
 
 def silent(addresses: Sequence[Address], own: Keys | None, timeout_s: float) -> dict[int, str]:
     """The workers that do not answer: the reasons, by index in the order given."""
-    asking = _Asking()
+    check = _Check()
 
-    def taken(peer: str, _frames: Sequence[Any], size: int) -> None:
+    def on_message(peer: str, _frames: Sequence[Any], size: int) -> None:
         links.handled(peer, size)
 
     links = Links(
         f"job-{os.urandom(4).hex()}", own, Audit(None), bounds_of(timeout_s), timeout_s / 6,
-        taken, asking.told,
+        on_message, check.on_notice,
     )  # fmt: skip
     try:
         for number, address in enumerate(addresses):
-            asking.waiting[f"?{number}"] = number
+            check.waiting[f"?{number}"] = number
             links.dial(f"?{number}", address, anybody=True)
         until = time.monotonic() + timeout_s
-        while asking.waiting and (left := until - time.monotonic()) > 0:
+        while check.waiting and (left := until - time.monotonic()) > 0:
             links.wait(min(1.0, left))
     finally:
         links.close("the health check is over")
-    late = dict.fromkeys(asking.waiting.values(), f"no answer in {timeout_s:g} s")
-    return {**asking.why, **late}
+    late = dict.fromkeys(check.waiting.values(), f"no answer in {timeout_s:g} s")
+    return {**check.why, **late}

@@ -68,12 +68,12 @@ class JobTrait(ABC):
 
     not_dumped: ClassVar[frozenset[str]] = frozenset()
     _OWN: ClassVar[frozenset[str]] = frozenset(
-        {"_is_applied", "_taken_up", "_apply_id", "_applied", "_record"}
+        {"_is_applied", "_recorded_job", "_apply_id", "_applied", "_record"}
     )
 
     def __init__(self) -> None:
         self._is_applied = False
-        self._taken_up: JobTrait | None = None  # the recorded job, which is used in place of this
+        self._recorded_job: JobTrait | None = None  # used in place of this one
         self._apply_id: str | None = None
         self._applied: float | None = None
         self._record: Path | None = None  # where `state` has found or written it
@@ -148,11 +148,11 @@ class JobTrait(ABC):
 
     @property
     def _running(self) -> JobTrait | None:
-        return self if self._is_applied else self._taken_up
+        return self if self._is_applied else self._recorded_job
 
-    def _of_running(self: J) -> J:
+    def _running_job(self: J) -> J:
         """The job that has the hosts: this one, or the job of the record that replaced it."""
-        found: Any = self._taken_up  # of the same class
+        found: Any = self._recorded_job  # of the same class
         return self if found is None else found
 
     def apply(self, client_script: str | None = None) -> None:
@@ -186,9 +186,9 @@ class JobTrait(ABC):
             self.apply()
             return _attached(self._running or self)
         path = Path(cached_path)
-        with _alone(path):
-            self._taken_up = self._found(path)
-            if self._taken_up is None:
+        with _locked(path):
+            self._recorded_job = self._recorded(path)
+            if self._recorded_job is None:
                 self.apply()
                 try:
                     self.dump(path)
@@ -213,15 +213,15 @@ class JobTrait(ABC):
                 mesh.shutdown().get()
             running._kill()
             running._is_applied = False
-            self._record_the_end(running)
-        self._taken_up = None
+            self._record_kill(running)
+        self._recorded_job = None
 
-    def _record_the_end(self, running: JobTrait) -> None:
+    def _record_kill(self, running: JobTrait) -> None:
         """Record that no hosts are reserved, so that the next program does not look for them."""
         path, self._record = self._record, None
         if path is None or not path.exists():
             return
-        with _alone(path):
+        with _locked(path):
             try:
                 if record.read(path).apply_id == running._apply_id:  # not that of a later job
                     running.dump(path)
@@ -243,7 +243,7 @@ class JobTrait(ABC):
         )  # fmt: skip
         record.write(Path(filename), made)
 
-    def _found(self, path: Path) -> JobTrait | None:
+    def _recorded(self, path: Path) -> JobTrait | None:
         """The job recorded at that path if it satisfies this request; ends a job that does not."""
         try:
             found = job_load(path)
@@ -309,7 +309,7 @@ def _attached(job: JobTrait) -> JobState:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Generator[None]:
+def _locked(path: Path) -> Generator[None]:
     """Hold a lock, so that two programs that start together reserve once."""
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import OK, ForgetActors, KeptActors, StopActor
 
 log = logging.getLogger("monarch.actor")
-_NOBODY: dict[int, RankFailure] = {}
+_NO_FAILURES: dict[int, RankFailure] = {}
 _NO_ARGUMENTS = ship(((), cast("dict[str, Any]", {})))
 
 
@@ -53,12 +53,12 @@ class Actors:
         self.stopped: str | None = None
         self.failures: dict[int, RankFailure] = {}  # by rank in the proc mesh
         # The `Procs.actors` that these actors are listed in, if this process spawned them there.
-        self.held_in: dict[int, Actors] | None = None
-        self.noted = False  # whether the agent has the record that another client needs
+        self.listed_in: dict[int, Actors] | None = None
+        self.recorded = False  # whether the agent has the record that another client needs
 
-    def note(self, run: Runtime) -> None:
+    def record(self, run: Runtime) -> None:
         """Have the host agent record these actors, since their procs outlive this client."""
-        self.noted = True
+        self.recorded = True
         view = self.region.ndslice
         message = KeptActors(
             self.uid, self.name, self.class_name, self.procs.uid, list(self.region.labels),
@@ -118,7 +118,7 @@ class CallTarget:
         if self.procs.restarts == "raise":
             dead = {**dead, **self._runtime.known.down(self.procs.uid)}
         if not failures and not dead:
-            return _NOBODY
+            return _NO_FAILURES
         found = {**dead, **failures}
         return {region.position(rank): found[rank] for rank in sorted(found) if rank in region}
 
@@ -132,7 +132,7 @@ class CallTarget:
         return moved(failure, self.procs.name, rank, told_point(proc, point))
 
 
-TOLD = ("class_name", "name", "procs", "region", "uid")
+DESCRIBING = ("class_name", "name", "procs", "region", "uid")
 """Attributes of `CallTarget` that a mesh has too, unless an endpoint or method has that name."""
 
 
@@ -152,7 +152,7 @@ class ActorMesh(MeshTrait):
         self._runtime = runtime
         self._actors = actors
         self._region = region
-        self._callees = CallTarget(runtime, actors, region)
+        self._target = CallTarget(runtime, actors, region)
 
     # --- mesh -------------------------------------------------------------------------------------
 
@@ -168,21 +168,21 @@ class ActorMesh(MeshTrait):
             function = getattr(actors.cls.cls, name, None)
             if inspect.isfunction(function):
                 return PlainMethod(
-                    self._runtime, self._callees, function, is_async=actors.cls.is_async
+                    self._runtime, self._target, function, is_async=actors.cls.is_async
                 )
-            if name in TOLD:
-                return getattr(self._callees, name)
+            if name in DESCRIBING:
+                return getattr(self._target, name)
             has = ", ".join(actors.cls.endpoints) or "none"
             raise AttributeError(
                 f"{actors.cls.name} has no endpoint {name!r} (it has: {has}); mark the method "
                 "with @endpoint to make it callable"
             )
-        found = Endpoint(self._runtime, self._callees, method)
+        found = Endpoint(self._runtime, self._target, method)
         vars(self)[name] = found
         return found
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._actors.cls.endpoints, *TOLD})
+        return sorted({*super().__dir__(), *self._actors.cls.endpoints, *DESCRIBING})
 
     @property
     def initialized(self) -> Future[None]:
@@ -191,10 +191,10 @@ class ActorMesh(MeshTrait):
         Raises:
             MeshStoppedError: the mesh was stopped.
         """
-        self._callees.check_usable()
+        self._target.check_usable()
         future = self._runtime.new_future()
-        pending = _Ready(self._callees, future)
-        send_call(self._runtime, self._callees, self._region, "", _NO_ARGUMENTS, pending)
+        pending = _Ready(self._target, future)
+        send_call(self._runtime, self._target, self._region, "", _NO_ARGUMENTS, pending)
         return future
 
     def stop(self, reason: str | None = None) -> Future[None]:
@@ -225,17 +225,17 @@ class ActorMesh(MeshTrait):
             future.settle(lambda: None)
             return future
         actors.stopped = reason
-        if actors.held_in is not None:
-            actors.held_in.pop(actors.uid, None)
+        if actors.listed_in is not None:
+            actors.listed_in.pop(actors.uid, None)
         self._runtime.routes.unkeep(actors.procs, actors.uid)
         self._runtime.ownership.released(actors.uid)
         run = self._runtime
         future.on_done(partial(_forget, run, actors.uid, actors.procs.uid, actors.name))
-        if actors.noted:
+        if actors.recorded:
             self._runtime.node.send(AGENT, ForgetActors(actors.uid))
-        pending = _Stopped(self._callees, future)
+        pending = _Stopped(self._target, future)
         number = run.calls.open(pending)
-        gone = self._callees.failures_in(actors.region)
+        gone = self._target.failures_in(actors.region)
         message = StopActor(actors.uid, number, 0, reason, grace_s=bound_s)
         missed = run.routes.post(actors.procs, actors.region, message, skip=gone, gather=True)
         with uninterrupted(), run.answering:
@@ -248,7 +248,7 @@ class ActorMesh(MeshTrait):
 
     def _overdue(self, pending: _Stopped, bound_s: float) -> None:
         """Actors have not ended in time: stop waiting for them, and log their ranks."""
-        run, procs = self._runtime, self._callees.procs
+        run, procs = self._runtime, self._target.procs
         with run.answering:
             ranks = [pending.region.global_rank(position) for position in pending.owing()]
             run.calls.drop(pending.number)
@@ -270,14 +270,15 @@ class ActorMesh(MeshTrait):
 
     def __repr__(self) -> str:
         at = at_text(self._region.sizes)
-        who = self._callees
+        target = self._target
         stopped = ", stopped" if self._actors.stopped is not None else ""
-        return f"<ActorMesh {who.name!r}: {who.class_name}{at} on {who.procs.name!r}{stopped}>"
+        procs = target.procs.name
+        return f"<ActorMesh {target.name!r}: {target.class_name}{at} on {procs!r}{stopped}>"
 
 
 def call_target_of(mesh: ActorMesh) -> CallTarget:
     """The target of calls to a mesh or slice, whatever names its endpoints have."""
-    return mesh._callees  # pyright: ignore[reportPrivateUsage]
+    return mesh._target  # pyright: ignore[reportPrivateUsage]
 
 
 class OwnedActors:
@@ -285,8 +286,8 @@ class OwnedActors:
 
     def __init__(self, mesh: ActorMesh) -> None:
         self.mesh = mesh
-        self._callees = call_target_of(mesh)
-        self.name = self._callees.name
+        self._target = call_target_of(mesh)
+        self.name = self._target.name
 
     def note(self, failures: Sequence[RankFailure]) -> None:
         """Some of its actors have failed."""
@@ -296,11 +297,11 @@ class OwnedActors:
 
     def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
         """A failure of a proc, reworded as the failure of the actor that lived on it."""
-        return self._callees.told_of(failure, rank)
+        return self._target.told_of(failure, rank)
 
     def stands_on(self, procs: int, rank: int) -> bool:
         """Whether an actor of it lives on that proc."""
-        return self._callees.procs.uid == procs and rank in self._callees.region
+        return self._target.procs.uid == procs and rank in self._target.region
 
     def end(self, reason: str, grace_s: float) -> Future[None]:
         """Stop it, since its owner ends. Its actors have as long as their procs have."""
@@ -338,8 +339,8 @@ class _AllDone(PendingCall):
 
     __slots__ = ("future",)
 
-    def __init__(self, whom: CallTarget, future: Future[None]) -> None:
-        super().__init__(whom.procs.uid, whom, whom.region)
+    def __init__(self, target: CallTarget, future: Future[None]) -> None:
+        super().__init__(target.procs.uid, target, target.region)
         self.future = future
 
     def answered(self, position: int, payload: Payload) -> None:
@@ -365,9 +366,9 @@ class _Ready(_AllDone):
     __slots__ = ()
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
-        whom = cast(CallTarget, self.actor_mesh)
-        OneCall(whom, self.region, self.future).raised(position, status, payload)
+        target = cast(CallTarget, self.actor_mesh)
+        OneCall(target, self.region, self.future).raised(position, status, payload)
 
     def lost(self, position: int, failure: RankFailure) -> None:
-        whom = cast(CallTarget, self.actor_mesh)
-        OneCall(whom, self.region, self.future).lost(position, failure)
+        target = cast(CallTarget, self.actor_mesh)
+        OneCall(target, self.region, self.future).lost(position, failure)

@@ -26,7 +26,7 @@ class ChannelTransport(enum.Enum):
     TcpWithLocalhost = "tcp(localhost)"
 
 
-_SAID = ", ".join(repr(one.value) for one in ChannelTransport)
+_CHOICES = ", ".join(repr(one.value) for one in ChannelTransport)
 _lock = threading.Lock()
 _chosen: ChannelTransport | Address | None = None
 
@@ -44,28 +44,30 @@ def enable_transport(transport: ChannelTransport | str) -> None:
         TypeError: neither text nor a ChannelTransport.
     """
     global _chosen
-    asked = _read(transport)
+    wanted = _read(transport)
     with _lock:
-        if asked == _chosen:
+        if wanted == _chosen:
             return
         if _chosen is not None:
             raise RuntimeError(
                 f"the transport of this program is {_text(_chosen)}, and cannot become "
-                f"{_text(asked)}: a program has one transport"
+                f"{_text(wanted)}: a program has one transport"
             )
         if current_session() is not None:
             raise RuntimeError(
-                f"enable_transport({_text(asked)!r}) comes too late: this program has processes "
+                f"enable_transport({_text(wanted)!r}) comes too late: this program has processes "
                 "already; call it before anything else, or call shutdown_context() first"
             )
-        _chosen = asked
+        _chosen = wanted
 
 
 def _read(transport: object) -> ChannelTransport | Address:
     if isinstance(transport, ChannelTransport):
         return transport
     if not isinstance(transport, str):
-        raise TypeError(f"transport={transport!r}: give a ChannelTransport, {_SAID} or an address")
+        raise TypeError(
+            f"transport={transport!r}: give a ChannelTransport, {_CHOICES} or an address"
+        )
     if "://" in transport:
         return parse_listening(transport).bind
     for one in ChannelTransport:
@@ -74,7 +76,9 @@ def _read(transport: object) -> ChannelTransport | Address:
     hint = ""
     if "tls" in transport:
         hint = "; traffic between hosts is always encrypted with the keys of the job: use 'tcp'"
-    raise ValueError(f"there is no transport {transport!r}: give {_SAID} or tcp://HOST:PORT{hint}")
+    raise ValueError(
+        f"there is no transport {transport!r}: give {_CHOICES} or tcp://HOST:PORT{hint}"
+    )
 
 
 def _text(chosen: ChannelTransport | Address) -> str:

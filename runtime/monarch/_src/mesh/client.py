@@ -62,7 +62,7 @@ _PROGRAM = (
 )
 
 
-NOTICE_S = 5.0
+LOSS_S = 5.0
 
 
 class ClientSession:
@@ -79,7 +79,7 @@ class ClientSession:
         environment: the environment that the agent was started with, if this process started it.
         """
         self._environment = _environment() if environment is None else environment
-        self._looked_at: dict[bytes, bytes] | None = None  # when this was last told:
+        self._seen_environment: dict[bytes, bytes] | None = None  # when this was last told:
         self._changed: dict[str, str | None] = {}
         self.directory = directory
         self.agent = agent
@@ -88,27 +88,28 @@ class ClientSession:
         self.lost: str | None = None
         self.kept_as = ""  # the name under which it is kept
         self.keeps_new = False  # whether meshes that are spawned from now on are kept too
-        self.custody: object = None  # the KeptSession of `session.keep`, once it is kept
+        self.kept_session: object = None  # the KeptSession of `session.keep`, once it is kept
         self.away: RemoteKeep | None = None  # the kept meshes on workers
         # Called, once the session is kept, before a mesh on workers is spawned that is to be kept,
         # and with None after such a mesh has ended.
-        self.note_away: Callable[[ProcMesh | None], None] = lambda _: None
-        self.when_agent_ends: list[Callable[[], None]] = []
+        self.on_remote_mesh: Callable[[ProcMesh | None], None] = lambda _: None
+        self.agent_ended_callbacks: list[Callable[[], None]] = []
         self.sites: AttachedHosts | None = None  # the worker hosts of this process
         self.via: GatewayAddress | None = None  # the gateway through which they are reached
-        self._let_go = False  # whether this process no longer holds the agent and its procs
+        self._released = False  # whether this process no longer holds the agent and its procs
         self._closed = False
-        self._noticed = Waitable()  # done when `lost` is known
+        self._loss_known = Waitable()  # done when `lost` is known
         self._fd_lock = threading.Lock()
         self.actors = LocalActors(runtime)
-        runtime.ends.on_heard = self._heard
+        runtime.ends.on_heard = self._on_heard
         node = runtime.node
         node.expect(AGENT)
         node.start()
         self._agent_fd = agent.descriptor()
-        self._is_told = self._agent_fd is not None  # whether a descriptor reports the agent's end
+        # Whether the descriptor of the agent reports its end.
+        self._end_is_watched = self._agent_fd is not None
         if self._agent_fd is not None:
-            node.baton.watch(self._agent_fd, self._agent_gone)
+            node.baton.watch(self._agent_fd, self._on_agent_ended)
 
     @staticmethod
     def started() -> ClientSession:
@@ -124,29 +125,29 @@ class ClientSession:
             raise
         return ClientSession(directory, agent, runtime, environment)
 
-    def _heard(self, mesh: int, actor: int, failures: list[RankFailure]) -> None:
+    def _on_heard(self, mesh: int, actor: int, failures: list[RankFailure]) -> None:
         # Sent before supervision runs, since that may end this process: the next client would get
         # the same failures again.
         self.runtime.node.send(AGENT, Heard(mesh, actor, [f.rank for f in failures]))
 
-    def _agent_gone(self) -> None:
+    def _on_agent_ended(self) -> None:
         self._drop_agent_fd()
-        for tell in self.when_agent_ends:
+        for tell in self.agent_ended_callbacks:
             tell()
-        if self._let_go:
+        if self._released:
             return
         lost = self.agent.end_text()
-        last_line = self._last_words()
+        last_line = self._last_log_line()
         if last_line and not self._closed:
             lost += f"; its log ends with: {last_line}"
         self.lost = lost
         self.runtime.host_lost(lost, expected=self._closed)
-        self._noticed.finish()
+        self._loss_known.finish()
 
-    def taken_over(self, why: str) -> None:
+    def on_taken_over(self, why: str) -> None:
         """Another client holds the session now. On the receiving thread."""
         self._drop_agent_fd()
-        self._let_go = True
+        self._released = True
         self.lost = why
         self.runtime.ownership.at_top = None
         self.runtime.host_lost(why, expected=True, let_go=True)
@@ -161,7 +162,7 @@ class ClientSession:
             self.runtime.node.baton.unwatch(fd)
             os.close(fd)
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         try:
             lines = (self.directory / "agent.log").read_text(errors="replace").splitlines()
         except OSError:
@@ -181,23 +182,23 @@ class ClientSession:
     def changed_environment(self) -> dict[str, str | None]:
         """The variables that this process has set, or removed (None), since the session started."""
         raw = raw_environment()
-        if raw != self._looked_at:
+        if raw != self._seen_environment:
             before, now = self._environment, _environment()
             changed: dict[str, str | None] = dict.fromkeys(before.keys() - now.keys())
             changed.update((key, text) for key, text in now.items() if before.get(key) != text)
-            self._looked_at, self._changed = raw, changed
+            self._seen_environment, self._changed = raw, changed
         return dict(self._changed)
 
     def check(self) -> None:
         """Notice an agent that has ended, before the next request to it."""
-        if self.lost is not None or self._let_go:
+        if self.lost is not None or self._released:
             return
         if not self.agent.has_ended():
             return
-        if self._is_told:  # the descriptor is about to become readable
-            self.runtime.node.wait(self._noticed, NOTICE_S)
+        if self._end_is_watched:  # the descriptor is about to become readable
+            self.runtime.node.wait(self._loss_known, LOSS_S)
         else:  # there is no such descriptor on macOS
-            self._agent_gone()
+            self._on_agent_ended()
 
     def close(self, reason: str, bound: float | None = None) -> None:
         """End every mesh, the agent, and this process's runtime. Idempotent, bounded in time.
@@ -214,8 +215,8 @@ class ClientSession:
         lost = self.lost is not None
         runtime = self.runtime
         bound = self.cleanup_s if bound is None else bound
-        self._end_own(reason, bound)
-        self._leave_sites(bound)
+        self._end_own_actors(reason, bound)
+        self._release_sites(bound)
         if self.lost is None:
             if self.away is not None:
                 self.away.tell()  # the agent ends what could not be released in time
@@ -228,14 +229,14 @@ class ClientSession:
         self._drop_agent_fd()
         background.close()
         runtime.close()
-        if self._let_go:
+        if self._released:
             self.agent.let_live()
         else:  # the agent's end may not have been noticed yet
             runtime.host_lost(reason, expected=True)
             sessions.remove(self.directory)
         end_meshes_of(runtime, None if lost else reason)
 
-    def _leave_sites(self, bound: float, *, keeping: bool = False) -> None:
+    def _release_sites(self, bound: float, *, keeping: bool = False) -> None:
         """Release worker hosts. Whatever is neither kept nor released in time ends with its link.
 
         `keeping`: hosts that keep meshes are released together with those.
@@ -247,7 +248,9 @@ class ClientSession:
         for left in [*leaving, *self.sites.let_go(self.sites.held())]:
             self.runtime.node.wait(left, max(0.0, until - time.monotonic()))
 
-    def let_go(self, ask: Callable[[], Future[None]], why: str, bound: float | None = None) -> None:
+    def release(
+        self, ask: Callable[[], Future[None]], why: str, bound: float | None = None
+    ) -> None:
         """End this process's part of the session, and all that is not kept. Bounded in time.
 
         `ask` sends the request to the agent; its future is done when all that is not kept has
@@ -257,9 +260,9 @@ class ClientSession:
             return
         self._closed = True
         runtime = self.runtime
-        self._end_own("the client has released its session", self.cleanup_s)
-        self._leave_sites(self.cleanup_s, keeping=True)
-        self._let_go = True
+        self._end_own_actors("the client has released its session", self.cleanup_s)
+        self._release_sites(self.cleanup_s, keeping=True)
+        self._released = True
         bound = self.cleanup_s + 2.0 if bound is None else bound
         try:
             if not runtime.node.wait(ask(), bound):
@@ -276,7 +279,7 @@ class ClientSession:
             runtime.host_lost(why, expected=True, let_go=True)
             end_meshes_of(runtime, None)
 
-    def _end_own(self, reason: str, bound: float) -> None:
+    def _end_own_actors(self, reason: str, bound: float) -> None:
         """End the actors of this process, then show the output that ranks have written by now."""
         runtime = self.runtime
         runtime.ownership.at_top = None  # from here on ends are expected, and no failures
@@ -359,7 +362,7 @@ def adopt(started: ClientSession) -> None:
             hook(started)
 
 
-def give_up() -> ClientSession | None:
+def drop_session() -> ClientSession | None:
     """Detach this process from its session. Returns the session, for the caller to end."""
     global _session
     with lock:
@@ -383,7 +386,7 @@ def allow_cleanup(seconds: float) -> None:
         found.cleanup_s = max(found.cleanup_s, seconds)
 
 
-NOT_BOTH = (
+KEPT_AND_RESTARTED = (
     "the mesh {!r} has restart=, and this process holds the constructor arguments that restarts "
     "need: a mesh is either kept or restarted, not both"
 )
@@ -395,11 +398,11 @@ def keeps_new_meshes() -> bool:
     return found is not None and found.keeps_new
 
 
-def note_away(mesh: ProcMesh | None) -> None:
+def on_remote_mesh(mesh: ProcMesh | None) -> None:
     """A mesh on workers that is to be kept is about to be spawned; None: such a mesh has ended."""
     found = current_session()
     if found is not None:
-        found.note_away(mesh)
+        found.on_remote_mesh(mesh)
 
 
 def current_session() -> ClientSession | None:
@@ -446,13 +449,13 @@ def _checked_s(host_timeout: float) -> float:
 
 
 # Releases a session that is kept, and returns whether it was; set by `session.keep`.
-leave_kept: Callable[[ClientSession], bool] = lambda _: False  # noqa: E731
+release_kept: Callable[[ClientSession], bool] = lambda _: False  # noqa: E731
 
 
 def leave(reason: str = "the client ended") -> None:
     """The client ends: release the kept session, or end everything if none is kept. Idempotent."""
     found = current_session()
-    if found is None or not leave_kept(found):
+    if found is None or not release_kept(found):
         shutdown_context(reason=reason)
 
 

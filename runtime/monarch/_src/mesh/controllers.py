@@ -51,13 +51,13 @@ def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any
     spec = SpawnActor(uid, name, cls.name, ref.uid, ref.name, 0, [], [], "", if_absent=True)
     region = Region.of_extent(Extent((), ()))
     run.routes.post(ref, region, spec, payload)
-    whom = CallTarget(run, Actors(uid, name, cls, ref, region, owned=False), region)
+    target = CallTarget(run, Actors(uid, name, cls, ref, region, owned=False), region)
     found: Future[A] = run.new_future()
     # Answered when its constructor has run.
     other: Future[type[Actor] | None] = run.new_future()
-    pending = other.pending = OneCall(whom, region, other)
-    named = ship(((Class.__module__, Class.__qualname__), cast("dict[str, Any]", {})))
-    send_call(run, whom, region, CLASS, named, pending)
+    pending = other.pending = OneCall(target, region, other)
+    class_name_call = ship(((Class.__module__, Class.__qualname__), cast("dict[str, Any]", {})))
+    send_call(run, target, region, CLASS, class_name_call, pending)
 
     def settle() -> None:
         def value() -> A:

@@ -126,7 +126,7 @@ def forward_output(wanted: Callable[[], bool]) -> Callable[[], None]:
         lines = [line for line in output.lines if line.shown and not line.written_over]
         try:
             if output.gathered:
-                for stream, text in _once_each(lines):
+                for stream, text in _folded(lines):
                     streams.write(None, stream, text, whole=True)
             else:
                 for line in lines:
@@ -168,7 +168,7 @@ def _tagged(line: OutputLine) -> tuple[str, str]:
     return line.stream, f"[{tag}] {line.text}"
 
 
-def _once_each(lines: Sequence[OutputLine]) -> Iterator[tuple[str, str]]:
+def _folded(lines: Sequence[OutputLine]) -> Iterator[tuple[str, str]]:
     """Each distinct line of a mesh once, at its first place, with the number of equal lines."""
     equal: dict[tuple[str, str, str], list[OutputLine]] = {}
     for line in lines:

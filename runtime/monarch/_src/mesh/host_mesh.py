@@ -24,11 +24,11 @@ from monarch._src.errors import MeshStoppedError, SupervisionError
 from monarch._src.failures.report import RankFailure
 from monarch._src.host.exec_proc import inherited_python
 from monarch._src.mesh.client import (
-    NOT_BOTH,
+    KEPT_AND_RESTARTED,
     allow_cleanup,
     current_session,
     keeps_new_meshes,
-    note_away,
+    on_remote_mesh,
     session_for_client,
     shutdown_context,
 )
@@ -37,12 +37,12 @@ from monarch._src.mesh.proc_mesh import (
     OwnedProcs,
     ProcMesh,
     Procs,
-    along_with,
+    extra_payloads,
     owned_meshes,
+    pending_proc_count,
     proc_bootstrapped,
     proc_ready,
     proc_restarting,
-    procs_to_come,
     remember,
 )
 from monarch._src.mesh.restart_policy import Restart, restart_policy
@@ -51,6 +51,7 @@ from monarch._src.mesh.spawn_options import (
     BootstrapFunction,
     PerRank,
     bootstrap_payload,
+    checked_dims,
     commands_for,
     env_for,
     is_this_python,
@@ -64,7 +65,6 @@ from monarch._src.wire.ids import host_of_site, parse_proc_node
 from monarch._src.wire.messages import Bootstrap, Shutdown, SpawnProcs, StopMesh
 
 T = TypeVar("T")
-MOST_PROCS = 1 << 16
 NAMED_HOSTS = 3
 SPARE_FDS = 16
 
@@ -138,17 +138,18 @@ class HostMesh(MeshTrait):
         """
         self._region = region
         self._python = python
-        self._asked = sites
+        self._site_source = sites
         self._name = name
         self._handle = handle
 
     def _new_with_region(self, region: Region) -> HostMesh:
-        return HostMesh(region, self._python, self._asked, self._name, self._handle)
+        return HostMesh(region, self._python, self._site_source, self._name, self._handle)
 
     @property
     def _sites(self) -> tuple[str, ...]:
         """The sites of all hosts of the whole mesh; blocks until workers have answered."""
-        return self._asked.sites() if isinstance(self._asked, Attachment) else self._asked
+        source = self._site_source
+        return source.sites() if isinstance(source, Attachment) else source
 
     @property
     def name(self) -> str:
@@ -168,8 +169,8 @@ class HostMesh(MeshTrait):
         Fails with the error of the first host that did not: HostUnreachableError, SessionError,
         ValueError.
         """
-        if isinstance(self._asked, Attachment):
-            return self._asked.initialized
+        if isinstance(self._site_source, Attachment):
+            return self._site_source.initialized
         return Future[bool].of(True)
 
     @property
@@ -189,7 +190,7 @@ class HostMesh(MeshTrait):
                 monarch-jupyter.
         """
         python = os.fspath(python_executable)
-        return HostMesh(self._region, python, self._asked, self._name, self._handle)
+        return HostMesh(self._region, python, self._site_source, self._name, self._handle)
 
     def spawn_procs(
         self,
@@ -246,13 +247,13 @@ class HostMesh(MeshTrait):
             RuntimeError: the caller is an actor that is ending.
             MeshStoppedError: these hosts no longer belong to this client.
         """
-        dims = _checked_dims(per_host or {})
+        dims = checked_dims(per_host or {})
         extent = self._with_hosts(dims)
         current_settings = settings()
         modules = current_settings.preload if preload is None else module_names("preload", preload)
         policy = restart_policy(restart)
         if policy is not None and keeps_new_meshes():
-            raise ValueError(NOT_BOTH.format(name or "procs"))
+            raise ValueError(KEPT_AND_RESTARTED.format(name or "procs"))
         name = "procs" if name is None else name_text("a proc mesh", name)
         region = Region.of_extent(extent)
         function = None if bootstrap is None else bootstrap_payload(bootstrap)
@@ -273,7 +274,7 @@ class HostMesh(MeshTrait):
         )
         if not elsewhere:
             _make_room_for(len(region))
-        _check_there(run, sites)
+        _check_attached(run, sites)
         ref = ProcsRef(
             run.uids(), name or "procs", tuple(region.labels), tuple(region.extent.sizes),
             run.directory, run.name, _host_text(sites, run.host), (),
@@ -284,7 +285,7 @@ class HostMesh(MeshTrait):
         procs.initialized = run.new_future()
         procs.bootstrapped = None if function is None else set()
         mesh = ProcMesh(run, procs, region, self)
-        begin = Bootstrap() if function is None else Bootstrap(along_with(mesh), origin_now())
+        begin = Bootstrap() if function is None else Bootstrap(extra_payloads(mesh), origin_now())
         spec = SpawnProcs(
             mesh=ref.uid,
             name=ref.name,
@@ -316,8 +317,8 @@ class HostMesh(MeshTrait):
         run.ownership.own(ref.uid, OwnedProcs(mesh))
         remember(mesh)
         if spec.keep and sites:
-            note_away(mesh)
-        for place, part in _parts(spec):
+            on_remote_mesh(mesh)
+        for place, part in _requests_by_site(spec):
             if run.routes.tell_agent_at(place, part):
                 continue
             if place != run.site:
@@ -357,14 +358,14 @@ class HostMesh(MeshTrait):
             ValueError: this is a slice of workers; release the whole mesh, or stop meshes of procs.
         """
         run = runtime_or_none()
-        if run is None or self._are_none():
+        if run is None or self._has_failed():
             return Future[None].of(None)
         self._check_whole("stop")
         sites = set(self._sites or ("",))
         in_use: set[str] = set()
         for mesh in owned_meshes():
             places = sites.intersection(mesh._procs.ref.places)  # pyright: ignore[reportPrivateUsage]
-            if places and self._ends(mesh):
+            if places and self._may_stop(mesh):
                 mesh.stop("its host mesh was stopped")
             else:
                 in_use |= places
@@ -390,7 +391,7 @@ class HostMesh(MeshTrait):
                 "attached to them may do that; stop() here ends the processes that this process "
                 "has spawned there"
             )
-        if self._are_none():
+        if self._has_failed():
             return Future[None].of(None)
         if not self._sites:
             return shutdown_context(reason="the host mesh was shut down")
@@ -402,11 +403,11 @@ class HostMesh(MeshTrait):
         tell = partial(run.routes.tell_agent_at, message=message)
         return _when_all_done(run, session.sites.end(self._sites, tell))
 
-    def _are_none(self) -> bool:
+    def _has_failed(self) -> bool:
         """Whether attaching to these workers has failed."""
-        return isinstance(self._asked, Attachment) and self._asked.has_failed
+        return isinstance(self._site_source, Attachment) and self._site_source.has_failed
 
-    def _ends(self, mesh: ProcMesh) -> bool:
+    def _may_stop(self, mesh: ProcMesh) -> bool:
         """Whether `stop` on this mesh ends the processes of that mesh."""
         hosts = mesh.host_mesh
         theirs = None if hosts is None else hosts._handle
@@ -430,12 +431,12 @@ class HostMesh(MeshTrait):
         """Whether both are the same hosts, with the same dims and the same Python."""
         if not isinstance(other, HostMesh):
             return NotImplemented
-        return self._what() == other._what()
+        return self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash(self._what())
+        return hash(self._key())
 
-    def _what(self) -> tuple[Extent, str, tuple[str, ...]]:
+    def _key(self) -> tuple[Extent, str, tuple[str, ...]]:
         # `this_host()` on a worker equals the slice that holds that worker.
         return self._region.extent, self._python, self._own_sites()
 
@@ -443,9 +444,9 @@ class HostMesh(MeshTrait):
         return HostMesh, (self._region, self._python, self._sites, self._name)
 
     def __repr__(self) -> str:
-        if isinstance(self._asked, Attachment) and not self._asked.initialized.done:
+        if isinstance(self._site_source, Attachment) and not self._site_source.initialized.done:
             return f"<HostMesh {self._region.extent} attaching>"
-        if self._are_none():
+        if self._has_failed():
             return f"<HostMesh {self._region.extent} not attached>"
         run = runtime_or_none()
         here = _host_text(self._own_sites(), run.host if run else "this host")
@@ -465,13 +466,13 @@ def _environments(
 def _when_all_done(run: Runtime, futures: Sequence[Future[None]]) -> Future[None]:
     done: Future[None] = run.new_future()
 
-    def look() -> None:
+    def settle_if_done() -> None:
         if all(future.done for future in futures):
             done.settle(lambda: None)
 
     for future in futures:
-        future.on_done(look)
-    look()
+        future.on_done(settle_if_done)
+    settle_if_done()
     return done
 
 
@@ -494,7 +495,7 @@ def another_handle(hosts: HostMesh) -> HostMesh:
     return HostMesh(
         hosts._region,  # pyright: ignore[reportPrivateUsage]
         hosts._python,  # pyright: ignore[reportPrivateUsage]
-        hosts._asked,  # pyright: ignore[reportPrivateUsage]
+        hosts._site_source,  # pyright: ignore[reportPrivateUsage]
         hosts.name,
         Handle(),
     )
@@ -521,7 +522,7 @@ def _one_proc(ref: ProcsRef, node: str) -> ProcMesh:
     return ProcMesh(run, Procs(ref, Region.of_extent(ref.extent), owned=False), region)
 
 
-def _check_there(run: Runtime, sites: Sequence[str]) -> None:
+def _check_attached(run: Runtime, sites: Sequence[str]) -> None:
     """Raise MeshStoppedError if this client no longer has one of these hosts."""
     session = current_session()
     if run.proc_ref is not None or not sites:
@@ -536,7 +537,7 @@ def _check_there(run: Runtime, sites: Sequence[str]) -> None:
         )
 
 
-def _parts(spec: SpawnProcs) -> Iterator[tuple[str, SpawnProcs]]:
+def _requests_by_site(spec: SpawnProcs) -> Iterator[tuple[str, SpawnProcs]]:
     """The part of the request for each host, with the host's site."""
     if not spec.sites:
         yield "", spec
@@ -575,7 +576,7 @@ def _own_runtime() -> Runtime:
 
 def _make_room_for(count: int) -> None:
     # Each process connects to this one, and each connection takes a descriptor.
-    needed = count + procs_to_come() + SPARE_FDS
+    needed = count + pending_proc_count() + SPARE_FDS
     if free_descriptors() < needed:
         limit = raise_fd_limit()
         free = free_descriptors()
@@ -586,23 +587,6 @@ def _make_room_for(count: int) -> None:
                 f"{free} are free (its limit is {limit}); raise the hard limit "
                 "(`ulimit -Hn`) or spawn fewer",
             )
-
-
-def _checked_dims(per_host: Mapping[str, int]) -> Extent:
-    if not isinstance(per_host, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f'per_host={per_host!r}: give dims and sizes, as in {{"gpus": 8}}')
-    count = 1
-    for dim, size in per_host.items():
-        if not isinstance(dim, str) or not dim.isidentifier():  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"{dim!r} cannot name a dim; use a Python identifier, such as gpus")
-        if not isinstance(size, int) or isinstance(size, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"{dim}={size!r}: give a whole number of processes")
-        if size < 1:
-            raise ValueError(f"{dim}={size}: a mesh needs at least one process in each dim")
-        count *= size
-    if count > MOST_PROCS:
-        raise ValueError(f"{count} processes on one host; the most is {MOST_PROCS}")
-    return Extent(tuple(per_host), tuple(per_host.values()))
 
 
 set_proc_maker(lambda ref, node: this_proc() if ref is None else _one_proc(ref, node))

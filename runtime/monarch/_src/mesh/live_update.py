@@ -46,22 +46,22 @@ def update_actors(mesh: ActorMesh, cls: type[Actor], timeout: float | None = Non
         ActorError: a rank failed to update, because the state of its actor does not fit.
         TimeoutError: an actor is still busy; it is updated when it no longer is.
     """
-    actors, whom = _actors(mesh), call_target_of(mesh)
+    actors, target = _actors(mesh), call_target_of(mesh)
     old, new = actors.cls, actor_class(cls)
-    if len(whom.region) != len(actors.region):
-        raise ValueError(f"update the whole mesh {whom.name!r}, not a slice of it")
+    if len(target.region) != len(actors.region):
+        raise ValueError(f"update the whole mesh {target.name!r}, not a slice of it")
     if old.is_async != new.is_async:
         was, now = ("async", "sync") if old.is_async else ("sync", "async")
         raise ValueError(
-            f"the actors of {whom.name!r} are {was} and {new.name} is {now} now, and live actors "
+            f"the actors of {target.name!r} are {was} and {new.name} is {now} now, and live actors "
             "cannot change that; stop them and spawn them again"
         )
-    whom.check_usable()
+    target.check_usable()
     run = mesh._runtime  # pyright: ignore[reportPrivateUsage]
     payload = ship(((cls,), cast("dict[str, Any]", {})), own=2, defines=True)
     future = run.new_future()
-    pending = future.pending = AllCall(whom, whom.region, future)
-    send_call(run, whom, whom.region, UPDATE, payload, pending)
+    pending = future.pending = AllCall(target, target.region, future)
+    send_call(run, target, target.region, UPDATE, payload, pending)
     future.get(timeout)
     for name, method in new.endpoints.items():
         # Existing slices and endpoints of the mesh share these objects, so they are updated too.

@@ -152,7 +152,7 @@ class ProcMesh(MeshTrait):
         self._check_usable()
         cls = actor_class(Class)
         name_text("an actor mesh", name)
-        payload = constructor_payload(Class, args, kwargs, along_with(self))
+        payload = constructor_payload(Class, args, kwargs, extra_payloads(self))
         procs, run = self._procs, self._runtime
         if run.node.is_fork:
             raise RuntimeEnded(FORKED)
@@ -162,9 +162,9 @@ class ProcMesh(MeshTrait):
         actors = Actors(uid, name, cls, procs.ref, self._region, owned=True)
         mesh = ActorMesh(run, actors, self._region)
         run.ownership.own(uid, OwnedActors(mesh), procs.ref.uid)
-        procs.actors[uid], actors.held_in = actors, procs.actors
-        if procs.kept:  # noted first, so that the agent knows them if this client dies in between
-            actors.note(run)
+        procs.actors[uid], actors.listed_in = actors, procs.actors
+        if procs.kept:  # first, so that the agent knows them if this client dies in between
+            actors.record(run)
         extent = self._region.extent
         ref = procs.ref
         spec = SpawnActor(
@@ -294,7 +294,7 @@ class ProcMesh(MeshTrait):
                 run.ends.nothing_at(uid, site)  # no agent, no procs
         forget(procs)
         if procs.kept and procs.ref.sites:
-            when_one_is_gone()
+            on_kept_mesh_stopped()
         return future
 
     def __enter__(self) -> ProcMesh:
@@ -351,7 +351,7 @@ def _reference(ref: ProcsRef, base: Region, region: Region) -> ProcMesh:
     return ProcMesh(runtime(), Procs(ref, base, owned=False), region)
 
 
-_accompany: Callable[[ProcMesh], object] | None = None
+_extra_source: Callable[[ProcMesh], object] | None = None
 
 
 def accompany_actors(source: Callable[[ProcMesh], object] | None) -> None:
@@ -362,15 +362,15 @@ def accompany_actors(source: Callable[[ProcMesh], object] | None) -> None:
     is useful if unpickling has an effect there. The same holds for bootstrap functions. A process
     passes the values it has received on to all that it spawns. None: no extra values are sent.
     """
-    global _accompany
-    _accompany = source
+    global _extra_source
+    _extra_source = source
 
 
-def along_with(mesh: ProcMesh) -> list[bytes]:
+def extra_payloads(mesh: ProcMesh) -> list[bytes]:
     """The extra values for a spawn, each pickled by itself: actors can begin without them."""
-    if _accompany is None:
+    if _extra_source is None:
         return list(received_extras())
-    found = _accompany(mesh)
+    found = _extra_source(mesh)
     return [] if found is None else [bytes(ship(found).body)]
 
 
@@ -412,7 +412,7 @@ def remember(mesh: ProcMesh) -> None:
 
 
 # Called when a mesh on workers that was kept is being stopped; set by `session.keep`.
-when_one_is_gone: Callable[[], None] = lambda: None  # noqa: E731
+on_kept_mesh_stopped: Callable[[], None] = lambda: None  # noqa: E731
 
 
 def forget(procs: Procs) -> None:
@@ -420,13 +420,13 @@ def forget(procs: Procs) -> None:
     _owned.pop(procs.ref.uid, None)
 
 
-def note_for_the_next_client(mesh: ProcMesh) -> None:
+def record_actors_of(mesh: ProcMesh) -> None:
     """Have the host agent record the actors of a mesh, those of now and those to come."""
     procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
     procs.kept = True
     for actors in list(procs.actors.values()):
-        if actors.stopped is None and not actors.noted:
-            actors.note(mesh._runtime)  # pyright: ignore[reportPrivateUsage]
+        if actors.stopped is None and not actors.recorded:
+            actors.record(mesh._runtime)  # pyright: ignore[reportPrivateUsage]
 
 
 def owned_meshes() -> list[ProcMesh]:
@@ -445,7 +445,7 @@ def end_meshes_of(run: Runtime, reason: str | None) -> None:
             forget(procs)
 
 
-def procs_to_come() -> int:
+def pending_proc_count() -> int:
     """How many procs of these meshes are neither up nor known to be dead."""
     found = 0
     for mesh in owned_meshes():

@@ -22,8 +22,8 @@ def as_viewed(whole: M, procs: ProcMesh) -> M:
 def procs_of(mesh: ProcMesh | ActorMesh) -> tuple[int, list[int]]:
     """The uid of the proc mesh and the ranks in it. TypeError if `mesh` is neither kind of mesh."""
     if isinstance(mesh, ActorMesh):
-        whom = call_target_of(mesh)
-        return whom.procs.uid, list(whom.region.ranks())
+        target = call_target_of(mesh)
+        return target.procs.uid, list(target.region.ranks())
     if isinstance(mesh, ProcMesh):  # pyright: ignore[reportUnnecessaryIsInstance]
         region = mesh._region  # pyright: ignore[reportPrivateUsage]
         return int(mesh.uid, 16), list(region.ranks())

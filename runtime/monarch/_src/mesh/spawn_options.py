@@ -34,6 +34,7 @@ T = TypeVar("T")
 PerRank: TypeAlias = "T | Callable[[Point], T]"
 BootstrapFunction: TypeAlias = "Callable[[], None] | Callable[[], Awaitable[None]]"
 
+MOST_PROCS = 1 << 16
 _NUMACTL = ("cpunodebind", "membind", "physcpubind")
 # The interpreter, the loader and the allocator read these once, as a program begins.
 _READ_AT_START = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES")
@@ -80,6 +81,32 @@ class BootstrapCommand:
 def default_bootstrap_cmd() -> BootstrapCommand:
     """The command that processes run by default, to put behind another command or to change."""
     return BootstrapCommand(sys.executable, None, list(ENTRY_ARGUMENTS), {})
+
+
+# --- dims -----------------------------------------------------------------------------------------
+
+
+def checked_dims(per_host: Mapping[str, int]) -> Extent:
+    """The dims and sizes of the processes of one host.
+
+    Raises:
+        ValueError: a dim that is no identifier, a size below 1, or too many processes.
+        TypeError: not a mapping, or a size that is not a whole number.
+    """
+    if not isinstance(per_host, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f'per_host={per_host!r}: give dims and sizes, as in {{"gpus": 8}}')
+    count = 1
+    for dim, size in per_host.items():
+        if not isinstance(dim, str) or not dim.isidentifier():  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"{dim!r} cannot name a dim; use a Python identifier, such as gpus")
+        if not isinstance(size, int) or isinstance(size, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"{dim}={size!r}: give a whole number of processes")
+        if size < 1:
+            raise ValueError(f"{dim}={size}: a mesh needs at least one process in each dim")
+        count *= size
+    if count > MOST_PROCS:
+        raise ValueError(f"{count} processes on one host; the most is {MOST_PROCS}")
+    return Extent(tuple(per_host), tuple(per_host.values()))
 
 
 # --- bootstrap ------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ class InheritedActors(Actors):
     def __init__(self, kept: KeptActors, payload: Payload, procs: ProcsRef, region: Region) -> None:
         self.uid, self.name, self.class_name = kept.actor, kept.name, kept.class_name
         self.procs, self.region = procs, region
-        self.owned, self.noted = True, True
-        self.held_in = None
+        self.owned, self.recorded = True, True
+        self.listed_in = None
         self.stopped = None
         self.failures = {f.rank: f for f in kept.failures}
         self._payload = payload.own()

@@ -52,7 +52,7 @@ PATIENCE_PART = 3  # liveness divided by this: how long to wait for a worker tha
 
 
 @dataclass
-class _Asked:
+class _AttachRequest:
     """A requested worker. `link`: the name of its link until the worker has sent its own."""
 
     number: int
@@ -67,7 +67,7 @@ class _Asked:
 
 
 @dataclass
-class _Held:
+class _AttachedHost:
     """A worker that this client has.
 
     leaving: done when nothing of this client is left there. introduced: by number of the request,
@@ -100,32 +100,32 @@ class AttachedHosts:
         """
         self._run = run
         self.key_paths = list(paths)
-        self.given_back: set[str] = set()  # the sites that this client has released
-        self.when_given_back: Callable[[], None] = lambda: None  # on the receiving thread
+        self.released_sites: set[str] = set()  # the sites that this client has released
+        self.on_site_released: Callable[[], None] = lambda: None  # on the receiving thread
         self.job = None if keys is None else keys.allowed.job
         self.public = "" if keys is None else keys.public
         self._numbers = itertools.count(1)
-        self._asked: dict[str, _Asked] = {}  # by link
-        self._held: dict[str, _Held] = {}  # by site
+        self._requested: dict[str, _AttachRequest] = {}  # by link
+        self._held: dict[str, _AttachedHost] = {}  # by site
         self._closed = False
         self._attaching = 0  # how many threads are attaching to workers
         self._lock = GuardedLock()  # of the three above; no code blocks while it is held
-        self._one_by_one = threading.Lock()  # held while a thread requests workers
+        self._attach_lock = threading.Lock()  # held while a thread requests workers
         self._liveness_s = settings().liveness
-        self._way = (
+        self._route = (
             None if via is None else GatewayRoute(run, via, self.key_paths, self._liveness_s)
         )
         node = run.node
         self._gateway = Gateway(
-            node, run.name, keys, Audit(None), self._liveness_s, self._told,
-            unknown=self._link_here,
+            node, run.name, keys, Audit(None), self._liveness_s, self._on_link_notice,
+            unknown=self._link_local,
         )  # fmt: skip
         links, baton = self._gateway.links, node.baton
         run.handle(SiteIs, self._on_site)
         run.handle(SiteFree, self._on_free)
         fetcher = self._fetcher = Fetcher(node, self._gateway, run.payloads.to_lend)
         run.handle(PayloadPart, fetcher.on_part)
-        run.payloads.on_gone.append(self._node_gone)
+        run.payloads.on_gone.append(self._on_node_gone)
         run.handle(SitesKnown, self._on_known)
         run.closers.append(self.close)
         baton.look_often_s = self._gateway.prompt().ping_s / 2
@@ -140,10 +140,10 @@ class AttachedHosts:
         baton.unwatch(self._gateway.links.fileno())
         baton.look_often_s = None
         self._gateway.close("its client has ended")
-        if self._way is not None:
-            self._way.close()
+        if self._route is not None:
+            self._route.close()
 
-    def _node_gone(self, node: str) -> None:
+    def _on_node_gone(self, node: str) -> None:
         site = self._run.node.site_of(node)
         if site:
             self._fetcher.ended(site, AGENT if node == agent_of(site, "") else node)
@@ -151,7 +151,7 @@ class AttachedHosts:
             self._fetcher.forgotten(node)
             self._gateway.forgotten(node)
 
-    def _link_here(self, node: str) -> None:
+    def _link_local(self, node: str) -> None:
         """Connect to a process of this host, for which a message from another host has arrived."""
         self._run.node.link(node, address_of(self._run.directory, node))
 
@@ -178,29 +178,29 @@ class AttachedHosts:
             SessionError: a worker belongs to another client. ValueError: a worker was given twice,
                 or is a host of this client already.
         """
-        asked = [self._new(address) for address in workers]
+        asked = [self._new_request(address) for address in workers]
         try:
-            self._reach_all(asked, time.monotonic() + patience_s)
-            with self._one_by_one:
+            self._reach_every(asked, time.monotonic() + patience_s)
+            with self._attach_lock:
                 return self._attach(asked)
         finally:
             with self._lock:
                 self._attaching -= 1
 
-    def _attach(self, asked: Sequence[_Asked]) -> list[str]:
+    def _attach(self, asked: Sequence[_AttachRequest]) -> list[str]:
         try:
             if self._closed:
                 raise SessionError("the session of this process has ended meanwhile")
-            came = self._came_with_the_session(asked)
-            new = [one for one in asked if one.number not in came]
+            inherited = self._inherited_sites(asked)
+            new = [one for one in asked if one.number not in inherited]
             self._check_each_once(new)
             for one in new:
                 self._dial(one)
-            sites = [came.get(one.number) or self._answer(one) for one in asked]
-            for site in came.values():
+            sites = [inherited.get(one.number) or self._answer(one) for one in asked]
+            for site in inherited.values():
                 self._held[site].again = False
         except BaseException:
-            self._give_back(asked)
+            self._give_up(asked)
             raise
         for known in self._introduce():
             self._run.node.wait(known, self._liveness_s)
@@ -213,7 +213,7 @@ class AttachedHosts:
             HostUnreachableError: a worker and this process cannot work together, or no worker can
                 be reached.
         """
-        asked = {one.site: self._new(parse_address(one.address), token) for one in workers}
+        asked = {one.site: self._new_request(parse_address(one.address), token) for one in workers}
         problems = self._reach(list(asked.values()), 0.0, wait=False)
         lost: dict[str, str] = {}
         try:
@@ -234,7 +234,7 @@ class AttachedHosts:
             if len(problems) == len(asked):
                 raise HostUnreachableError("\n".join(lost.values()))
         except BaseException:
-            self._give_back(list(asked.values()))
+            self._give_up(list(asked.values()))
             raise
         for known in self._introduce():
             self._run.node.wait(known, self._liveness_s)
@@ -243,11 +243,11 @@ class AttachedHosts:
                 self._run.routes.tell_agent_at(other, SiteLost(site, why))
         return lost
 
-    def _new(self, said: Address, token: str = "") -> _Asked:
+    def _new_request(self, said: Address, token: str = "") -> _AttachRequest:
         number = next(self._numbers)
-        return _Asked(number, said, f"?{number}", self._run.new_future(), token=token)
+        return _AttachRequest(number, said, f"?{number}", self._run.new_future(), token=token)
 
-    def _reach_all(self, asked: Sequence[_Asked], until: float) -> None:
+    def _reach_every(self, asked: Sequence[_AttachRequest], until: float) -> None:
         problems = self._reach(asked, until, wait=True)
         if len(problems) > 1:
             # A missing gateway is reported once, not for each worker behind it.
@@ -256,12 +256,14 @@ class AttachedHosts:
         for error in problems.values():
             raise error
 
-    def _reach(self, asked: Sequence[_Asked], until: float, *, wait: bool) -> dict[int, Exception]:
+    def _reach(
+        self, asked: Sequence[_AttachRequest], until: float, *, wait: bool
+    ) -> dict[int, Exception]:
         """Find an address of each; returns failures by number. `wait`: for workers that start."""
         problems: dict[int, Exception] = {}
         until = until or time.monotonic() + self._liveness_s / PATIENCE_PART
 
-        def reach(one: _Asked) -> None:
+        def reach(one: _AttachRequest) -> None:
             try:
                 if way is None or way.via.is_at(one.said):
                     one.dialled = reached(one.said, until, wait=wait, given_up=given_up)
@@ -273,10 +275,10 @@ class AttachedHosts:
         def given_up() -> bool:
             return self._closed
 
-        way = self._way
+        way = self._route
         if way is not None and not all(way.via.is_at(one.said) for one in asked):
             try:
-                with self._one_by_one:
+                with self._attach_lock:
                     way.begin()
             except HostUnreachableError as error:
                 return {one.number: error for one in asked}
@@ -288,11 +290,11 @@ class AttachedHosts:
             thread.join()
         return problems
 
-    def _by_way(self, through: bool) -> str:
+    def _gateway_state(self, through: bool) -> str:
         """The state of the gateway, for the error about a host that is reached through it."""
-        return self._way.words if through and self._way is not None else ""
+        return self._route.words if through and self._route is not None else ""
 
-    def _check_each_once(self, asked: Sequence[_Asked]) -> None:
+    def _check_each_once(self, asked: Sequence[_AttachRequest]) -> None:
         known = {one.dialled: f"it is {one.site}" for one in self._held.values() if not one.lost}
         for one in asked:
             assert one.dialled is not None
@@ -303,32 +305,32 @@ class AttachedHosts:
                 )
             known[one.dialled] = f"it was given as {one.said} too"
 
-    def _came_with_the_session(self, asked: Sequence[_Asked]) -> dict[int, str]:
-        """The sites of workers that came with an attached session and were not requested since."""
+    def _inherited_sites(self, asked: Sequence[_AttachRequest]) -> dict[int, str]:
+        """The sites of workers of an attached session that were not requested since."""
         sites = {str(held.dialled): site for site, held in self._held.items() if held.again}
         found = ((one.number, sites.pop(str(one.dialled), "")) for one in asked)
         return {number: site for number, site in found if site}
 
-    def _dial(self, one: _Asked) -> None:
+    def _dial(self, one: _AttachRequest) -> None:
         assert one.dialled is not None
         with self._lock:
-            self._asked[one.link] = one
+            self._requested[one.link] = one
         bounds = self._gateway.prompt()
-        shown = "" if self._way is None or one.way is None else self._way.shown(one.dialled)
+        shown = "" if self._route is None or one.way is None else self._route.shown(one.dialled)
         self._gateway.links.dial(
             one.link, one.way or one.dialled, bounds=bounds, anybody=True, shown=shown
         )
 
-    def _answer(self, one: _Asked) -> str:
+    def _answer(self, one: _AttachRequest) -> str:
         # Failing links end by themselves in time; clearing a worker takes a time of its own.
         if not self._run.node.wait(one.future, 3 * self._liveness_s):
             raise HostUnreachableError(f"the worker at {one.said} does not answer")
         return one.future.result().site
 
-    def _give_back(self, asked: Sequence[_Asked]) -> None:
+    def _give_up(self, asked: Sequence[_AttachRequest]) -> None:
         with self._lock:
             for one in asked:
-                self._asked.pop(one.link, None)
+                self._requested.pop(one.link, None)
                 self._held.pop(one.site, None)
         for one in asked:
             if one.dialled is not None:
@@ -342,7 +344,7 @@ class AttachedHosts:
         waits: list[Future[None]] = []
         for one in held:
             others = [
-                (other.site, _for_another(other, one))
+                (other.site, _addresses_for(other, one))
                 for other in held
                 if other is not one
             ]  # fmt: skip
@@ -355,23 +357,23 @@ class AttachedHosts:
 
     # --- on the receiving thread ------------------------------------------------------------------
 
-    def _told(self, link: str, notice: Notice) -> None:
+    def _on_link_notice(self, link: str, notice: Notice) -> None:
         if isinstance(notice, PeerNamed):
             with self._lock:
-                one = self._asked.pop(notice.dialled_as, None)
+                one = self._requested.pop(notice.dialled_as, None)
                 if one is not None:
-                    self._asked[link] = one
+                    self._requested[link] = one
                     one.link = one.site = link
         elif isinstance(notice, LinkUp):
-            one = self._asked.get(link)
+            one = self._requested.get(link)
             if one is not None and not notice.again:
-                self._gateway.say(link, self._question(one))
+                self._gateway.say(link, self._request(one))
         elif isinstance(notice, LinkDown):
             log.info("no connection to %s; waiting for it to come back", link)
         elif isinstance(notice, ENDS):
-            self._ended(link, notice.why, refused=isinstance(notice, PeerRefused))
+            self._on_link_ended(link, notice.why, refused=isinstance(notice, PeerRefused))
 
-    def _question(self, one: _Asked) -> HoldSite:
+    def _request(self, one: _AttachRequest) -> HoldSite:
         pid = os.getpid()
         program = process_table.command_of(pid)[:LONGEST_PROGRAM]
         client = self._run.client_ref
@@ -382,7 +384,7 @@ class AttachedHosts:
 
     def _on_site(self, _peer: str, message: SiteIs, _payload: Payload) -> None:
         with self._lock:
-            one = self._asked.pop(message.site, None)
+            one = self._requested.pop(message.site, None)
         if one is None or one.number != message.request or one.dialled is None:
             return
         if message.refusal:
@@ -390,7 +392,7 @@ class AttachedHosts:
             one.future.fail(SessionError(why))
             return
         run, agent = self._run, agent_of(message.site, "")
-        self._held[message.site] = _Held(
+        self._held[message.site] = _AttachedHost(
             message.site, one.dialled, message.addresses, through=one.way is not None,
             again=bool(one.token),
         )  # fmt: skip
@@ -409,22 +411,24 @@ class AttachedHosts:
         held = next((one for one in self._held.values() if agent_of(one.site, "") == peer), None)
         if held is not None:
             self._gateway.links.hang_up(held.site, "its client has released it")
-            self._gone(held, "this process has released it", let_go=True)
+            self._on_site_gone(held, "this process has released it", let_go=True)
 
-    def _ended(self, link: str, why: str, *, refused: bool) -> None:
+    def _on_link_ended(self, link: str, why: str, *, refused: bool) -> None:
         with self._lock:
-            one = self._asked.pop(link, None)
+            one = self._requested.pop(link, None)
         if one is not None:
             one.refused = refused
-            by_way = self._by_way(one.way is not None)
-            one.future.fail(HostUnreachableError(f"the worker at {one.said}: {why}{by_way}"))
+            gateway_state = self._gateway_state(one.way is not None)
+            one.future.fail(HostUnreachableError(f"the worker at {one.said}: {why}{gateway_state}"))
         held = self._held.get(link)
         if held is not None:
-            by_way = self._by_way(held.through)
-            lost = f"the host {host_of_site(held.site)} is lost: {why}{by_way}"
-            self._gone(held, lost, let_go=held.leaving is not None)
+            gateway_state = self._gateway_state(held.through)
+            lost = f"the host {host_of_site(held.site)} is lost: {why}{gateway_state}"
+            self._on_site_gone(held, lost, let_go=held.leaving is not None)
 
-    def _gone(self, held: _Held, why: str, *, let_go: bool, out_of_reach: bool = False) -> None:
+    def _on_site_gone(
+        self, held: _AttachedHost, why: str, *, let_go: bool, out_of_reach: bool = False
+    ) -> None:
         if held.lost:
             return
         held.lost = why
@@ -434,12 +438,12 @@ class AttachedHosts:
         with self._lock:
             self._held.pop(held.site, None)
             if let_go and not out_of_reach:
-                self.given_back.add(held.site)
+                self.released_sites.add(held.site)
         for awaited in (held.leaving, *held.introduced.values()):
             if awaited is not None:
                 awaited.settle(lambda: None)
-        if held.site in self.given_back:
-            self.when_given_back()
+        if held.site in self.released_sites:
+            self.on_site_released()
         for other in [] if let_go else self.held():  # a host lost to the client is lost to them too
             self._run.routes.tell_agent_at(other, SiteLost(held.site, why))
 
@@ -456,7 +460,7 @@ class AttachedHosts:
     def out_of_reach(self, why: str) -> None:
         """The hosts now belong to another client, and go on. On the receiving thread."""
         for held in list(self._held.values()):
-            self._gone(held, why, let_go=True, out_of_reach=True)
+            self._on_site_gone(held, why, let_go=True, out_of_reach=True)
 
     def leaves(self, site: str) -> None:
         """This client detaches from a host that keeps meshes: the end of that link is no loss."""
@@ -472,13 +476,13 @@ class AttachedHosts:
     @property
     def via(self) -> GatewayAddress | None:
         """The gateway through which workers are reached, if there is one."""
-        return None if self._way is None else self._way.via
+        return None if self._route is None else self._route.via
 
     def try_gateway(self) -> None:
         """Return when there is a link to the gateway. HostUnreachableError if there can be none."""
-        assert self._way is not None
-        self._way.begin()
-        self._way.try_link()
+        assert self._route is not None
+        self._route.begin()
+        self._route.try_link()
 
     def is_held(self, site: str) -> bool:
         """Whether that host belongs to this client."""
@@ -514,7 +518,7 @@ class AttachedHosts:
         return found
 
 
-def _for_another(one: _Held, other: _Held) -> list[str]:
+def _addresses_for(one: _AttachedHost, other: _AttachedHost) -> list[str]:
     """The addresses by which one host may dial another; the client's comes first if it applies."""
     near = one.dialled.scope is Scope.LOOPBACK  # of this host, or of the gateway
     if near and (other.dialled.scope is not Scope.LOOPBACK or one.through != other.through):

@@ -31,7 +31,7 @@ class ClientAnnouncer:
         self._roll = RollCall()
         self.handlers: dict[type, Callable[[str, Any, Any], None]] = {
             ClientKnown: self._on_known,
-            AskKnown: self._on_asked,
+            AskKnown: self._on_ask_known,
         }
 
     def tell(self, message: ClientIs) -> None:
@@ -43,23 +43,23 @@ class ClientAnnouncer:
             if proc.state is not ProcState.ENDED
         ]
         self._node.forward(procs, message, NO_PAYLOAD)
-        self._roll.told(procs if message.node else (), message.number, time.monotonic())
+        self._roll.announced(procs if message.node else (), message.number, time.monotonic())
 
     def looked(self) -> None:
         """Answer waiting clients if it is time. Called when all messages read were handled."""
-        for node, request in self._roll.due(time.monotonic(), self._counts):
+        for node, request in self._roll.due(time.monotonic(), self._is_expected):
             self._node.send(node, Kept(request))
 
     def next_deadline(self) -> float | None:
         """When `looked` has something to do without a message, or None."""
         return self._roll.deadline
 
-    def _counts(self, node: str) -> bool:
+    def _is_expected(self, node: str) -> bool:
         proc = self._host.proc(node)
         return proc is not None and proc.state in COUNT
 
     def _on_known(self, peer: str, message: ClientKnown, _payload: Payload) -> None:
-        self._roll.answered(peer, message.number)
+        self._roll.confirmed(peer, message.number)
 
-    def _on_asked(self, peer: str, message: AskKnown, _payload: Payload) -> None:
-        self._roll.asked(peer, message.request)
+    def _on_ask_known(self, peer: str, message: AskKnown, _payload: Payload) -> None:
+        self._roll.requested(peer, message.request)

@@ -41,20 +41,20 @@ class DetachedMeshes:
         self._node = node
         self._host = host
         self._tenancy = tenancy
-        self._happened = FailureLog()
-        self._telling = ClientAnnouncer(node, host)
+        self._failures = FailureLog()
+        self._announcer = ClientAnnouncer(node, host)
         self.meshes: set[int] = set()  # exactly the kept meshes that still exist
         self._limit_s = 0.0
         self._until: float | None = None  # when they end for want of a client; None: never
         self._number = 0  # the number of the current client, or of the last one
         self._left = ""  # why there is no client
-        self._leaving: dict[str, int] = {}  # clients that detach, and wait: node -> request
+        self._detaching: dict[str, int] = {}  # clients that detach, and wait: node -> request
         self.handlers: dict[type, Callable[[str, Any, Any], None]] = {
             KeepSite: self._on_keep,
             ForgetActors: self._on_forget,
             Heard: self._on_heard,
             ActorFailed: self._on_actor_failed,
-            **self._telling.handlers,
+            **self._announcer.handlers,
         }
 
     # --- called by the agent ----------------------------------------------------------------------
@@ -72,21 +72,21 @@ class DetachedMeshes:
 
     def proc_ended(self, mesh: int, rank: int) -> None:
         """Record the end of a proc, which no client has acknowledged yet."""
-        self._happened.proc_ended(mesh, rank)
+        self._failures.proc_ended(mesh, rank)
 
     def mesh_freed(self, mesh: int) -> None:
         """Every proc of that mesh has ended."""
         self.meshes.discard(mesh)
-        self._happened.forget_mesh(mesh)
+        self._failures.forget_mesh(mesh)
 
-    def cleared(self) -> None:
+    def reset(self) -> None:
         """Forget the session, of which nothing is left; the next client has another one."""
         self.meshes.clear()
-        self._happened.clear()
-        self._leaving.clear()
+        self._failures.clear()
+        self._detaching.clear()
         self._until, self._number, self._left = None, 0, ""
 
-    def why_give_up(self, now: float) -> str:
+    def reason_to_end(self, now: float) -> str:
         """The reason to end the kept meshes without a request; empty if there is none."""
         if not self.meshes:
             return "all of its kept meshes have ended"
@@ -95,43 +95,43 @@ class DetachedMeshes:
         return ""
 
     def next_deadline(self) -> float | None:
-        """When `why_give_up` changes, or `looked` has something to do; None: never."""
-        deadlines = (self._until, self._telling.next_deadline())
+        """When `reason_to_end` changes, or `looked` has something to do; None: never."""
+        deadlines = (self._until, self._announcer.next_deadline())
         return min((found for found in deadlines if found is not None), default=None)
 
     def looked(self) -> None:
         """Answer a client that waits until all procs know it."""
-        self._telling.looked()
+        self._announcer.looked()
 
     # --- clients ----------------------------------------------------------------------------------
 
-    def came(self, tenant: Tenant) -> None:
+    def on_client(self, tenant: Tenant) -> None:
         """A client got the host, which was free."""
         self._number, self._left = tenant.number, ""
 
-    def left(self, why: str) -> None:
+    def on_client_left(self, why: str) -> None:
         """The client has gone. Begins the time after which kept meshes end."""
         self._left = why
         self._until = time.monotonic() + self._limit_s if self._limit_s else None
         self.tell_procs()
 
-    def awaits(self, node: str, request: int) -> None:
+    def add_detach(self, node: str, request: int) -> None:
         """That client waits until everything that is not kept has ended."""
-        self._leaving[node] = request
+        self._detaching[node] = request
 
-    def no_longer_awaited(self) -> list[tuple[str, int]]:
+    def finished_detaches(self) -> list[tuple[str, int]]:
         """The clients for which that has happened, each with the number of its request."""
         found: list[tuple[str, int]] = []
-        for node, request in list(self._leaving.items()):
+        for node, request in list(self._detaching.items()):
             tied = (mesh for mesh in self._host.meshes.values() if mesh.spec.owner == node)
             if all(mesh.uid in self.meshes for mesh in tied):
-                del self._leaving[node]
+                del self._detaching[node]
                 found.append((node, request))
         return found
 
-    def taken_up(self, tenant: Tenant, lost: Sequence[str]) -> list[Message]:
+    def messages_for(self, tenant: Tenant, lost: Sequence[str]) -> list[Message]:
         """A client of the session got the host and owns its meshes. Returns messages for it."""
-        self.came(tenant)
+        self.on_client(tenant)
         self._until = None
         kept: list[int] = []
         news: list[Message] = []
@@ -140,14 +140,14 @@ class DetachedMeshes:
             if mesh.stopping:  # the last client has stopped it
                 continue
             kept.append(uid)
-            news += self._happened.ends(uid, self._host.inherited(uid, tenant.node, NOWHERE))
-        failures = self._happened.all_failures()
+            news += self._failures.ends(uid, self._host.inherited(uid, tenant.node, NOWHERE))
+        failures = self._failures.all_failures()
         taken = SiteTaken(tenant.request, kept, failures, list(lost))
-        return [taken, *news, *self._happened.news()]
+        return [taken, *news, *self._failures.news()]
 
     def tell_procs(self) -> None:
         """Announce the current client to the procs."""
-        self._telling.tell(self._client_is())
+        self._announcer.tell(self._client_is())
 
     def _client_is(self) -> ClientIs:
         tenant = self._tenancy.tenant
@@ -171,22 +171,22 @@ class DetachedMeshes:
 
     def _on_forget(self, peer: str, message: ForgetActors, _payload: Payload) -> None:
         if peer == self._tenancy.holder:
-            self._happened.forget_actors(message.actor)
+            self._failures.forget_actors(message.actor)
 
     def _on_heard(self, peer: str, message: Heard, _payload: Payload) -> None:
         if peer == self._tenancy.holder and (
-            message.mesh in self._host.meshes or self._happened.knows(message.actor)
+            message.mesh in self._host.meshes or self._failures.knows(message.actor)
         ):
-            self._happened.heard(message)
+            self._failures.heard(message)
 
     def _on_actor_failed(self, peer: str, message: ActorFailed, _payload: Payload) -> None:
         place = parse_proc_node(peer)
         if place is None or place[0] not in self.meshes:
             return  # the mesh is not kept, and the proc reports to the client itself
         if message.actor:
-            self._happened.actor_failed(place[0], message)
+            self._failures.actor_failed(place[0], message)
         elif message.mesh in self.meshes:
-            self._happened.passed_on(message)
+            self._failures.passed_on(message)
         else:
             return
         holder = self._tenancy.holder

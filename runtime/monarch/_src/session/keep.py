@@ -24,16 +24,21 @@ from monarch._src.mesh import client as own
 from monarch._src.mesh import proc_mesh
 from monarch._src.mesh.actor_mesh import ActorMesh, OwnedActors, call_target_of
 from monarch._src.mesh.agent_process import AgentProcess
-from monarch._src.mesh.client import NOT_BOTH, ClientSession, client_runtime, new_client_name
+from monarch._src.mesh.client import (
+    KEPT_AND_RESTARTED,
+    ClientSession,
+    client_runtime,
+    new_client_name,
+)
 from monarch._src.mesh.host_mesh import hosts_of, this_host
 from monarch._src.mesh.proc_mesh import (
     OwnedProcs,
     ProcMesh,
     Procs,
-    note_for_the_next_client,
     owned_meshes,
     proc_bootstrapped,
     proc_ready,
+    record_actors_of,
     remember,
 )
 from monarch._src.net.peers import COMPARED
@@ -108,7 +113,7 @@ class KeptSession:
     def __init__(self, session: ClientSession) -> None:
         self._session = session
         self._numbers = itertools.count(1)
-        self._asked: dict[int, Future[Any]] = {}
+        self._requests: dict[int, Future[Any]] = {}
         self._actors: list[tuple[KeptActors, Payload]] = []
         self.refused = False  # whether the last request was refused
         self.away: RemoteKeep | None = None  # the part on workers, once there is one
@@ -118,14 +123,14 @@ class KeptSession:
         run.handle(Attached, self._on_attached)
         run.handle(TakenOver, self._on_taken_over)
         run.handle(Refused, self._on_refused)
-        session.when_agent_ends.append(self._agent_ended)
+        session.agent_ended_callbacks.append(self._on_agent_ended)
 
     def ask(self, question: Callable[[int], Message], agent: str = AGENT) -> Future[Any]:
         """A future of the answer; it fails with SessionError if the agent refuses."""
         number = next(self._numbers)
-        future = self._asked[number] = self._run.new_future()
+        future = self._requests[number] = self._run.new_future()
         if not self._run.node.send(agent, question(number)):
-            self._asked.pop(number, None)
+            self._requests.pop(number, None)
             future.fail(SessionError("the host agent is gone"))
         return future
 
@@ -160,7 +165,7 @@ class KeptSession:
         for answer in answers:
             run.node.wait(answer, max(0.0, until - time.monotonic()))
 
-    def has_away(self, attached: Attached | None = None) -> RemoteKeep:
+    def ensure_remote_keep(self, attached: Attached | None = None) -> RemoteKeep:
         """The part of the session that is on workers, created on first use."""
         if self.away is None:
             away = self.away = self._session.away = RemoteKeep(self._session, self, attached)
@@ -177,7 +182,7 @@ class KeptSession:
     # --- on the receiving thread --------------------------------------------------------------
 
     def _on_kept(self, _peer: str, message: Kept, _payload: Payload) -> None:
-        future = self._asked.pop(message.request, None)
+        future = self._requests.pop(message.request, None)
         if future is None:
             return
         self.refused = bool(message.refusal)
@@ -188,20 +193,20 @@ class KeptSession:
 
     def _on_refused(self, _peer: str, message: Refused, _payload: Payload) -> None:
         self.refused = True
-        for future in self._asked.values():
+        for future in self._requests.values():
             future.fail(SessionError(message.why))
-        self._asked.clear()
+        self._requests.clear()
 
-    def _agent_ended(self) -> None:
+    def _on_agent_ended(self) -> None:
         self.refused = True
-        for future in self._asked.values():
+        for future in self._requests.values():
             future.fail(SessionError("its host agent has ended"))
-        self._asked.clear()
+        self._requests.clear()
 
     def _on_taken_over(self, peer: str, message: TakenOver, _payload: Payload) -> None:
         if peer == AGENT:
             name = self._session.kept_as
-            self._session.taken_over(f"{message.why} (the kept session {name!r})")
+            self._session.on_taken_over(f"{message.why} (the kept session {name!r})")
 
     def _on_actors(self, peer: str, message: KeptActors, payload: Payload) -> None:
         if peer == AGENT:
@@ -209,7 +214,7 @@ class KeptSession:
 
     def _on_attached(self, _peer: str, message: Attached, _payload: Payload) -> None:
         # On this thread, since the next messages are failures in these meshes.
-        future = self._asked.pop(message.request, None)
+        future = self._requests.pop(message.request, None)
         if future is None:
             return
         run = self._run
@@ -217,7 +222,7 @@ class KeptSession:
         run.on_proc_ready, run.ends.on_bootstrapped = proc_ready, proc_bootstrapped
         self._session.kept_as = message.name
         if message.token:
-            self.has_away(message)
+            self.ensure_remote_keep(message)
         meshes = {kept.mesh: self._inherit(kept) for kept in message.meshes}
         actors = [
             self._inherit_actors(meshes[kept.mesh], kept, payload)
@@ -254,16 +259,16 @@ class KeptSession:
         view = NDSlice(offset=offset, sizes=sizes, strides=strides)
         region = Region(tuple(kept.labels), view)
         actors = InheritedActors(kept, payload, procs.ref, region)
-        procs.actors[kept.actor], actors.held_in = actors, procs.actors
+        procs.actors[kept.actor], actors.listed_in = actors, procs.actors
         found = ActorMesh(self._run, actors, region)
         self._run.ownership.own(kept.actor, OwnedActors(found), procs.ref.uid)
         return found
 
 
-def _custody_of(session: ClientSession) -> KeptSession:
-    if not isinstance(session.custody, KeptSession):
-        session.custody = KeptSession(session)
-    return session.custody
+def _kept_session_of(session: ClientSession) -> KeptSession:
+    if not isinstance(session.kept_session, KeptSession):
+        session.kept_session = KeptSession(session)
+    return session.kept_session
 
 
 # --- keep -----------------------------------------------------------------------------------------
@@ -300,30 +305,34 @@ def keep(name: str, meshes: Iterable[ProcMesh] | None = None) -> None:
             )
         found = [m for m in owned_meshes() if m._runtime is session.runtime]  # pyright: ignore[reportPrivateUsage]
         chosen = [_owned(mesh) for mesh in found] if chosen is None else chosen
-        custody = _custody_of(session)
+        kept_session = _kept_session_of(session)
         uids = [int(mesh.uid, 16) for mesh in chosen]
         elsewhere = [mesh for mesh in chosen if mesh._procs.ref.sites]  # pyright: ignore[reportPrivateUsage]
         what = f"{name!r} is not kept"
         with names_locked():
             check_free(name, session.directory)
             if elsewhere:
-                custody.has_away().tell(elsewhere)
+                kept_session.ensure_remote_keep().tell(elsewhere)
             # From here on the agent gets a record of every spawn, and answers after those.
             for mesh in chosen:
-                note_for_the_next_client(mesh)
-            custody.answer(lambda number: Keep(number, name, uids), what)
-            for kept in custody.has_away().keep(name, elsewhere) if elsewhere else ():
-                custody.answered(kept, what, "a worker")
+                record_actors_of(mesh)
+            kept_session.answer(lambda number: Keep(number, name, uids), what)
+            for kept in (
+                kept_session.ensure_remote_keep().keep(name, elsewhere) if elsewhere else ()
+            ):
+                kept_session.answered(kept, what, "a worker")
         session.kept_as = name
         session.keeps_new = session.keeps_new or meshes is None
-        session.note_away = partial(_note_away, session, custody)
+        session.on_remote_mesh = partial(_on_remote_mesh, session, kept_session)
 
 
-def _note_away(session: ClientSession, custody: KeptSession, mesh: ProcMesh | None) -> None:
+def _on_remote_mesh(
+    session: ClientSession, kept_session: KeptSession, mesh: ProcMesh | None
+) -> None:
     """Tell agents of a mesh on workers that is about to be spawned, or (None) has ended."""
-    custody.has_away().tell([] if mesh is None else [mesh])
+    kept_session.ensure_remote_keep().tell([] if mesh is None else [mesh])
     if mesh is not None:  # sent before the request for its procs, by the same route
-        custody.has_away().keep(session.kept_as, [mesh])
+        kept_session.ensure_remote_keep().keep(session.kept_as, [mesh])
 
 
 def _owned(mesh: ProcMesh) -> ProcMesh:
@@ -335,7 +344,7 @@ def _owned(mesh: ProcMesh) -> ProcMesh:
         state = "has been stopped" if mesh.stopped else "was spawned elsewhere"
         raise ValueError(f"{mesh.name!r} cannot be kept: it {state}")
     if mesh._procs.ref.restarts:  # pyright: ignore[reportPrivateUsage]
-        raise ValueError(NOT_BOTH.format(mesh.name))
+        raise ValueError(KEPT_AND_RESTARTED.format(mesh.name))
     return mesh
 
 
@@ -373,7 +382,7 @@ def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
     """
     with own.lock:
         _only_in_a_client()
-        _check_nothing_of_our_own()
+        _check_no_own_meshes()
         found = find(name)
         kept, agent = found.kept, found.agent
         if kept is None or agent is None:
@@ -390,33 +399,33 @@ def _take_up(found: Found, name: str, agent: AgentProcess, *, take: bool) -> Att
     run = client_runtime(new_client_name(), found.directory)
     session = ClientSession(found.directory, agent, run)
     own.adopt(session)  # failures in the session arrive as soon as this process holds it
-    custody = _custody_of(session)
+    kept_session = _kept_session_of(session)
     pid = os.getpid()
     program = process_table.command_of(pid)[:LONGEST_PROGRAM]
     try:
         run.node.link(AGENT, address_of(found.directory, AGENT))
-        attached = custody.answer(
+        attached = kept_session.answer(
             lambda number: Attach(number, pid, began_of(pid), program, run.host, take),
             f"cannot attach to the session {name!r}",
         )
-        session.note_away = partial(_note_away, session, custody)
-        if custody.away is not None:
-            custody.away.take_up()
-        custody.wait_known()
+        session.on_remote_mesh = partial(_on_remote_mesh, session, kept_session)
+        if kept_session.away is not None:
+            kept_session.away.take_up()
+        kept_session.wait_known()
     except BaseException as error:
         # After an interrupt, or without an answer, this process may hold the session: release it.
-        ask = _nothing if custody.refused else partial(custody.ask, Detach)
+        ask = _nothing if kept_session.refused else partial(kept_session.ask, Detach)
         try:
-            session.let_go(ask, "this process could not attach to the session", NO_ANSWER_S)
+            session.release(ask, "this process could not attach to the session", NO_ANSWER_S)
         finally:
-            own.give_up()
+            own.drop_session()
         if isinstance(error, SessionError) and "\n" not in str(error):
             raise SessionError(f"cannot attach to the session {name!r}: {error}") from None
         raise
     return cast(AttachedSession, attached)
 
 
-def _check_nothing_of_our_own() -> None:
+def _check_no_own_meshes() -> None:
     found = own.current_session()
     if found is None or found.lost is not None:
         return
@@ -448,10 +457,10 @@ def detach() -> None:
         session = own.current_session()
         if session is None or not session.kept_as or session.lost is not None:
             raise SessionError("this process holds no kept session; keep(name) makes it one")
-        _let_go(session)
+        _release(session)
 
 
-def _let_go(session: ClientSession) -> None:
+def _release(session: ClientSession) -> None:
     name = session.kept_as
     if not any(mesh._procs.kept for mesh in owned_meshes()):  # pyright: ignore[reportPrivateUsage]
         own.shutdown_context(reason="nothing is left of what it kept")
@@ -467,20 +476,20 @@ def _nothing() -> Future[None]:
 
 
 def _leave(session: ClientSession, why: str) -> None:
-    custody = _custody_of(session)
+    kept_session = _kept_session_of(session)
     try:
-        session.let_go(lambda: custody.ask(Detach), why)
+        session.release(lambda: kept_session.ask(Detach), why)
     finally:
-        own.give_up()
+        own.drop_session()
 
 
-def _leave_kept(session: ClientSession) -> bool:
+def _release_kept(session: ClientSession) -> bool:
     if not session.kept_as or session.lost is not None:
         return False
     with own.lock:
-        _let_go(session)
+        _release(session)
     return True
 
 
-own.leave_kept = _leave_kept
-proc_mesh.when_one_is_gone = lambda: own.note_away(None)
+own.release_kept = _release_kept
+proc_mesh.on_kept_mesh_stopped = lambda: own.on_remote_mesh(None)

@@ -80,7 +80,7 @@ def _begin(session: Session, outcome: Outcome) -> Ending | None:
                 f"session {session.name} has a host agent that cannot be found"
             )
             return None
-        if _ended_away(session, outcome):
+        if _release_workers(session, outcome):
             directories.remove(session.directory)
             outcome.done.append(
                 f"session {session.name}: its host agent is gone; removed its directory"
@@ -95,7 +95,7 @@ def _begin(session: Session, outcome: Outcome) -> Ending | None:
     return ending
 
 
-def _ended_away(session: Session, outcome: Outcome) -> bool:
+def _release_workers(session: Session, outcome: Outcome) -> bool:
     """Have workers end kept meshes of a session without an agent; whether all of them did."""
     if records.read_away(session.directory) is None:
         return True
@@ -120,15 +120,15 @@ def _terminate(one: Entry) -> bool:
 
 def _family(agent: Entry) -> list[Entry]:
     """The agent and the processes that end with it: the groups that it and its procs lead."""
-    everybody = process_table.entries()
-    below = process_table.descendants(agent.pid, everybody)
+    entries = process_table.entries()
+    below = process_table.descendants(agent.pid, entries)
     zygotes = {one.pid for one in below if one.parent == agent.pid}
     groups = {one.pid for one in below if one.parent in zygotes and one.group == one.pid}
     groups.add(agent.pid)
     known = {one.pid for one in below if one.pid in zygotes or one.parent in zygotes}
     return [
         one
-        for one in everybody
+        for one in entries
         if (one.group in groups or one.pid in known) and one.state not in process_table.DEAD_STATES
     ]
 
@@ -141,7 +141,7 @@ def _finish(ending: Ending, deadline: float, timeout_s: float, outcome: Outcome)
         outcome.complaints.append(f"session {name}: these processes could not be ended: {pids}")
         return
     if directories.is_held(ending.session.directory) is False:  # the agent had no time to remove it
-        if not _ended_away(ending.session, outcome):
+        if not _release_workers(ending.session, outcome):
             return
         directories.remove(ending.session.directory)
     forced = f", {killed} of them killed after {timeout_s:g} s" if killed else ""
@@ -238,17 +238,17 @@ def _of_no_session(bases: Sequence[str] | None) -> list[tuple[Entry, str]]:
         if places is not None and os.path.realpath(directory.parent) not in places:
             continue
         if directory not in held:
-            held[directory] = _is_somebodys(directory)
+            held[directory] = _belongs_to_session(directory)
         if held[directory]:
             continue
         if directory.exists():
             found.append((one, f"the host agent of its session in {directory} is gone"))
-        elif not _belongs_to_the_living(one, directory):
+        elif not _serves_live_client(one, directory):
             found.append((one, f"its session directory {directory} is gone"))
     return found
 
 
-def _is_somebodys(directory: Path) -> bool:
+def _belongs_to_session(directory: Path) -> bool:
     found = sessions.look_at(directory) if sessions.is_ours(directory) else None
     if found is None:
         return directory.exists()  # it belongs to another user
@@ -285,7 +285,7 @@ def _directory_of(one: Entry) -> Path | None:
     return Path(os.fsdecode(directory))
 
 
-def _belongs_to_the_living(one: Entry, directory: Path) -> bool:
+def _serves_live_client(one: Entry, directory: Path) -> bool:
     """Whether a session without a directory still serves a client: its agent has its records open.
 
     Checks the process, its parent and the parent of that: proc, zygote, agent.

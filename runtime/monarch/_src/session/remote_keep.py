@@ -54,20 +54,23 @@ class RemoteKeep:
     """The kept meshes of one session that are on workers."""
 
     def __init__(
-        self, session: ClientSession, custody: RemoteKeepClient, attached: Attached | None = None
+        self,
+        session: ClientSession,
+        kept_session: RemoteKeepClient,
+        attached: Attached | None = None,
     ) -> None:
         """Args:
         attached: the agent's answer, for a session that this process attaches to.
         """
         self._session = session
         self._run = session.runtime
-        self._custody = custody
+        self._kept_session = kept_session
         self.token = "" if attached is None else attached.token
         self._keys = [] if attached is None else attached.keys
         self._gateway = "" if attached is None else attached.gateway
         # By site: the workers that are known to have meshes of this session.
         self._workers = {} if attached is None else {one.site: one for one in attached.workers}
-        self._taken: dict[str, Future[SiteTaken]] = {}
+        self._site_reports: dict[str, Future[SiteTaken]] = {}
         self._run.handle(SiteTaken, self._on_taken)
         self._run.handle(SiteLost, self._on_lost)
 
@@ -85,7 +88,7 @@ class RemoteKeep:
                 by_site.setdefault(site, []).append(ref.uid)
         limit_s, here = settings().detached_limit, self._run.site
         return [
-            self._custody.ask(
+            self._kept_session.ask(
                 lambda number, uids=uids: KeepSite(number, name, self.token, limit_s, uids),
                 agent_of(site, here),
             )
@@ -101,12 +104,12 @@ class RemoteKeep:
                 address = "" if sites is None else sites.address_of(site)
                 if address and site not in self._workers:
                     self._workers[site] = KeptWorker(site, address)
-        for site in () if sites is None else sites.given_back:
+        for site in () if sites is None else sites.released_sites:
             self._workers.pop(site, None)
         if sites is not None:
             self._keys = sites.key_paths
             self._gateway = "" if sites.via is None else str(sites.via.dialled)
-            sites.when_given_back = self.tell
+            sites.on_site_released = self.tell
         self.token = self.token or secrets.token_hex(16)
         message = KeptAway(
             self.token, self._keys, list(self._workers.values()),
@@ -172,16 +175,16 @@ class RemoteKeep:
             gateway = parse_address(self._gateway)
             session.via = GatewayAddress(gateway, gateway)
         sites = session.sites = AttachedHosts(run, own, self._keys, session.via)
-        self._taken = {one.site: run.new_future() for one in wanted}
+        self._site_reports = {one.site: run.new_future() for one in wanted}
         lost = sites.take_up(wanted, self.token)
         patience = settings().liveness
         for site in sites.held():
-            if not run.node.wait(self._taken[site], patience):
+            if not run.node.wait(self._site_reports[site], patience):
                 raise SessionError(
                     f"{host_of_site(site)} did not report its meshes of the session within "
                     f"{patience:g} s"
                 )
-            for other in self._taken[site].result().lost:
+            for other in self._site_reports[site].result().lost:
                 lost.setdefault(
                     other, f"the host {host_of_site(other)} was lost to an earlier client"
                 )
@@ -214,7 +217,7 @@ class RemoteKeep:
                 if actors is not None:
                     region = actors.region
                     actors.failures.update({region.global_rank(f.rank): f for f in failures})
-        future = self._taken.get(site)
+        future = self._site_reports.get(site)
         if future is not None:
             future.settle(lambda: message)
 
@@ -237,7 +240,7 @@ class RemoteKeep:
         for site in sites.held():
             if site in used:
                 sites.leaves(site)
-                found.append(self._custody.ask(Detach, agent_of(site, self._run.site)))
+                found.append(self._kept_session.ask(Detach, agent_of(site, self._run.site)))
         return found
 
 

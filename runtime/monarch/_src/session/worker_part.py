@@ -111,14 +111,14 @@ class WorkerHost:
         self._host = host
         self._driver = driver
         self._tenancy = Tenancy()
-        shelter = self._shelter = DetachedMeshes(node, host, self._tenancy)
+        detached = self._detached = DetachedMeshes(node, host, self._tenancy)
         self._lost_sites: set[str] = set()  # hosts of the session that its client has lost
         self._sites: set[str] = set()  # the other hosts of the tenant
-        self._client_process = ClientProcess(driver, self._client_ended)
+        self._client_process = ClientProcess(driver, self._on_client_ended)
         gateway = self._gateway = Gateway(
-            node, node.site, serving.keys, serving.audit, serving.liveness_s, self._told,
-            admits=self._admits, stranger=self._asked, unknown=self._expect,
-            tunnel=self._on_tunnel, observed=self._observed,
+            node, node.site, serving.keys, serving.audit, serving.liveness_s, self._on_link_notice,
+            admits=self._admits, stranger=self._on_stranger, unknown=self._expect,
+            tunnel=self._on_tunnel, observed=self._on_snapshot,
         )  # fmt: skip
         try:
             bind = gateway.links.listen(serving.listening, trusts_all=serving.trusts_all)
@@ -130,15 +130,15 @@ class WorkerHost:
             raise
         segments = self._segments = Segments(self._receivers_of)
         fetcher = self._fetcher = Fetcher(node, gateway, segments.to_lend, self._watch_sender)
-        node.on_forget = self._forgotten
+        node.on_forget = self._on_node_forgotten
         driver.watch_quietly(gateway.links.fileno(), gateway.links.work)
         self._tunnels = FarTunnels(gateway, driver, self.note)
         if serving.lifeline is not None:
-            driver.watch(serving.lifeline, self._starter_gone)
+            driver.watch(serving.lifeline, self._on_starter_ended)
         self.handlers: dict[type, Callable[[str, Any, Any], None]] = {
             LetSiteGo: self._on_let_go,
             Detach: self._on_detach,
-            **shelter.handlers,
+            **detached.handlers,
             SitesAre: self._on_sites,
             SiteLost: self._on_site_lost,
             PayloadPart: fetcher.on_part,
@@ -147,15 +147,15 @@ class WorkerHost:
             PayloadTaken: lambda _peer, message, _payload: segments.taken(message),
         }
 
-    def told_to_others(self) -> list[Address]:
+    def advertised_addresses(self) -> list[Address]:
         """The addresses by which other hosts may dial this one; ValueError if there are none."""
         bind = self.listening.bind
         resolved = resolve(bind) if bind.transport == "tcp" else []
         return candidates(self.listening, interface_addresses(), resolved=resolved)
 
-    def _told_addresses(self) -> list[str]:
+    def _advertised(self) -> list[str]:
         try:
-            return [str(address) for address in self.told_to_others()]
+            return [str(address) for address in self.advertised_addresses()]
         except ValueError:
             return [str(self.listening.bind)]  # the client and others on this host can reach it
 
@@ -184,7 +184,7 @@ class WorkerHost:
         bind = self._serving.listening.bind
         if bind.transport != "tcp":
             return "", []
-        dialled = map(parse_address, self._told_addresses())
+        dialled = map(parse_address, self._advertised())
         return bind.host, [address.host for address in dialled]
 
     is_awaited = False
@@ -208,7 +208,7 @@ class WorkerHost:
 
     def next_deadline(self) -> float | None:
         """When links, kept meshes or tunnels have something to do."""
-        others = (self._shelter.next_deadline(), self._tunnels.next_deadline())
+        others = (self._detached.next_deadline(), self._tunnels.next_deadline())
         links = self._gateway.links.next_deadline()
         return min([links, *(found for found in others if found is not None)])
 
@@ -218,12 +218,12 @@ class WorkerHost:
 
     def looked(self) -> None:
         """Give the host to the next client once all that the last one had has ended."""
-        self._shelter.looked()
+        self._detached.looked()
         self._tunnels.looked()
-        for node, request in self._shelter.no_longer_awaited():
+        for node, request in self._detached.finished_detaches():
             self._gateway.say(node, Kept(request))
         if self._tenancy.state is TenancyState.DETACHED:
-            why = self._shelter.why_give_up(time.monotonic())
+            why = self._detached.reason_to_end(time.monotonic())
             if why:
                 self._do(self._tenancy.given_up(why))
         if self._tenancy.state is TenancyState.CLEARING and not self._host.meshes:
@@ -231,19 +231,19 @@ class WorkerHost:
 
     def spawned(self, spec: SpawnProcs) -> None:
         """The client has spawned a mesh."""
-        self._shelter.spawned(spec)
+        self._detached.spawned(spec)
 
     def proc_comes(self, *nodes: str) -> None:
         """Procs are starting."""
-        self._shelter.proc_comes(*nodes)
+        self._detached.proc_comes(*nodes)
 
     def proc_ended(self, mesh: int, rank: int) -> None:
         """A proc has ended; the host tells the watchers."""
-        self._shelter.proc_ended(mesh, rank)
+        self._detached.proc_ended(mesh, rank)
 
     def mesh_freed(self, mesh: int) -> None:
         """Every proc of that mesh has ended; `looked` is called next."""
-        self._shelter.mesh_freed(mesh)
+        self._detached.mesh_freed(mesh)
 
     def told_to_end(self, why: str) -> None:
         """A signal, the client, or the end of the starting program ends the worker."""
@@ -270,7 +270,7 @@ class WorkerHost:
             return tenancy.state in (TenancyState.HELD, TenancyState.CLEARING)
         return link in self._sites
 
-    def _asked(self, link: str, message: AnyMessage) -> None:
+    def _on_stranger(self, link: str, message: AnyMessage) -> None:
         """A node that is not the client sends a message to this agent."""
         self._driver.stir()
         if not isinstance(message, HoldSite):
@@ -291,7 +291,7 @@ class WorkerHost:
             self._do(self._tenancy.out_of_reach(holder))
         self._do(self._tenancy.asked(client))
 
-    def _observed(self, link: str, message: Snapshot) -> None:
+    def _on_snapshot(self, link: str, message: Snapshot) -> None:
         self._gateway.say(link, self._driver.seen(message))
 
     def _on_tunnel(self, link: str, message: TunnelMessage, payload: Payload) -> None:
@@ -318,7 +318,7 @@ class WorkerHost:
             self._node.link_far(agent_at(site), site)
             self._node.send(agent_at(site), Watch(sender))
 
-    def _forgotten(self, node: str) -> None:
+    def _on_node_forgotten(self, node: str) -> None:
         self._segments.gone(node)
         self._fetcher.forgotten(node)
         self._gateway.forgotten(node)
@@ -328,7 +328,7 @@ class WorkerHost:
 
     # --- notices of links -------------------------------------------------------------------------
 
-    def _told(self, peer: str, notice: Notice) -> None:
+    def _on_link_notice(self, peer: str, notice: Notice) -> None:
         self._driver.stir()
         if is_tunnel(peer):
             self._tunnels.told(peer, notice)
@@ -353,7 +353,7 @@ class WorkerHost:
             self._node.drop(node)
         self._driver.site_lost(site)
 
-    def _starter_gone(self) -> None:
+    def _on_starter_ended(self) -> None:
         assert self._serving.lifeline is not None
         self._driver.unwatch(self._serving.lifeline)
         os.close(self._serving.lifeline)
@@ -367,7 +367,7 @@ class WorkerHost:
         if tenant.host == os.uname().nodename:
             self._client_process.watch(tenant.pid, is_it)
 
-    def _client_ended(self) -> None:
+    def _on_client_ended(self) -> None:
         tenant = self._tenancy.tenant
         assert tenant is not None
         why = f"{tenant.words} has ended"
@@ -379,10 +379,10 @@ class WorkerHost:
     # --- messages ---------------------------------------------------------------------------------
 
     def _on_let_go(self, peer: str, message: LetSiteGo, _payload: Payload) -> None:
-        self._do(self._tenancy.let_go(peer, message.request))
+        self._do(self._tenancy.released(peer, message.request))
 
     def _on_detach(self, peer: str, message: Detach, _payload: Payload) -> None:
-        self._do(self._tenancy.left(peer, message.request))
+        self._do(self._tenancy.detached(peer, message.request))
 
     def _on_sites(self, peer: str, message: SitesAre, _payload: Payload) -> None:
         if peer != self._tenancy.holder:
@@ -408,54 +408,54 @@ class WorkerHost:
         for action in actions:
             match action:
                 case Grant(tenant):
-                    self._welcome(tenant)
+                    self._grant(tenant)
                 case Refuse(tenant, why):
                     self.note("refused", tenant.node, why=why, host=tenant.host)
                     self._gateway.say(
                         tenant.node, SiteIs(tenant.request, self._node.site, "", "", [], why)
                     )
                 case Resume(tenant):
-                    self._welcome(tenant)
-                    self._take_up(tenant)
+                    self._grant(tenant)
+                    self._resume(tenant)
                 case ReleaseClient(tenant, why, request):
-                    self._leave(tenant, why)
+                    self._release_client(tenant, why)
                     if request:
-                        self._shelter.awaits(tenant.node, request)
+                        self._detached.add_detach(tenant.node, request)
                 case Evict(tenant, why):
-                    self._leave(tenant, why)
+                    self._release_client(tenant, why)
                     self._gateway.links.hang_up(tenant.node, why)
                 case Clear(tenant, why):
                     self.note("left", tenant.node, why=why)
                     self._clear(tenant, why)
                 case Drop(tenant, request):
-                    self._part_with(tenant, request)
+                    self._drop_tenant(tenant, request)
                 case End(why):
                     tenant = self._tenancy.tenant
                     if tenant is not None:
                         self._clear(tenant, why)
                     self._driver.end(why)
 
-    def _welcome(self, tenant: Tenant) -> None:
+    def _grant(self, tenant: Tenant) -> None:
         gateway, site = self._gateway, self._node.site
         gateway.client = tenant.node
-        self._shelter.came(tenant)
+        self._detached.on_client(tenant)
         self._watch_client(tenant)
         gateway.links.bound(tenant.node, bounds_of(tenant.liveness_s))
         self.note("attach", tenant.node, host=tenant.host, program=tenant.program)
-        told = self._told_addresses()
+        told = self._advertised()
         gateway.say(
             tenant.node,
             SiteIs(tenant.request, site, host_of_site(site), str(self._directory), told),
         )
 
-    def _take_up(self, tenant: Tenant) -> None:
+    def _resume(self, tenant: Tenant) -> None:
         """Give the kept meshes to a client that has the host now."""
         self._node.link_far(tenant.node, "")
-        for message in self._shelter.taken_up(tenant, sorted(self._lost_sites)):
+        for message in self._detached.messages_for(tenant, sorted(self._lost_sites)):
             self._node.send(tenant.node, message)
-        self._shelter.tell_procs()
+        self._detached.tell_procs()
 
-    def _leave(self, tenant: Tenant, why: str) -> None:
+    def _release_client(self, tenant: Tenant, why: str) -> None:
         """End everything of that client that is not kept.
 
         Processes on the client's host are out of reach from here on: the next client relays only
@@ -467,12 +467,12 @@ class WorkerHost:
         now = time.monotonic()
         gone = {tenant.node, *self._node.far_nodes("")}
         for node in gone:
-            self._driver.do(self._host.node_lost(node, now, why, self._shelter.meshes))
+            self._driver.do(self._host.node_lost(node, now, why, self._detached.meshes))
             self._node.drop(node)
         self._fetcher.ended("")
         self._driver.site_lost("")
         self._gateway.part_with(node for node in gone if not is_agent(node))
-        self._shelter.left(why)
+        self._detached.on_client_left(why)
 
     def _clear(self, tenant: Tenant, why: str) -> None:
         self._driver.part(tenant.node)
@@ -482,7 +482,7 @@ class WorkerHost:
             if self._host.proc(owner) is None:  # meshes owned by procs end with those
                 self._driver.do(self._host.node_lost(owner, now, why))
 
-    def _part_with(self, tenant: Tenant, request: int) -> None:
+    def _drop_tenant(self, tenant: Tenant, request: int) -> None:
         self._client_process.unwatch()
         if request:
             self._gateway.say(tenant.node, SiteFree(request))
@@ -493,7 +493,7 @@ class WorkerHost:
         self._fetcher.ended("")
         self._sites.clear()
         self._lost_sites.clear()
-        self._shelter.cleared()
+        self._detached.reset()
         gateway.dialable.clear()
         gateway.client = ""
         gateway.former.clear()

@@ -61,14 +61,14 @@ def test_what_is_kept_is_left_when_the_tenant_is_lost_and_taken_up_by_the_next_c
 
 def test_a_tenant_that_goes_is_told_when_what_was_tied_has_ended() -> None:
     tenancy = kept_by_ann()
-    (leave,) = tenancy.left("ann", 5)
+    (leave,) = tenancy.detached("ann", 5)
     assert isinstance(leave, ReleaseClient)
     assert (leave.tenant, leave.request) == (ANN, 5)
 
 
 def test_one_that_lets_go_of_the_host_leaves_nothing() -> None:
     tenancy = kept_by_ann()
-    (clear,) = tenancy.let_go("ann", 5)
+    (clear,) = tenancy.released("ann", 5)
     assert isinstance(clear, Clear)
     assert tenancy.cleared() == [Drop(ANN, 5)]
     assert "no mesh of that session" in refused(tenancy.asked(BOB))
@@ -129,7 +129,7 @@ def test_only_the_tenant_can_have_something_kept_and_only_while_it_has_the_host(
     assert not tenancy.keep_asked("ann", TOKEN, "training")
     tenancy.asked(ANN)
     assert not tenancy.keep_asked("bob", TOKEN, "training")
-    tenancy.let_go("ann", 1)
+    tenancy.released("ann", 1)
     assert not tenancy.keep_asked("ann", TOKEN, "training")
 
 
@@ -160,9 +160,9 @@ def test_whatever_happens_one_client_at_a_time_has_it_and_their_numbers_only_gro
             case 3:
                 actions = tenancy.lost(node, "gone")
             case 4:
-                actions = tenancy.left(node, step)
+                actions = tenancy.detached(node, step)
             case 5:
-                actions = tenancy.let_go(node, step)
+                actions = tenancy.released(node, step)
             case 6:
                 actions = tenancy.given_up("too late") if chance.random() < 0.3 else []
             case _:

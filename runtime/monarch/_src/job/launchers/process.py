@@ -60,10 +60,10 @@ class ProcessJob(JobTrait):
     @property
     def pids(self) -> list[int]:
         """The pids of its workers, mesh by mesh; empty before it is applied."""
-        return [one.pid for one in self._of_running()._workers]
+        return [one.pid for one in self._running_job()._workers]
 
     def places(self) -> list[tuple[str, str]]:
-        workers = self._of_running()._workers
+        workers = self._running_job()._workers
         return [(f"{one.mesh}[{one.index}]", f"process {one.pid}") for one in workers]
 
     def can_run(self, spec: JobTrait) -> bool:

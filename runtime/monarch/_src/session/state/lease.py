@@ -153,7 +153,7 @@ class Lease:
             return []
         return self._left(f"{self.holder.words} has ended", now)
 
-    def let_go(self, node: str, now: float) -> list[Action]:
+    def detached(self, node: str, now: float) -> list[Action]:
         """The holder detaches."""
         if node != self.holder.node or self.state in (LeaseState.ENDING, LeaseState.DETACHED):
             return []

@@ -25,41 +25,42 @@ class RollCall:
     def __init__(self) -> None:
         self._number = 0  # the number of that client
         # Exactly the procs that were told of it, have not answered, and may still answer.
-        self._owing: dict[str, None] = {}
+        self._unconfirmed: dict[str, None] = {}
         self._until = 0.0  # when waiting ends
-        self._asked: list[tuple[str, int]] = []  # the waiting clients: node, number of the request
+        # The waiting clients: node, number of the request.
+        self._requests: list[tuple[str, int]] = []
 
-    def told(self, procs: Iterable[str], number: int, now: float) -> None:
+    def announced(self, procs: Iterable[str], number: int, now: float) -> None:
         """These procs were told of a client with that number. Drops requests of earlier clients."""
-        self._number, self._owing = number, dict.fromkeys(procs)
+        self._number, self._unconfirmed = number, dict.fromkeys(procs)
         self._until = now + PATIENCE_S
-        self._asked.clear()
+        self._requests.clear()
 
-    def answered(self, proc: str, number: int) -> None:
+    def confirmed(self, proc: str, number: int) -> None:
         """A proc confirms that it knows the client with that number."""
         if number == self._number:
-            self._owing.pop(proc, None)
+            self._unconfirmed.pop(proc, None)
 
-    def asked(self, node: str, request: int) -> None:
+    def requested(self, node: str, request: int) -> None:
         """A client asks to be told when all procs know it."""
-        self._asked.append((node, request))
+        self._requests.append((node, request))
 
     def due(self, now: float, counts: Callable[[str], bool]) -> list[tuple[str, int]]:
         """The requests to answer now. `counts`: whether an answer of a proc is still expected."""
-        if not self._asked or (now < self._until and self._is_owed(counts)):
+        if not self._requests or (now < self._until and self._is_owed(counts)):
             return []
-        found, self._asked = self._asked, []
+        found, self._requests = self._requests, []
         return found
 
     def _is_owed(self, counts: Callable[[str], bool]) -> bool:
-        while self._owing:
-            first = next(iter(self._owing))
+        while self._unconfirmed:
+            first = next(iter(self._unconfirmed))
             if counts(first):
                 return True
-            del self._owing[first]
+            del self._unconfirmed[first]
         return False
 
     @property
     def deadline(self) -> float | None:
         """When `due` changes without an event; None: never."""
-        return self._until if self._asked else None
+        return self._until if self._requests else None

@@ -176,13 +176,13 @@ class Tenancy:
         self._token, self.name = token, name
         return True
 
-    def left(self, node: str, request: int) -> list[Action]:
+    def detached(self, node: str, request: int) -> list[Action]:
         """The tenant detaches; kept meshes stay."""
         if self.state is not _S.HELD or not self._holds(node):
             return []
         assert self.tenant is not None
         why = f"{self.tenant.words} has detached from its session"
-        return self._detach(why, request) if self._token else self.let_go(node, request)
+        return self._detach(why, request) if self._token else self.released(node, request)
 
     def given_up(self, why: str) -> list[Action]:
         """All kept meshes have ended, or no client has attached in time."""
@@ -212,7 +212,7 @@ class Tenancy:
             return []
         return self._detach(why, 0) if self._token else self._clear(why)
 
-    def let_go(self, node: str, request: int) -> list[Action]:
+    def released(self, node: str, request: int) -> list[Action]:
         """The tenant releases the host."""
         if self.state is not _S.HELD or not self._holds(node):
             return []

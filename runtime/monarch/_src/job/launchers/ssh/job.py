@@ -152,12 +152,12 @@ class SSHJob(JobTrait):
     @property
     def pids(self) -> list[tuple[str, int]]:
         """Its workers, by host and pid there, mesh by mesh; empty before it is applied."""
-        return [(one.host.host, one.pid) for one in self._of_running()._workers]
+        return [(one.host.host, one.pid) for one in self._running_job()._workers]
 
     def places(self) -> list[tuple[str, str]]:
         return [
             (f"{one.mesh}[{one.index}]", f"process {one.pid} on {one.host.host}, at {one.address}")
-            for one in self._of_running()._workers
+            for one in self._running_job()._workers
         ]
 
     def can_run(self, spec: JobTrait) -> bool:
@@ -189,8 +189,8 @@ class SSHJob(JobTrait):
         ]
         with self._conversations([host for _, _, host in every], "start") as talks:
             until = time.monotonic() + START_S
-            self._say_what_to_start(talks, [host for _, _, host in every])
-            _each(talks, lambda talk: talk.arrive(until))
+            self._send_starts(talks, [host for _, _, host in every])
+            _each(talks, lambda talk: talk.check_interpreter(until))
             started = _each(talks, lambda talk: talk.answer(Started, until))
             addresses = self._reach_all([host for _, _, host in every], started)
             self._workers = [
@@ -201,7 +201,7 @@ class SSHJob(JobTrait):
             if lost:
                 raise JobError(_listed(lost))
             for talk in talks:
-                talk.say(KEEP)
+                talk.send(KEEP)
             try:
                 until = time.monotonic() + START_S
                 _each(talks, lambda talk: talk.answer(Done, until))
@@ -209,12 +209,12 @@ class SSHJob(JobTrait):
                 self._end_workers()  # some may have been kept already
                 raise
 
-    def _say_what_to_start(self, talks: Sequence[Conversation], hosts: Sequence[SSHHost]) -> None:
+    def _send_starts(self, talks: Sequence[Conversation], hosts: Sequence[SSHHost]) -> None:
         assert self._keys is not None
         own = {name: text.reveal().decode() for name, text in keys.for_a_worker(self._keys).items()}
         for talk, host in zip(talks, hosts, strict=True):
             asked = Start(host.address or ANYWHERE, own, host.cwd)
-            talk.say(msgspec.json.encode(asked) + b"\n")
+            talk.send(msgspec.json.encode(asked) + b"\n")
 
     def _reach_all(self, hosts: Sequence[SSHHost], started: Sequence[Started]) -> list[Address]:
         """The address by which this client reaches each worker. Tries all of them in parallel."""
@@ -301,11 +301,11 @@ class SSHJob(JobTrait):
         with self._conversations([one.host for one in ending], "end") as talks:
             for talk, one in zip(talks, ending, strict=True):
                 asked = End(one.pid, one.began, one.session, one.directory)
-                talk.say(msgspec.json.encode(asked) + b"\n")
+                talk.send(msgspec.json.encode(asked) + b"\n")
             until = time.monotonic() + START_S
             for talk, one in zip(talks, ending, strict=True):
                 try:
-                    talk.arrive(until)
+                    talk.check_interpreter(until)
                     talk.answer(Done, until)
                 except JobError as error:
                     problems.append(f"{one.words}, pid {one.pid}: {error}")
@@ -332,7 +332,7 @@ class SSHJob(JobTrait):
             for host in hosts:
                 talk = Conversation(self._ssh, host.destination, host.host, host.python, connect_s)
                 talks.append(talk)
-                talk.say(remote_shell.lines(call, host.env, host.cwd if call == "start" else ""))
+                talk.send(remote_shell.lines(call, host.env, host.cwd if call == "start" else ""))
             yield talks
         finally:
             for talk in talks:

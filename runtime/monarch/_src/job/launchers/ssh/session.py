@@ -73,14 +73,14 @@ class Conversation:
                 self._lines.put(line[len(remote_program.ANSWER) :])
         self._lines.put(b"")
 
-    def say(self, said: bytes) -> None:
+    def send(self, said: bytes) -> None:
         """Write to the program there. If it has ended, the next `answer` says so."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(said)
             self._process.stdin.flush()
 
-    def arrive(self, until: float) -> None:
+    def check_interpreter(self, until: float) -> None:
         """Wait for the interpreter there, and check it. Raises as `answer`."""
         arrived = self._next(Arrived, until)
         problem = remote_shell.arrived_problem(self.host, arrived)
