@@ -32,7 +32,6 @@ from monarch._src.mesh.client import (
     session_for_client,
     shutdown_context,
 )
-from monarch._src.mesh.client_directory import clients_path, working_directory
 from monarch._src.mesh.proc_mesh import (
     OwnedProcs,
     ProcMesh,
@@ -52,10 +51,12 @@ from monarch._src.mesh.spawn_options import (
     PerRank,
     bootstrap_payload,
     checked_dims,
+    clients_path,
     commands_for,
     env_for,
     is_this_python,
     proc_bind_for,
+    working_directory,
 )
 from monarch._src.net.local.leader import SHUT_DOWN
 from monarch._src.net.local.waitable import RuntimeEnded

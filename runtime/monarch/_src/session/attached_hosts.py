@@ -206,7 +206,7 @@ class AttachedHosts:
             self._run.node.wait(known, self._liveness_s)
         return sites
 
-    def take_up(self, workers: Sequence[KeptWorker], token: str) -> dict[str, str]:
+    def attach_kept(self, workers: Sequence[KeptWorker], token: str) -> dict[str, str]:
         """Attach to the workers of a kept session. Returns why some of them failed, by site.
 
         Raises:

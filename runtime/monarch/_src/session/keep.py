@@ -171,12 +171,12 @@ class KeptSession:
             away = self.away = self._session.away = RemoteKeep(self._session, self, attached)
             on_heard = self._run.ends.on_heard
 
-            def heard(mesh: int, actor: int, failures: list[RankFailure]) -> None:
+            def on_acknowledged(mesh: int, actor: int, failures: list[RankFailure]) -> None:
                 if on_heard is not None:
                     on_heard(mesh, actor, failures)
-                away.heard(mesh, actor, failures)
+                away.on_acknowledged(mesh, actor, failures)
 
-            self._run.ends.on_heard = heard
+            self._run.ends.on_heard = on_acknowledged
         return self.away
 
     # --- on the receiving thread --------------------------------------------------------------
@@ -392,10 +392,10 @@ def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
         if why:
             raise SessionError(f"{why}\nattach with the Python environment that it was made with")
         own.shutdown_context(reason="this process attaches to another session")
-        return _take_up(found, kept.name, AgentProcess(agent.pid, agent.began), take=take)
+        return _attach_to(found, kept.name, AgentProcess(agent.pid, agent.began), take=take)
 
 
-def _take_up(found: Found, name: str, agent: AgentProcess, *, take: bool) -> AttachedSession:
+def _attach_to(found: Found, name: str, agent: AgentProcess, *, take: bool) -> AttachedSession:
     run = client_runtime(new_client_name(), found.directory)
     session = ClientSession(found.directory, agent, run)
     own.adopt(session)  # failures in the session arrive as soon as this process holds it
@@ -410,7 +410,7 @@ def _take_up(found: Found, name: str, agent: AgentProcess, *, take: bool) -> Att
         )
         session.on_remote_mesh = partial(_on_remote_mesh, session, kept_session)
         if kept_session.away is not None:
-            kept_session.away.take_up()
+            kept_session.away.attach()
         kept_session.wait_known()
     except BaseException as error:
         # After an interrupt, or without an answer, this process may hold the session: release it.

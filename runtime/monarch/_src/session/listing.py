@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from monarch._src.observe.meshes import MeshSnapshot, snapshot_of
 from monarch._src.session import directories as found
 from monarch._src.session import reap as reaping
-from monarch._src.session.session_snapshots import look
+from monarch._src.session.session_snapshots import snapshot_sessions
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def inspect(timeout: float = 2.0) -> list[SessionSnapshot]:
     """
     return [
         SessionSnapshot(_info(seen.session), tuple(map(snapshot_of, seen.meshes)), seen.problem)
-        for seen in look(None, timeout)
+        for seen in snapshot_sessions(None, timeout)
     ]
 
 

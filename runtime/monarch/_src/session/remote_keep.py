@@ -128,7 +128,7 @@ class RemoteKeep:
             time.monotonic() - procs.spawned_at, list(ref.sites),
         )  # fmt: skip
 
-    def heard(self, mesh: int, actor: int, failures: Sequence[RankFailure]) -> None:
+    def on_acknowledged(self, mesh: int, actor: int, failures: Sequence[RankFailure]) -> None:
         """Tell workers that the client has got these failures of procs, or of actors."""
         for owned in _kept(self._session):
             procs = owned._procs  # pyright: ignore[reportPrivateUsage]
@@ -145,7 +145,7 @@ class RemoteKeep:
 
     # --- attaching --------------------------------------------------------------------------------
 
-    def take_up(self) -> None:
+    def attach(self) -> None:
         """Attach to the workers of the session. Those that cannot be attached are lost to it.
 
         Raises:
@@ -176,7 +176,7 @@ class RemoteKeep:
             session.via = GatewayAddress(gateway, gateway)
         sites = session.sites = AttachedHosts(run, own, self._keys, session.via)
         self._site_reports = {one.site: run.new_future() for one in wanted}
-        lost = sites.take_up(wanted, self.token)
+        lost = sites.attach_kept(wanted, self.token)
         patience = settings().liveness
         for site in sites.held():
             if not run.node.wait(self._site_reports[site], patience):

@@ -77,7 +77,7 @@ class SeenSession(msgspec.Struct):
         return f"its host agent does not answer; {ends}"
 
 
-def look(bases: Sequence[str] | None, timeout_s: float) -> list[SeenSession]:
+def snapshot_sessions(bases: Sequence[str] | None, timeout_s: float) -> list[SeenSession]:
     """The sessions of this user, with the answers of their agents."""
     found = find_sessions(bases)
     asked = [one for one in found if one.state in AGENT_LIVES]

@@ -242,7 +242,7 @@ def _attach(
         name_text("a host mesh", name)
     own = _loaded(ca, private_key)
     if own is None:
-        _check_near(addresses)
+        _check_local(addresses)
     with lock:
         sites = _sites(own, ca, private_key)
         sites.begin()
@@ -280,7 +280,7 @@ def attach(address: str, *, ca: CA | None = None, private_key: Path | None = Non
     check_transport([said])
     own = None if ca is None else _loaded(ca, private_key)
     if ca is not None and own is None:
-        _check_near([said])
+        _check_local([said])
     with lock:
         held = _client_session()
         if held.via is None or not held.via.is_at(said):
@@ -363,7 +363,7 @@ def _dialled(worker: str | Future[str]) -> Address:
     return parse_dialled(text)
 
 
-def _check_near(addresses: Sequence[Address]) -> None:
+def _check_local(addresses: Sequence[Address]) -> None:
     """Refuse to dial beyond this host without keys: a process there could run code here."""
     for address in addresses:
         try:

@@ -296,7 +296,7 @@ class WorkerHost:
 
     def _on_tunnel(self, link: str, message: TunnelMessage, payload: Payload) -> None:
         self._driver.stir()
-        self._tunnels.heard(link, message, payload)
+        self._tunnels.on_message(link, message, payload)
 
     def _expect(self, node: str) -> None:
         """A message for an unknown proc: hold it, since the proc may be about to be spawned."""
@@ -331,7 +331,7 @@ class WorkerHost:
     def _on_link_notice(self, peer: str, notice: Notice) -> None:
         self._driver.stir()
         if is_tunnel(peer):
-            self._tunnels.told(peer, notice)
+            self._tunnels.on_notice(peer, notice)
         elif isinstance(notice, ENDS):
             if peer in self._sites:
                 host = host_of_site(peer)

@@ -48,14 +48,14 @@ class FarTunnels:
         if deadline is not None and deadline <= time.monotonic():
             self._tunnels.work()
 
-    def told(self, link: str, notice: Notice) -> None:
+    def on_notice(self, link: str, notice: Notice) -> None:
         """The link of a tunnel has changed its state."""
         if isinstance(notice, ENDS):
             self._tunnels.cut(link, notice.why)
         elif isinstance(notice, Room):
             self._tunnels.more_room(link)
 
-    def heard(self, link: str, message: TunnelMessage, payload: Payload) -> None:
+    def on_message(self, link: str, message: TunnelMessage, payload: Payload) -> None:
         """The near end of a tunnel has sent a message."""
         if isinstance(message, TunnelOpen):
             role = self._gateway.role_of(link)
