@@ -1,7 +1,7 @@
 """Actors, meshes and calls: the public API. See `docs/` and the tutorials in `notebooks/`.
 
-Each name is loaded when it is first asked for. A module that only defines actors so costs neither
-the runtime nor what it needs, which take most of the time of an import.
+Each name is loaded on first access, so a module that only defines actors does not pay for the
+import of the runtime, which takes most of the time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from monarch._src.telemetry.meter import get_meter
     from monarch._src.telemetry.spans import span, traced
 
-# Where names come from, below monarch._src. Those of the second table can start a session.
+# The modules below monarch._src that define each name. Names of the second can start a session.
 _LIGHT = {
     "actor.endpoint": "Actor concurrent_endpoint endpoint",
     "actor.identity": "ProcId Uid",
@@ -96,7 +96,7 @@ _WHERE = {
 _prepared = False
 
 
-# What programs for Monarch reach by private paths (`_src.monarch_paths`), under other names there.
+# Names that programs for Monarch reach by private paths (`_src.monarch_paths`).
 _ALIASES = {"_EndpointProperty": "EndpointMethod", "_context": "context_variable"}
 _WHERE["_EndpointProperty"] = "monarch._src.actor.endpoint"
 _WHERE["_context"] = "monarch._src.actor.current"
@@ -129,9 +129,10 @@ def _prepare() -> None:
 
 
 def unhandled_fault_hook(failure: MeshFailure) -> None:
-    """Called at the client for a failure that nobody has handled; assign your own to replace it.
+    """Called in the client for each failure that no supervisor handled.
 
-    This one says the cause on stderr, interrupts the main thread, ends with status 1.
+    Assign a function of one argument to replace it. The default writes the cause to stderr,
+    interrupts the main thread and ends the program with status 1.
     """
     import_module("monarch._src.mesh.fault_hook").end_program(failure)
 

@@ -1,12 +1,12 @@
-"""Breakpoints on any rank. `breakpoint()` in an endpoint pauses its actor; then, where you are:
+"""Breakpoints on any rank. `breakpoint()` in an endpoint pauses its actor; then, in the client:
 
 from monarch.debug import attach, cast, resume, waiting
 
-print(waiting())                       # who stands where
+print(waiting())                       # the paused ranks, with file and line
 with attach("workers[gpus=3]") as console:
     print(console.send("p self.loss"))
     console.send("continue")
-print(cast("p self.step", "workers"))  # one command to all that are paused
+print(cast("p self.step", "workers"))  # one command to all paused ranks
 resume()
 """
 

@@ -32,5 +32,5 @@ __all__ = [
     "job_path",
 ]
 
-# Whoever asks for hosts is a client: what fails and what ranks print is told as to any other.
+# A program that attaches to hosts is a client: it gets failures and the output of ranks.
 monarch.actor._prepare()  # pyright: ignore[reportPrivateUsage]

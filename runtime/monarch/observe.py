@@ -1,4 +1,4 @@
-"""What a front end needs to show: meshes, ranks, what they do and write, what this machine has."""
+"""Snapshots and events for front ends: meshes, ranks, calls, stacks, output and metrics."""
 
 from monarch._src.actor.deliver.payloads import PayloadCounts
 from monarch._src.actor.ports import unheeded

@@ -25,7 +25,7 @@ from monarch._src.rdma.weights.layout import TensorSlice
 from monarch._src.rdma.weights.progress import PullProgress
 from monarch._src.rdma.weights.publish import StateDictHandle, StateDictSource, put_state_dict
 from monarch._src.rdma.weights.pull import PulledStateDict, StateDictReader, get_state_dict
-from monarch.actor import context as _context  # a client that begins with a buffer is one, too
+from monarch.actor import context as _context  # registers this process as a client
 
 del _context
 

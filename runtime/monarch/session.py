@@ -1,9 +1,9 @@
-"""Sessions: kept beyond the end of their client, taken up by name elsewhere, found, reaped.
+"""Sessions that outlive their client: keep one by name, attach to it from another process, reap it.
 
 from monarch.session import attach, keep
 
-keep("training")               # in one process: what it has spawned outlives it
-session = attach("training")   # in another: the meshes, and their actors with their state
+keep("training")               # in one process: its meshes outlive it
+session = attach("training")   # in another: the same meshes, with the state of their actors
 session["trainers"].step.call(0).get()
 """
 
@@ -35,5 +35,5 @@ __all__ = [
     "sessions",
 ]
 
-# Whoever attaches is a client: what fails and what ranks print is told as to any other.
+# A program that attaches to a session is a client: it gets failures and the output of ranks.
 monarch.actor._prepare()  # pyright: ignore[reportPrivateUsage]

@@ -1,4 +1,4 @@
-"""What is done about processes that die: started again, by a policy."""
+"""Policies for processes that die: see `Restart`."""
 
 from monarch._src.errors import RestartedError
 from monarch._src.mesh.restart_policy import Restart

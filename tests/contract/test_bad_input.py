@@ -160,7 +160,7 @@ CASES: list[Case] = [
      lambda m: m.echo.size("gpus")),
     ("unknown label", ValueError, "gpus",
      lambda m: Extent(["a"], [2])["gpus"]),
-    ("dim that is no name", ValueError, "'two words' is no name for a dim",
+    ("dim that is no name", ValueError, "'two words' cannot name a dim",
      lambda m: this_host().spawn_procs({"two words": 2})),
     ("no process", ValueError, "at least one process",
      lambda m: this_host().spawn_procs({"a": 0})),

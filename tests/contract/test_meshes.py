@@ -226,7 +226,7 @@ def test_who_is_given_procs_may_spawn_on_them_but_not_stop_them(
     procs = spawn_procs({"gpus": 2})
     ranks, said = holding.spawn_on.call_one(procs).get(timeout=60)
     assert ranks == [0, 1]
-    assert "only the owner may stop it" in said
+    assert "only its owner may stop it" in said
     ranks, _ = holding.spawn_on.call_one(procs.slice(gpus=1)).get(timeout=60)
     assert ranks == [0]
     assert procs.spawn("echo", Echo).rank.call().get().values() == [0, 1]

@@ -182,9 +182,9 @@ def test_every_host_is_asked_whether_its_procs_know_the_next_client_and_says_so(
     ask = KeptSession.ask
 
     def noted(
-        custody: KeptSession, question: Callable[[int], Message], agent: str = AGENT
+        kept_session: KeptSession, question: Callable[[int], Message], agent: str = AGENT
     ) -> Future[Any]:
-        answer = ask(custody, question, agent)
+        answer = ask(kept_session, question, agent)
         if isinstance(question(0), AskKnown):
             answers[agent] = answer
         return answer
@@ -283,7 +283,9 @@ def test_a_worker_that_was_kept_is_nobody_elses_and_the_refusal_says_whose(
     name: str, first: Keeper, two: list[Worker]
 ) -> None:
     killed(first)
-    with pytest.raises(SessionError, match=f"the session '{name}' keeps it.*monarch kill {name}"):
+    with pytest.raises(
+        SessionError, match=f"the session '{name}' keeps meshes on it.*monarch kill {name}"
+    ):
         attach_to_workers(ca=TRUST_ALL, workers=addresses(two)).initialized.get()
 
 
@@ -341,13 +343,15 @@ def test_what_was_kept_on_hosts_of_a_job_that_was_killed_is_told_and_ended_witho
         with keeper(tmp_path, name, secured, one.address) as client:
             killed(client)
         shutil.rmtree(made)
-        with pytest.raises(FileNotFoundError, match=r"job was killed.* `monarch kill` ends what"):
+        with pytest.raises(
+            FileNotFoundError, match=r"job was killed.* `monarch kill` ends the rest"
+        ):
             attach(name)
         commands = Commands(own_base_directory)
         status, _, err = commands.kill(name)  # the worker is there, and has not heard of it
         assert status == 1
         assert f"the keys of its job are gone from {made}; put them back, or if that job" in err
-        assert [line for line in commands.ps().splitlines() if "`monarch reap` ends that" in line]
+        assert [line for line in commands.ps().splitlines() if "`monarch reap` ends those" in line]
     assert commands.reap()[0] == 0
     assert "is gone" not in commands.ps()
     assert len(agent_errors()) == 1
@@ -365,7 +369,7 @@ def test_what_nobody_comes_for_in_time_is_ended_and_the_worker_is_free(
     assert all(is_free(one) for one in two)
     attach(name)
     said = "\n".join(str(faults.take()) for _ in two)
-    assert said.count("nothing of that session is left there") == 2
+    assert said.count("no mesh of that session is left there") == 2
 
 
 def test_shutdown_ends_what_was_kept_on_all_hosts(

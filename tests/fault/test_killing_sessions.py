@@ -111,7 +111,7 @@ def test_the_client_is_told_that_it_was_asked_for(
     with running(tmp_path, CLIENT, *arguments, "200ms") as program:
         begin(program, gate)
         assert shell.kill("--all")[0] == 0
-        assert "was told to (SIGTERM, as `monarch kill` sends it)" in program.line()
+        assert "after a SIGTERM (`monarch kill` sends one)" in program.line()
         assert program.line() == "a new session works"
         program.say("end")
         program.end()

@@ -58,7 +58,7 @@ def test_a_host_that_is_cut_off_is_told_of_and_the_rest_is_given_back_until_it_c
     with hosts.program(CLIENT, PROGRAM, job, "one", "two") as client:
         error = client.wait_for(lambda line: "error" in line)
         warned = " ".join(client.said("warning"))
-    assert "ssh does not get there" in error["error"]
+    assert "ssh cannot connect" in error["error"]
     assert "1 of 2 workers could not be ended" in warned
     assert f"hosts[1] (two), pid {first['pids'][1]}" in warned
     with hosts.program(CLIENT, PROGRAM, job, "one") as client:  # the other host works on

@@ -126,7 +126,7 @@ def test_two_sessions_cannot_have_one_name(name: str, tmp_path: Path) -> None:
             keep(name)
         first.program.signal(signal.SIGKILL)
         first.program.end()
-        with pytest.raises(SessionError, match="nobody is attached to it"):
+        with pytest.raises(SessionError, match="no client is attached to it"):
             keep(name)
 
 

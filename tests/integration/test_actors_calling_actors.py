@@ -88,7 +88,7 @@ def test_a_reference_can_be_called_but_only_the_owner_may_stop(four: ProcMesh) -
     ring, echo = four.spawn("ring", Ring), four.spawn("echo", Echo)
     for mesh in (echo, four):
         said = ring.slice(gpus=0).try_to_stop.call_one(mesh).get()
-        assert "belongs to who spawned it; only the owner may stop it" in said
+        assert "was spawned elsewhere; only its owner may stop it" in said
     assert echo.rank.call().get().values() == [0, 1, 2, 3]
 
 
@@ -139,7 +139,7 @@ def test_an_actor_owns_the_procs_it_spawns(spawn_procs: Spawn) -> None:
     assert len(set(pids)) == 3
     children = spawner.children_mesh.call_one().get()
     assert children.pid.call().get().values() == pids
-    with pytest.raises(ValueError, match="only the owner may stop it"):
+    with pytest.raises(ValueError, match="only its owner may stop it"):
         children.stop()
     spawner.stop_children.call_one().get(timeout=60)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

@@ -267,7 +267,7 @@ def test_an_agent_that_is_stopped_is_told_within_the_time_out(
         (session,) = shell.sessions("--timeout", "0.2")
         assert session["state"] == "live"
         assert session["meshes"] == []
-        assert f"`kill -CONT {agent.pid}` lets it go on" in session["problem"]
+        assert f"`kill -CONT {agent.pid}` resumes it" in session["problem"]
         assert "is stopped by a signal and does not answer" in shell.ps("--timeout", "0.2")
     finally:
         agent.resume()
@@ -312,7 +312,7 @@ def test_what_a_killed_agent_has_left_is_shown_as_gone(
             processes.wait_all_ended()
     (session,) = shell.sessions()
     assert session["state"] == "gone"
-    assert "the next session sweeps it" in session["problem"]
+    assert "the next session removes it" in session["problem"]
     assert session["session"] in shell.ps()
     assert shell.kill(session["session"])[0] == 0
     assert list(own_base_directory.glob("monarch-*")) == []
@@ -328,7 +328,7 @@ def test_a_directory_that_no_agent_has_taken_yet_is_a_session_that_starts(
         assert (session["state"], session["problem"]) == ("starting", None)
         status, _, err = shell.kill("abc")
         assert (status, err) == (
-            1, "monarch kill: session abc is just starting; try again in a moment\n",
+            1, "monarch kill: session abc is starting; try again in a moment\n",
         )  # fmt: skip
         assert directory.exists()
     finally:

@@ -223,7 +223,7 @@ def test_who_is_no_owner_goes_through_no_gateway(site: Site) -> None:
         keys.load(site.job, None, Role.WORKER), "tunnel-of-a-worker", site.gateway.address
     ) as caller:
         caller.links.send(caller.site, encode(asks))
-        why = "its key is that of worker, and owners go through gateways"
+        why = "its key is that of worker, and only owners use gateways"
         site.wait_until_refused(caller, why)
     with linked(
         keys.load(site.job, None, Role.OBSERVER), "observer-1", site.gateway.address
@@ -310,7 +310,7 @@ def test_a_client_that_has_workers_keeps_its_way_to_them(
 ) -> None:
     request.addfinalizer(shutdown_context)
     mesh = attach_to_workers(ca=site.job, workers=site.addresses[:1])
-    with pytest.raises(SessionError, match=r"comes too late: .* which it reaches by itself"):
+    with pytest.raises(SessionError, match=r"comes too late: .* which it reaches directly"):
         attach(site.gateway.address)
     mesh.stop().get(timeout=PATIENCE_S)
     attach(site.addresses[1])  # which is meant as little as a wrong address

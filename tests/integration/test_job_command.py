@@ -32,7 +32,7 @@ def test_a_job_has_a_name_and_is_found_by_it(training: ProcessJob) -> None:
 
 @pytest.mark.parametrize("name", ["", "../up", "-x", "two words", "mjob-x"])
 def test_what_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is no name of a job"):
+    with pytest.raises(ValueError, match="cannot name a job"):
         job_path(name)
 
 
@@ -101,4 +101,4 @@ def test_what_is_not_there_or_no_record_is_said(tmp_path: Path) -> None:
     (tmp_path / "job").write_text("nonsense")
     status, out, err = monarch("job", "kill", str(tmp_path / "job"))
     assert (status, out) == (1, "")
-    assert "is no record of a job" in err
+    assert "is not a record of a job" in err

@@ -192,7 +192,7 @@ def test_hosts_are_reserved_anew_when_one_does_not_answer_any_more(
         os.kill(before[1], how)
         _, err = ask(launcher, tmp_path, path)
         workers.wait_all_ended()
-    assert "cannot run what is asked for now, or has lost hosts" in err
+    assert "does not satisfy the present request, or has lost hosts" in err
     assert not set(before) & set(launcher.pids(job_load(path)))
 
 
@@ -207,7 +207,7 @@ def test_hosts_are_reserved_anew_when_something_else_is_asked_for(
         workers.wait_all_ended()
     assert other.apply_id != first
     assert job_load(path).apply_id == other.apply_id
-    assert "cannot run what is asked for now" in caplog.text
+    assert "does not satisfy the present request" in caplog.text
 
 
 def test_what_was_killed_is_gone_and_killing_it_again_is_no_error(

@@ -44,7 +44,7 @@ def test_what_is_asked_of_a_job_whose_host_is_gone_names_it(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("meshes", "why"),
-    [({}, "has no mesh"), ({"a b": 1}, "'a b' is no name"), ({"a": 0}, "a has 0 hosts"),
+    [({}, "has no mesh"), ({"a b": 1}, "'a b' cannot name"), ({"a": 0}, "a has 0 hosts"),
      ({"a": True}, "a has True hosts")],
 )  # fmt: skip
 def test_what_cannot_be_reserved_is_refused(meshes: dict[str, int], why: str) -> None:
@@ -55,7 +55,7 @@ def test_what_cannot_be_reserved_is_refused(meshes: dict[str, int], why: str) ->
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((["a"],), "no meshes of a ProcessJob; give a dict"),
+        ((["a"],), "meshes of a ProcessJob are .*; give a dict"),
         (({"a": 1}, ["A=1"]), "give a dict of text"),
         (({"a": 1}, {"A": 1}), "'A': 1; names and values are text"),
     ],
@@ -86,6 +86,8 @@ def test_a_record_that_is_seen_on_another_host_is_left_alone(
     with monkeypatch.context() as patch:
         other = os.uname_result(("Linux", "elsewhere", *os.uname()[2:]))
         patch.setattr(os, "uname", lambda: other)
-        with pytest.raises(JobError, match=r"is a ProcessJob of the host .* here is elsewhere"):
+        with pytest.raises(
+            JobError, match=r"is a ProcessJob of the host .* this host is elsewhere"
+        ):
             ProcessJob({"trainers": 1}).state(path)
     assert job_load(path).can_run(job)

@@ -97,7 +97,7 @@ def test_procs_forked_together_have_none_of_each_others_outputs(spawn_procs: Spa
         ({"gpus": -2}, ValueError, "gpus=-2"),
         ({"gpus": 2.0}, TypeError, "gpus=2.0: give a whole number"),
         ({"gpus": True}, TypeError, "gpus=True"),
-        ({"two words": 2}, ValueError, "'two words' is no name for a dim"),
+        ({"two words": 2}, ValueError, "'two words' cannot name a dim"),
         ({"gpus": 1 << 20}, ValueError, "1048576 processes on one host"),
     ],
 )

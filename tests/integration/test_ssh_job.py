@@ -108,10 +108,10 @@ def test_user_and_port_are_given_to_ssh_before_the_host() -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        (SSHHost(host="h3"), r"ssh does not get there: .* has to work without asking"),
+        (SSHHost(host="h3"), r"ssh cannot connect: .* has to work without a prompt"),
         (SSHHost(host="h2", python="none"), r"none cannot be run on h2: .*give python="),
         (SSHHost(host="h2", env={"PYTHONPATH": "HERE"}), r"has no monarch .*pip install monarch-"),
-        (SSHHost(host="h2", cwd="/no/such"), r"h2 has not the working directory"),
+        (SSHHost(host="h2", cwd="/no/such"), r"the working directory does not exist on h2"),
         (
             SSHHost(host="h2", address="tcp://192.0.2.1:0"),
             r"the worker did not start: .*192\.0\.2\.1.* \(on h2\)",
@@ -166,7 +166,7 @@ def test_all_hosts_that_cannot_serve_are_named(program: list[str], env: dict[str
     job = SSHJob(["h3", SSHHost(host="h2", python="no-such-python")], env=env, ssh=program)
     with pytest.raises(JobError) as error:
         job.apply()
-    assert "\n- ssh does not get there: " in str(error.value)
+    assert "\n- ssh cannot connect: " in str(error.value)
     assert "\n- no-such-python cannot be run on h2: " in str(error.value)
 
 
@@ -209,7 +209,7 @@ def test_a_program_that_is_killed_while_it_starts_a_job_leaves_no_worker(
         ([], "hosts has no host"),
         ("h1", "give a list"),
         (["-oProxyCommand=evil"], "would take it for an option"),
-        ({"two words": ["h1"]}, "is no name"),
+        ({"two words": ["h1"]}, "cannot name"),
         ([SSHHost(host="h1", address="ipc:///tmp/x")], "which no other host can dial"),
     ],
 )

@@ -179,7 +179,7 @@ def test_nothing_to_look_into_is_no_error() -> None:
 
 
 def test_what_is_no_mesh_is_refused() -> None:
-    with pytest.raises(TypeError, match="is no mesh of procs or actors"):
+    with pytest.raises(TypeError, match="is not a mesh of procs or actors"):
         stacks("workers")  # pyright: ignore[reportArgumentType]
 
 

@@ -43,9 +43,9 @@ def test_who_has_a_key_and_not_the_host_can_ask_for_it_and_nothing_else(
     assert not (tmp_path / "bang").exists()
     found = refusals(tmp_path)
     assert found[0] == "this host is not its own"
-    assert found[1] == "a Shutdown of who has not this host"
-    assert found[2] == "a LetSiteGo of who has not this host"
-    assert ("has it; it is free" in found[3]) == (role is Role.OWNER)
+    assert found[1] == "a Shutdown of a node that does not have this host"
+    assert found[2] == "a LetSiteGo of a node that does not have this host"
+    assert ("has it; it becomes free" in found[3]) == (role is Role.OWNER)
     assert ("owners have hosts" in found[3]) == (role is Role.WORKER)
 
 

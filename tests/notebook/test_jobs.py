@@ -65,7 +65,7 @@ def test_a_mesh_on_a_job_can_be_kept_and_the_job_gives_the_hosts_that_came_with_
         ("gpus=1 --job training", "the job training has several meshes: give --job training:tr"),
         ("gpus=1 --job training:none", "the job training has no mesh none; it has trainers, loa"),
         ("hosts=3 --job training:trainers", "hosts=3: the job training has 2; leave hosts= out"),
-        ("gpus=1 --job 'a b'", "the job a b cannot be used: 'a b' is no name of a job"),
+        ("gpus=1 --job 'a b'", "the job a b cannot be used: 'a b' cannot name a job"),
     ],
 )
 def test_what_a_job_has_not_is_one_line_with_the_remedy(

@@ -128,13 +128,13 @@ def test_detach_lets_go_and_attach_takes_up_in_the_same_kernel(name: str) -> Non
         said = kernel.ok("%monarch detach").stdout
         assert said == f"detached from {name}; `%monarch attach {name}` attaches to it again\n"
         shown = kernel.run("trainers.step.call().get()")
-        assert f"this process has let go of the session '{name}'" in shown.traceback
+        assert f"this process has released the session '{name}'" in shown.traceback
         text = kernel.ok(name).result["text/plain"]
         assert text == f"{name} {{gpus: 2}}, no longer of this kernel"
         said = kernel.refused(f"%%monarch on {name}\n1")
         assert said.startswith(f"{name} no longer belongs to this kernel; `%monarch attach`")
         shown = kernel.run(f"{name}.spawn('another', Trainer)").traceback
-        assert "'another' is not spawned: they are of a session that is not this process's" in shown
+        assert "'another' is not spawned: they belong to a session that this process no" in shown
         kernel.ok(f"%monarch attach {name}")
         assert kernel.value("trainers.step.call().get().values()") == "[2, 2]"
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_attached_to_is_told_in_one_line(name: str) -> None:
         assert said.startswith(f"there is no kept session '{name}' on this machine")
         assert kernel.refused("%monarch attach a b") == "attach takes the name of one session"
         begin(kernel, name)
-        assert "detach() lets go of it" in kernel.refused(f"%monarch attach {name}")
+        assert "call detach() to release it" in kernel.refused(f"%monarch attach {name}")
 
 
 def test_reap_says_what_it_would_do(kernel: Kernel) -> None:

@@ -107,7 +107,7 @@ def test_what_cannot_run_what_is_asked_for_is_ended_and_reserved_anew(
     FileJob(hosts, "a").state(path)
     FileJob(hosts, "b", "c").state(path)
     assert listed(hosts) == ["b", "c"]
-    assert "cannot run what is asked for now" in caplog.text
+    assert "does not satisfy the present request" in caplog.text
     (hosts / "b").unlink()  # a host is lost
     FileJob(hosts, "b", "c").state(path)
     assert listed(hosts) == ["b", "c"]
@@ -164,18 +164,18 @@ def record(kind: str = "monarch.job:LocalJob", number: int = 1, **values: object
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "is no record of a job"),
-        ("cos\nsystem\n(S'touch bomb'\ntR.", "is no record of a job"),
+        ("", "is not a record of a job"),
+        ("cos\nsystem\n(S'touch bomb'\ntR.", "is not a record of a job"),
         (record(number=99), "format 99, and this version reads 1"),
-        (record("os:system"), "names os:system, which is no job"),
-        (record("monarch.job:JobTrait"), "names monarch.job:JobTrait, which is no job"),
-        (record("nowhere:Job"), "a job of nowhere:Job, which cannot be imported"),
+        (record("os:system"), "names os:system, which is not a job class"),
+        (record("monarch.job:JobTrait"), "names monarch.job:JobTrait, which is not a job class"),
+        (record("nowhere:Job"), "a job of class nowhere:Job, which cannot be imported"),
         (record(_host_names=5), "_host_names: Expected `array`"),
-        (record(), "_host_names, _log_directory is missing; remove it"),
+        (record(), "_host_names, _log_directory is missing; remove the"),
         (record(_host_names=["hosts"]), "as this version writes one: _log_directory is missing"),
-        (record(_log_directory=None, _host_names=["a"], kill=1), "kill is not written of one"),
-        (record(_log_directory=None, _host_names=["a"], _record="/x"), "_record is not written"),
-        (record(_log_directory=None, _host_names=["a"], _process=3), "_process is not written"),
+        (record(_log_directory=None, _host_names=["a"], kill=1), "kill is never part of a record"),
+        (record(_log_directory=None, _host_names=["a"], _record="/x"), "_record is never part"),
+        (record(_log_directory=None, _host_names=["a"], _process=3), "_process is never part"),
     ],
 )
 def test_what_is_no_record_is_refused_and_runs_nothing(path: Path, text: str, why: str) -> None:
@@ -207,7 +207,7 @@ def test_a_record_without_an_attribute_is_told_with_its_path_and_what_to_do(
         kind(hosts, "a").state(path)
     said = str(error.value)
     assert said.startswith(f"{path} does not hold a {kind.__name__} as this version writes one: ")
-    assert f"{name} is missing; remove it to reserve anew" in said
+    assert f"{name} is missing; remove the file to reserve" in said
     assert listed(hosts) == ["a"]
     path.unlink()
     (hosts / "a").unlink()

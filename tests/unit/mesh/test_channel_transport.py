@@ -54,7 +54,7 @@ def test_who_says_tcp_may_dial(said: str | ChannelTransport) -> None:
     ("said", "error", "text"),
     [
         ("quic", ValueError, "there is no transport 'quic'"),
-        ("metatls", ValueError, "encrypted anyway"),
+        ("metatls", ValueError, "always encrypted"),
         ("tcp://h1", ValueError, "has no port"),
         (7, TypeError, "give a ChannelTransport"),
     ],

@@ -12,7 +12,7 @@ import msgspec
 from monarch._src.cli.columns import columns, duration, memory
 from monarch._src.failures.report import at_text
 from monarch._src.session import directories
-from monarch._src.session.session_snapshots import SeenSession, look
+from monarch._src.session.session_snapshots import SeenSession, snapshot_sessions
 from monarch._src.shape import Extent
 from monarch._src.wire.messages import MeshState, RankState, Snapshotted
 
@@ -21,7 +21,7 @@ _LONGEST_PROGRAM = 60
 
 def run(bases: Sequence[str] | None, timeout_s: float, *, as_json: bool) -> int:
     """Print the sessions; return 0."""
-    seen = look(bases, timeout_s)
+    seen = snapshot_sessions(bases, timeout_s)
     if as_json:
         data = {"sessions": [as_data(one) for one in seen]}
         print(msgspec.json.format(msgspec.json.encode(data)).decode())

@@ -1,8 +1,8 @@
-"""Whether workers answer, and to this job: what is asked before a job is used again.
+"""Checks which workers of a job answer, before the job is used again.
 
-Runs in: clients, on a thread that may block. Owns, for as long as it asks, links of its own: a
-worker is not had by who only asks, and one that is stopped or cut off does not answer, which the
-connection alone does not tell.
+Runs in: clients, on a thread that may block. Owns links of its own while it checks: dialling a
+worker does not attach to it. A worker that is stopped or cut off does not answer, which an open
+connection alone would not show.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from monarch._src.net.hosts.links import Links
 from monarch._src.net.state.addresses import Address
 from monarch._src.net.state.link_actions import LinkUp
 
-PART_OF_LIVENESS = 3  # what lives answers within this part of `liveness`
+PART_OF_LIVENESS = 3  # a live worker answers within this part of `liveness`
 
 
-class _Asking:
-    """Who has been asked, and what came of it."""
+class _Check:
+    """The workers that have not answered yet, and the failures of links."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, int] = {}  # by link, whose it is in the order given
+        self.waiting: dict[str, int] = {}  # by link: the index of its worker in the order given
         self.why: dict[int, str] = {}
         self._lock = threading.Lock()
 
-    def told(self, peer: str, notice: Notice) -> None:
-        """Of a link. Called by the links, on whichever thread works them."""
+    def on_notice(self, peer: str, notice: Notice) -> None:
+        """A link has changed its state. Called on the thread that drives the links."""
         with self._lock:
             if isinstance(notice, PeerNamed):
                 if notice.dialled_as in self.waiting:
@@ -46,24 +46,24 @@ class _Asking:
 
 
 def silent(addresses: Sequence[Address], own: Keys | None, timeout_s: float) -> dict[int, str]:
-    """Which of these workers do not answer, by their number in the order given, and why."""
-    asking = _Asking()
+    """The workers that do not answer: the reasons, by index in the order given."""
+    check = _Check()
 
-    def taken(peer: str, _frames: Sequence[Any], size: int) -> None:
+    def on_message(peer: str, _frames: Sequence[Any], size: int) -> None:
         links.handled(peer, size)
 
     links = Links(
         f"job-{os.urandom(4).hex()}", own, Audit(None), bounds_of(timeout_s), timeout_s / 6,
-        taken, asking.told,
+        on_message, check.on_notice,
     )  # fmt: skip
     try:
         for number, address in enumerate(addresses):
-            asking.waiting[f"?{number}"] = number
+            check.waiting[f"?{number}"] = number
             links.dial(f"?{number}", address, anybody=True)
         until = time.monotonic() + timeout_s
-        while asking.waiting and (left := until - time.monotonic()) > 0:
+        while check.waiting and (left := until - time.monotonic()) > 0:
             links.wait(min(1.0, left))
     finally:
-        links.close("it has seen who answers")
-    late = dict.fromkeys(asking.waiting.values(), f"no answer in {timeout_s:g} s")
-    return {**asking.why, **late}
+        links.close("the health check is over")
+    late = dict.fromkeys(check.waiting.values(), f"no answer in {timeout_s:g} s")
+    return {**check.why, **late}

@@ -1,7 +1,7 @@
-"""Where jobs are found again: records by name, and the keys of those that have some.
+"""Paths of job records, by name, and of the keys of jobs.
 
-Runs in: any process. Not in the runtime directory, which ends with the last login of its user: a
-job outlives that, and without its record nobody knows what to end.
+Runs in: any process. Not in the runtime directory, which is removed at the last logout of its
+user: a job outlives that, and could not be ended without its record.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
 
 def jobs_directory() -> Path:
-    """The directory of this user's jobs: of mode 0700, made if it is not there.
+    """The directory of this user's jobs; made, with mode 0700, if it does not exist.
 
     Raises:
-        PermissionError: others could enter it.
+        PermissionError: other users could enter it.
     """
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     found = Path(state).expanduser() / "monarch" / "jobs"
@@ -31,23 +31,23 @@ def jobs_directory() -> Path:
 
 
 def new() -> Path:
-    """A new one in it, for what belongs to one job and to nobody else."""
+    """Make a directory in it for the files of one job."""
     return Path(tempfile.mkdtemp(prefix=local_workers.PREFIX, dir=jobs_directory()))
 
 
 def job_path(name: str) -> Path:
-    """Where the record of the job of that name is, for `state`, `dump` and `job_load`.
+    """The path of the record of a job, for `state`, `dump` and `job_load`.
 
     Raises:
-        ValueError: that is no name: letters, digits, `_`, `.` and `-`.
+        ValueError: the name has other characters than letters, digits, `_`, `.` and `-`.
     """
     if not _is_name(name):
-        raise ValueError(f"{name!r} is no name of a job; use letters, digits, _, . and -")
+        raise ValueError(f"{name!r} cannot name a job; use letters, digits, _, . and -")
     return jobs_directory() / name
 
 
 def job_names() -> list[str]:
-    """The names of all jobs of this user that have one."""
+    """The names of all jobs of this user that have a record by name."""
     found = (path for path in jobs_directory().iterdir() if path.is_file())
     return sorted(path.name for path in found if _is_name(path.name))
 

@@ -1,7 +1,7 @@
-"""What a job writes of itself, and how it is read again: JSON, never a pickle.
+"""Records of jobs: how they are written and read again. JSON, never a pickle.
 
 Runs in: any process. Invariants: reading a record runs no code of it; it names a class, which is
-imported, and nothing else. A record is written whole or not at all, and nobody else may read it.
+imported, and nothing else. A record is written whole or not at all, and other users cannot read it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class JobRecord(msgspec.Struct, frozen=True):
 
 
 def values_of(job: object, leave_out: frozenset[str]) -> dict[str, Any]:
-    """The attributes of a job, as JSON has them.
+    """The attributes of a job as JSON values.
 
     Raises:
-        TypeError: one would not be the same when it is read again.
+        TypeError: an attribute would not be the same when it is read again.
     """
     hints = _hints(type(job))
     found: dict[str, Any] = {}
@@ -63,18 +63,18 @@ def values_of(job: object, leave_out: frozenset[str]) -> dict[str, Any]:
 def restored(
     kind: type, values: Mapping[str, Any], leave_out: frozenset[str], where: str
 ) -> dict[str, Any]:
-    """The attributes of a job of that class, with their types.
+    """The attributes of a job of that class, with their types, from JSON values.
 
     Raises:
-        JobError: one is not what the class says it is, or is none of its attributes, or one that
-            it annotates is missing.
+        JobError: a value does not fit its annotation, is not an attribute of the class, or an
+            annotated attribute is missing.
     """
     hints = _hints(kind)
     found: dict[str, Any] = {}
     others = [name for name in values if name not in hints and hasattr(kind, name)]
     if never := [*others, *(name for name in values if name in leave_out)]:
-        # It would stand in the way of a method, or be taken for what the runtime knows of a job.
-        raise not_that(kind, where, f"{never[0]} is not written of one")
+        # It would hide a method, or overwrite an attribute of the runtime.
+        raise not_that(kind, where, f"{never[0]} is never part of a record")
     for name, plain in values.items():
         try:
             found[name] = _typed(hints.get(name), plain)
@@ -92,10 +92,10 @@ def restored(
 
 
 def not_that(kind: type, where: str, why: str) -> JobError:
-    """What is raised for a record that does not hold a job of that class."""
+    """The error for a record that does not hold a job of that class."""
     return JobError(
-        f"{where} does not hold a {kind.__name__} as this version writes one: {why}; remove it to "
-        "reserve anew"
+        f"{where} does not hold a {kind.__name__} as this version writes one: {why}; remove the "
+        "file to reserve new hosts"
     )
 
 
@@ -122,7 +122,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def kind_of(job: object) -> str:
-    """How a record names the class of that job."""
+    """The name of the class of that job in records."""
     return f"{type(job).__module__}:{type(job).__qualname__}"
 
 
@@ -130,7 +130,7 @@ def class_of(kind: str, base: type[T], where: str) -> type[T]:
     """The class that a record names.
 
     Raises:
-        JobError: there is none, or it is no job.
+        JobError: it cannot be imported, or is not a job.
     """
     module, _, name = kind.partition(":")
     try:
@@ -139,15 +139,15 @@ def class_of(kind: str, base: type[T], where: str) -> type[T]:
             found = getattr(found, part)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise JobError(
-            f"{where} is of a job of {kind}, which cannot be imported: {error}"
+            f"{where} records a job of class {kind}, which cannot be imported: {error}"
         ) from None
     if not isinstance(found, type) or not issubclass(found, base) or inspect.isabstract(found):
-        raise JobError(f"{where} names {kind}, which is no job")
+        raise JobError(f"{where} names {kind}, which is not a job class")
     return found
 
 
 def write(path: Path, record: JobRecord) -> None:
-    """Put it there, in place of what was there; through a symbolic link, which stays."""
+    """Replace the record at that path. A symbolic link stays, and its target is replaced."""
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # mode 0600
@@ -161,26 +161,28 @@ def write(path: Path, record: JobRecord) -> None:
 
 
 def read(path: Path) -> JobRecord:
-    """What stands there.
+    """Read the record at that path.
 
     Raises:
-        FileNotFoundError: nothing does. JobError: it is no record, or of another format.
-        PermissionError: it belongs to another user, who could name hosts of theirs.
+        FileNotFoundError: there is no file. JobError: not a record, or one of another format.
+        PermissionError: the file belongs to another user, who could name hosts of theirs.
     """
     with open(path, "rb") as file:
         owner = os.fstat(file.fileno()).st_uid
         if owner not in (os.getuid(), 0):
-            raise PermissionError(f"{path} belongs to user {owner}; jobs of others are not run")
+            raise PermissionError(
+                f"{path} belongs to user {owner}; jobs of other users are not loaded"
+            )
         text = file.read()
     try:
         record = msgspec.json.decode(text, type=JobRecord)
     except UNREADABLE as error:
         raise JobError(
-            f"{path} is no record of a job ({error}); remove it to reserve anew"
+            f"{path} is not a record of a job ({error}); remove the file to reserve new hosts"
         ) from None
     if record.format != FORMAT:
         raise JobError(
             f"{path} is a record of format {record.format}, and this version reads {FORMAT}; "
-            "remove it to reserve anew"
+            "remove the file to reserve new hosts"
         )
     return record

@@ -1,8 +1,8 @@
-"""What every job is: asked for once, found again by its record, run on many times, ended.
+"""JobTrait, the base of all jobs: reserved once, found again by its record, used many times, ended.
 
-Runs in: clients. Owns nothing itself; what a job reserves belongs to its subclass.
-Invariants: hosts are reserved by one program at a time for one record, and their record is written
-before anybody is given them; where that fails, they are given back.
+Runs in: clients. Owns nothing itself; reserved hosts belong to the subclass.
+Invariants: one program at a time reserves hosts for a record, and writes the record before it
+returns the hosts; if writing fails, the hosts are released.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ J = TypeVar("J", bound="JobTrait")
 
 
 class JobState:
-    """The hosts of a job: an attribute for each mesh that was asked for, a `HostMesh` each."""
+    """The hosts of a job: an attribute with a `HostMesh` for each mesh that was requested."""
 
     def __init__(self, hosts: Mapping[str, HostMesh]) -> None:
         self._hosts = dict(hosts)
@@ -59,29 +59,30 @@ class JobState:
 class JobTrait(ABC):
     """Hosts that are reserved once, by `apply`, and used by many programs, one after another.
 
-    A subclass says how: `_create` reserves and starts workers, `_state` attaches to them,
-    `can_run` whether what this job has is what another asks for, and is still there; `_kill` gives
-    all of it back. Its attributes are what is written of it, so they are builtin values, or are
-    annotated in the class; `not_dumped` names those that are not written.
+    A subclass implements `_create`, which reserves hosts and starts workers; `_state`, which
+    attaches to them; `can_run`, which compares this job with another job's request and checks its
+    hosts; and `_kill`, which releases everything. The record of a job holds its attributes, which
+    must be builtin values or be annotated in the class; `not_dumped` names attributes that are not
+    recorded.
     """
 
     not_dumped: ClassVar[frozenset[str]] = frozenset()
     _OWN: ClassVar[frozenset[str]] = frozenset(
-        {"_is_applied", "_taken_up", "_apply_id", "_applied", "_record"}
+        {"_is_applied", "_recorded_job", "_apply_id", "_applied", "_record"}
     )
 
     def __init__(self) -> None:
         self._is_applied = False
-        self._taken_up: JobTrait | None = None  # the job of the record, which runs in our place
+        self._recorded_job: JobTrait | None = None  # used in place of this one
         self._apply_id: str | None = None
         self._applied: float | None = None
         self._record: Path | None = None  # where `state` has found or written it
 
-    # --- what a subclass says ---------------------------------------------------------------------
+    # --- for subclasses to implement --------------------------------------------------------------
 
     @abstractmethod
     def _create(self, client_script: str | None) -> None:
-        """Reserve the hosts and have a worker start on each. All of them, or none if it raises."""
+        """Reserve the hosts and start a worker on each: all of them, or none if it raises."""
 
     @abstractmethod
     def _state(self) -> JobState:
@@ -89,21 +90,22 @@ class JobTrait(ABC):
 
     @abstractmethod
     def can_run(self, spec: JobTrait) -> bool:
-        """Whether this job, which is applied, has what `spec` asks for, and its hosts live."""
+        """Whether this applied job satisfies the request of `spec`, and its hosts are alive."""
 
     @abstractmethod
     def _kill(self) -> None:
-        """Give everything back that `_create` has reserved. Idempotent.
+        """Release everything that `_create` has reserved. Idempotent.
 
-        JobError names what could not be given back, of which the job holds on to what is known.
+        JobError names the hosts that could not be released; the job keeps its information on them.
         """
 
     def _attached_to(
         self, ca: str | os.PathLike[str], workers: Mapping[str, Sequence[str]]
     ) -> JobState:
-        """What `_state` gives: the hosts of each mesh, attached to by the addresses of its workers.
+        """The hosts of each mesh, attached to by the addresses of their workers. For `_state`.
 
-        Those that this process has already stay as they are; all that are new, or none.
+        Meshes that this process has attached to before stay as they are. If attaching to one of the
+        others fails, none of them stays attached.
         """
         before = _states.get(self._apply_id)
         found: dict[str, HostMesh] = {}
@@ -122,10 +124,10 @@ class JobTrait(ABC):
         return JobState(found)
 
     def places(self) -> list[tuple[str, str]]:
-        """For people: each host of the job, as `trainers[0]`, and where it is."""
+        """Each host of the job, such as `trainers[0]`, and its place, as text for people."""
         return []
 
-    # --- what a program uses ----------------------------------------------------------------------
+    # --- for programs -----------------------------------------------------------------------------
 
     @property
     def active(self) -> bool:
@@ -134,33 +136,33 @@ class JobTrait(ABC):
 
     @property
     def apply_id(self) -> str | None:
-        """Tells one reservation from the next; None if nothing is reserved."""
+        """The identifier of the reservation; None if nothing is reserved."""
         running = self._running
         return None if running is None else running._apply_id
 
     @property
     def applied(self) -> float | None:
-        """When that was, a time of day in seconds."""
+        """The time of the reservation, a time of day in seconds."""
         running = self._running
         return None if running is None else running._applied
 
     @property
     def _running(self) -> JobTrait | None:
-        return self if self._is_applied else self._taken_up
+        return self if self._is_applied else self._recorded_job
 
-    def _of_running(self: J) -> J:
-        """The job whose hosts these are: this one, or that of the record, which it has taken up."""
-        found: Any = self._taken_up  # of the same class
+    def _running_job(self: J) -> J:
+        """The job that has the hosts: this one, or the job of the record that replaced it."""
+        found: Any = self._recorded_job  # of the same class
         return self if found is None else found
 
     def apply(self, client_script: str | None = None) -> None:
-        """Reserve what is asked for. Idempotent.
+        """Reserve the hosts. Idempotent.
 
         Args:
-            client_script: a program that is to run as the client, where the job can do that.
+            client_script: a program to run as the client, for jobs that support that.
 
         Raises:
-            JobError: it could not be had; nothing is reserved then.
+            JobError: the hosts could not be reserved; nothing is reserved then.
         """
         if self._running is not None:
             return
@@ -169,22 +171,24 @@ class JobTrait(ABC):
         self._is_applied = True
 
     def state(self, cached_path: str | os.PathLike[str] | None = DEFAULT_JOB_PATH) -> JobState:
-        """The hosts, attached to. Takes up the job of the record there, or reserves and records it.
+        """Attach to the hosts: of the job recorded at that path, or else of a new reservation.
+
+        A new reservation is recorded there.
 
         Args:
-            cached_path: where the record is; None: there is none, and the job is this object's.
+            cached_path: the path of the record; None: use no record, and reserve for this object.
 
         Raises:
-            JobError: hosts could not be had or are gone. OSError: the record cannot be written;
-                nothing was reserved then.
+            JobError: hosts could not be reserved, or are gone. OSError: the record cannot be
+                written; nothing is reserved then.
         """
         if self._running is not None or cached_path is None:
             self.apply()
             return _attached(self._running or self)
         path = Path(cached_path)
-        with _alone(path):
-            self._taken_up = self._found(path)
-            if self._taken_up is None:
+        with _locked(path):
+            self._recorded_job = self._recorded(path)
+            if self._recorded_job is None:
                 self.apply()
                 try:
                     self.dump(path)
@@ -195,36 +199,37 @@ class JobTrait(ABC):
         return _attached(self._running or self)
 
     def kill(self) -> None:
-        """Give all hosts back; what runs there ends, and the record says so. Idempotent.
+        """Release all hosts; everything that runs there ends. Updates the record. Idempotent.
 
         Raises:
-            JobError: some could not be given back, and why; another `kill` tries those again.
+            JobError: some hosts could not be released, with the reasons; another `kill` retries
+                those.
         """
         running = self._running
         if running is not None:
             state = _states.pop(running._apply_id, None)
             meshes = [] if state is None else [state[name] for name in state]
-            for mesh in filter(has_workers, meshes):  # what we have there ends, and is no failure
+            for mesh in filter(has_workers, meshes):  # so that their end counts as no failure
                 mesh.shutdown().get()
             running._kill()
             running._is_applied = False
-            self._record_the_end(running)
-        self._taken_up = None
+            self._record_kill(running)
+        self._recorded_job = None
 
-    def _record_the_end(self, running: JobTrait) -> None:
-        """So that the next program reserves, and does not look for hosts first."""
+    def _record_kill(self, running: JobTrait) -> None:
+        """Record that no hosts are reserved, so that the next program does not look for them."""
         path, self._record = self._record, None
         if path is None or not path.exists():
             return
-        with _alone(path):
+        with _locked(path):
             try:
                 if record.read(path).apply_id == running._apply_id:  # not that of a later job
                     running.dump(path)
             except (JobError, OSError) as error:  # the hosts are free all the same
-                log.warning("%s still says that the job has hosts: %s", path, error)
+                log.warning("%s still records that the job has hosts: %s", path, error)
 
     def dump(self, filename: str | os.PathLike[str]) -> None:
-        """Write the job there (JSON, mode 0600), for `job_load` and for `state(filename)`.
+        """Write the record of the job (JSON, mode 0600), for `job_load` and `state(filename)`.
 
         Raises:
             TypeError: an attribute of the job cannot be written. OSError: the file cannot.
@@ -238,8 +243,8 @@ class JobTrait(ABC):
         )  # fmt: skip
         record.write(Path(filename), made)
 
-    def _found(self, path: Path) -> JobTrait | None:
-        """The job that stands there, if it can run what this one asks for; what cannot is ended."""
+    def _recorded(self, path: Path) -> JobTrait | None:
+        """The job recorded at that path if it satisfies this request; ends a job that does not."""
         try:
             found = job_load(path)
         except FileNotFoundError:
@@ -252,15 +257,15 @@ class JobTrait(ABC):
         except AttributeError as error:
             if error.obj is not found:
                 raise
-            # One that the class does not annotate, or `restored` would have missed it.
+            # The class does not annotate it, so `restored` did not check for it.
             raise record.not_that(type(found), str(path), f"{error.name} is missing") from error
         log.warning(
-            "the job at %s (%s) cannot run what is asked for now, or has lost hosts: it is ended, "
-            "and hosts are reserved anew", path, type(found).__name__,
+            "the job at %s (%s) does not satisfy the present request, or has lost hosts: it is "
+            "ended, and new hosts are reserved", path, type(found).__name__,
         )  # fmt: skip
         try:
             found.kill()
-        except JobError as error:  # a host that is gone must not be in the way of others
+        except JobError as error:  # a lost host must not prevent a new reservation
             log.warning("%s", error)
         os.unlink(os.path.realpath(path))
         return None
@@ -270,11 +275,11 @@ class JobTrait(ABC):
 
 
 def job_load(filename: str | os.PathLike[str] = DEFAULT_JOB_PATH) -> JobTrait:
-    """The job that `dump` has written there; it runs no code but that of the job's class.
+    """The job recorded at that path. Runs no code but that of the job's class.
 
     Raises:
-        FileNotFoundError: there is no such file. JobError: it is no record of a job, or lacks what
-            that job needs, as one of another version may.
+        FileNotFoundError: there is no such file. JobError: it is not a record of a job, or lacks
+            an attribute that the job needs, as a record of another version may.
     """
     path = Path(filename)
     found = record.read(path)
@@ -292,7 +297,7 @@ _states: dict[str | None, JobState] = {}  # by `apply_id`
 
 
 def _attached(job: JobTrait) -> JobState:
-    """The state of a job; other handles of the same hosts while this process has its workers.
+    """The state of a job. If this process has attached to it before: new handles of the same hosts.
 
     A cell that is run again makes another object of the same job, and a worker is attached once.
     """
@@ -304,8 +309,8 @@ def _attached(job: JobTrait) -> JobState:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Generator[None]:
-    """One program at a time, so that two that begin together reserve once."""
+def _locked(path: Path) -> Generator[None]:
+    """Hold a lock, so that two programs that start together reserve once."""
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -317,28 +322,28 @@ def _alone(path: Path) -> Generator[None]:
 
 
 def check_names(meshes: Mapping[str, Any], what: str) -> None:
-    """Refuse names of meshes that are no attributes.
+    """Check that the names of meshes can be attributes.
 
     Raises:
-        TypeError: no mapping. ValueError: it is empty, or one name is no Python identifier, or
+        TypeError: not a mapping. ValueError: it is empty, or a name is not a Python identifier, or
             begins with `_`.
     """
     if not isinstance(meshes, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"{meshes!r} are no meshes of {what}; give a dict, by their names")
+        raise TypeError(f"the meshes of {what} are {meshes!r}; give a dict, by their names")
     if not meshes:
         raise ValueError(f"{what} has no mesh; name at least one")
     for name in meshes:
         if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(
-                f"{name!r} is no name for a mesh of {what}; use an identifier, such as trainers"
+                f"{name!r} cannot name a mesh of {what}; use an identifier, such as trainers"
             )
 
 
 def checked_env(env: Mapping[str, str] | None) -> dict[str, str]:
-    """A copy of that environment.
+    """A checked copy of that environment.
 
     Raises:
-        TypeError: a name or value is no text. ValueError: a system could not have one.
+        TypeError: a name or value is not text. ValueError: no environment can hold it.
     """
     if env is not None and not isinstance(env, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"env={env!r}: give a dict of text, as in {{'OMP_NUM_THREADS': '8'}}")

@@ -1,6 +1,6 @@
-"""ActorMesh: actors of one class, one a rank, called together.
+"""ActorMesh: actors of one class, one for each rank, called together.
 
-Runs in: any process. The process that spawned it owns it and is told of its failures; elsewhere it
+Runs in: any process. The process that spawned it is its owner and gets its failures; elsewhere it
 is a reference, which can be called and sliced but not stopped.
 """
 
@@ -33,12 +33,12 @@ from monarch._src.wire.ids import AGENT
 from monarch._src.wire.messages import OK, ForgetActors, KeptActors, StopActor
 
 log = logging.getLogger("monarch.actor")
-_NOBODY: dict[int, RankFailure] = {}
+_NO_FAILURES: dict[int, RankFailure] = {}
 _NO_ARGUMENTS = ship(((), cast("dict[str, Any]", {})))
 
 
 class Actors:
-    """What all slices of one actor mesh share."""
+    """The state that all slices of one actor mesh share."""
 
     def __init__(
         self, uid: int, name: str, cls: ActorClass, procs: ProcsRef, region: Region, *, owned: bool
@@ -52,13 +52,13 @@ class Actors:
         self.owned = owned
         self.stopped: str | None = None
         self.failures: dict[int, RankFailure] = {}  # by rank in the proc mesh
-        # Those of the mesh of procs on which they were spawned here; they leave it as they stop.
-        self.held_in: dict[int, Actors] | None = None
-        self.noted = False  # the agent keeps what another client needs to take it up
+        # The `Procs.actors` that these actors are listed in, if this process spawned them there.
+        self.listed_in: dict[int, Actors] | None = None
+        self.recorded = False  # whether the agent has the record that another client needs
 
-    def note(self, run: Runtime) -> None:
-        """Have the agent keep that, since its procs outlive this client."""
-        self.noted = True
+    def record(self, run: Runtime) -> None:
+        """Have the host agent record these actors, since their procs outlive this client."""
+        self.recorded = True
         view = self.region.ndslice
         message = KeptActors(
             self.uid, self.name, self.class_name, self.procs.uid, list(self.region.labels),
@@ -68,27 +68,29 @@ class Actors:
 
 
 class CallTarget:
-    """The actors that calls to a mesh of actors, or to a slice of one, go to: who they are.
+    """The actors that a call to an actor mesh, or to a slice of it, goes to.
 
-    Apart from the mesh, all of whose names its endpoints may have but those of every mesh.
+    A class apart from the mesh, because endpoints may have any name that meshes in general don't.
     """
 
     __slots__ = ("_actors", "_runtime", "region")
 
     def __init__(self, runtime: Runtime, actors: Actors, region: Region) -> None:
-        """`region`: which ranks of the proc mesh."""
+        """Args:
+        region: the target's ranks of the proc mesh.
+        """
         self._runtime = runtime
         self._actors = actors
         self.region = region
 
     @property
     def procs(self) -> ProcsRef:
-        """Where their procs are."""
+        """A reference to the proc mesh that the actors live on."""
         return self._actors.procs
 
     @property
     def uid(self) -> int:
-        """The number that names the mesh."""
+        """The number that identifies the mesh."""
         return self._actors.uid
 
     @property
@@ -102,7 +104,7 @@ class CallTarget:
         return self._actors.class_name
 
     def check_usable(self) -> None:
-        """MeshStoppedError if it has been stopped."""
+        """Raise MeshStoppedError if the mesh was stopped."""
         stopped = self._actors.stopped
         if stopped is not None:
             raise MeshStoppedError(
@@ -111,17 +113,17 @@ class CallTarget:
             )
 
     def failures_in(self, region: Region) -> Mapping[int, RankFailure]:
-        """Why actors cannot be called, as far as that is known here, by position in the region."""
+        """The known failures of actors in that region, by position in it."""
         failures, dead = self._actors.failures, self._runtime.known.dead(self.procs.uid)
         if self.procs.restarts == "raise":
             dead = {**dead, **self._runtime.known.down(self.procs.uid)}
         if not failures and not dead:
-            return _NOBODY
+            return _NO_FAILURES
         found = {**dead, **failures}
         return {region.position(rank): found[rank] for rank in sorted(found) if rank in region}
 
     def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
-        """A failure of a proc, told of the actor that lived there."""
+        """A failure of a proc, reworded as the failure of the actor that lived on it."""
         if failure.actor_class or rank not in self._actors.region:
             return failure
         position = self._actors.region.position(rank)
@@ -130,15 +132,15 @@ class CallTarget:
         return for_mesh(failure, self.procs.name, rank, shown_point(proc, point))
 
 
-TOLD = ("class_name", "name", "procs", "region", "uid")
-"""What of its `CallTarget` a mesh tells too, where it has no endpoint or method of that name."""
+DESCRIBING = ("class_name", "name", "procs", "region", "uid")
+"""Attributes of `CallTarget` that a mesh has too, unless an endpoint or method has that name."""
 
 
 class ActorMesh(MeshTrait):
     """A mesh of actors. Its endpoints are attributes; see `Endpoint` for how to call them.
 
-    Beside them it has what every mesh has, `initialized` and `stop`; who the actors are it tells by
-    `name`, `class_name`, `procs` and `uid`, unless an endpoint has that name.
+    Besides the endpoints it has the methods of every mesh, `initialized` and `stop`. The attributes
+    `name`, `class_name`, `procs` and `uid` describe it, except where an endpoint has that name.
 
     `ActorMesh[Trainer]` is for annotations; at run time it is `ActorMesh`.
     """
@@ -150,7 +152,7 @@ class ActorMesh(MeshTrait):
         self._runtime = runtime
         self._actors = actors
         self._region = region
-        self._callees = CallTarget(runtime, actors, region)
+        self._target = CallTarget(runtime, actors, region)
 
     # --- mesh -------------------------------------------------------------------------------------
 
@@ -166,48 +168,50 @@ class ActorMesh(MeshTrait):
             function = getattr(actors.cls.cls, name, None)
             if inspect.isfunction(function):
                 return PlainMethod(
-                    self._runtime, self._callees, function, is_async=actors.cls.is_async
+                    self._runtime, self._target, function, is_async=actors.cls.is_async
                 )
-            if name in TOLD:
-                return getattr(self._callees, name)
+            if name in DESCRIBING:
+                return getattr(self._target, name)
             has = ", ".join(actors.cls.endpoints) or "none"
             raise AttributeError(
                 f"{actors.cls.name} has no endpoint {name!r} (it has: {has}); mark the method "
                 "with @endpoint to make it callable"
             )
-        found = Endpoint(self._runtime, self._callees, method)
+        found = Endpoint(self._runtime, self._target, method)
         vars(self)[name] = found
         return found
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._actors.cls.endpoints, *TOLD})
+        return sorted({*super().__dir__(), *self._actors.cls.endpoints, *DESCRIBING})
 
     @property
     def initialized(self) -> Future[None]:
-        """Done when every constructor has run; fails with the error of one that raised."""
-        self._callees.check_usable()
+        """Done when every constructor has run; fails with the error of one that raised.
+
+        Raises:
+            MeshStoppedError: the mesh was stopped.
+        """
+        self._target.check_usable()
         future = self._runtime.new_future()
-        pending = _Ready(self._callees, future)
-        send_call(self._runtime, self._callees, self._region, "", _NO_ARGUMENTS, pending)
+        pending = _Ready(self._target, future)
+        send_call(self._runtime, self._target, self._region, "", _NO_ARGUMENTS, pending)
         return future
 
     def stop(self, reason: str | None = None) -> Future[None]:
         """Stop its actors after the messages they have, clean-up included. Idempotent.
 
-        The future is done after `cleanup_timeout` at the latest. A warning in the log then names
-        the ranks whose actors still run; these end by themselves once what they run returns, and
-        with their procs in any case.
+        The future is done after `cleanup_timeout` seconds at the latest. If actors still run then,
+        a warning in the log names their ranks; they end once the endpoint that they run returns,
+        and with their procs in any case.
 
         Raises:
-            ValueError: this is a slice, or a reference that somebody else owns.
-            TypeError: a reason that is no text.
-            SupervisionError: its session is not this process's any more.
+            ValueError: this is a slice, or a reference that another process owns.
+            TypeError: the reason is not text.
+            SupervisionError: this process no longer holds the session of the mesh.
         """
         actors = self._actors
         if not actors.owned:
-            raise ValueError(
-                f"{actors.name!r} belongs to who spawned it; only the owner may stop it"
-            )
+            raise ValueError(f"{actors.name!r} was spawned elsewhere; only its owner may stop it")
         if len(self._region) != len(actors.region):
             raise ValueError(f"stop the whole mesh {actors.name!r}, not a slice of it")
         reason = reason_text(reason, "stopped by client")
@@ -221,17 +225,17 @@ class ActorMesh(MeshTrait):
             future.settle(lambda: None)
             return future
         actors.stopped = reason
-        if actors.held_in is not None:
-            actors.held_in.pop(actors.uid, None)
+        if actors.listed_in is not None:
+            actors.listed_in.pop(actors.uid, None)
         self._runtime.routes.unkeep(actors.procs, actors.uid)
         self._runtime.ownership.released(actors.uid)
         run = self._runtime
         future.on_done(partial(_forget, run, actors.uid, actors.procs.uid, actors.name))
-        if actors.noted:
+        if actors.recorded:
             self._runtime.node.send(AGENT, ForgetActors(actors.uid))
-        pending = _Stopped(self._callees, future)
+        pending = _Stopped(self._target, future)
         number = run.calls.open(pending)
-        gone = self._callees.failures_in(actors.region)
+        gone = self._target.failures_in(actors.region)
         message = StopActor(actors.uid, number, 0, reason, grace_s=bound_s)
         missed = run.routes.post(actors.procs, actors.region, message, skip=gone, gather=True)
         with uninterrupted(), run.answering:
@@ -243,8 +247,8 @@ class ActorMesh(MeshTrait):
         return future
 
     def _overdue(self, pending: _Stopped, bound_s: float) -> None:
-        """Actors that were told to end have not: wait for them no longer, and say so."""
-        run, procs = self._runtime, self._callees.procs
+        """Actors have not ended in time: stop waiting for them, and log their ranks."""
+        run, procs = self._runtime, self._target.procs
         with run.answering:
             ranks = [pending.region.global_rank(position) for position in pending.owing()]
             run.calls.drop(pending.number)
@@ -266,40 +270,41 @@ class ActorMesh(MeshTrait):
 
     def __repr__(self) -> str:
         at = at_text(self._region.sizes)
-        who = self._callees
+        target = self._target
         stopped = ", stopped" if self._actors.stopped is not None else ""
-        return f"<ActorMesh {who.name!r}: {who.class_name}{at} on {who.procs.name!r}{stopped}>"
+        procs = target.procs.name
+        return f"<ActorMesh {target.name!r}: {target.class_name}{at} on {procs!r}{stopped}>"
 
 
 def call_target_of(mesh: ActorMesh) -> CallTarget:
-    """Who the actors of a mesh, or slice, are, whatever its endpoints are called."""
-    return mesh._callees  # pyright: ignore[reportPrivateUsage]
+    """The target of calls to a mesh or slice, whatever names its endpoints have."""
+    return mesh._target  # pyright: ignore[reportPrivateUsage]
 
 
 class OwnedActors:
-    """A mesh of actors, as its owner sees it."""
+    """A mesh of actors, as the supervisor of its owner sees it."""
 
     def __init__(self, mesh: ActorMesh) -> None:
         self.mesh = mesh
-        self._callees = call_target_of(mesh)
-        self.name = self._callees.name
+        self._target = call_target_of(mesh)
+        self.name = self._target.name
 
     def note(self, failures: Sequence[RankFailure]) -> None:
-        """Actors of it have failed."""
+        """Some of its actors have failed."""
         actors = self.mesh._actors  # pyright: ignore[reportPrivateUsage]
         for failure in failures:
             actors.failures.setdefault(failure.rank, failure)
 
     def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
-        """A failure of a proc, told of the actor that lived there."""
-        return self._callees.told_of(failure, rank)
+        """A failure of a proc, reworded as the failure of the actor that lived on it."""
+        return self._target.told_of(failure, rank)
 
     def stands_on(self, procs: int, rank: int) -> bool:
         """Whether an actor of it lives on that proc."""
-        return self._callees.procs.uid == procs and rank in self._callees.region
+        return self._target.procs.uid == procs and rank in self._target.region
 
     def end(self, reason: str, grace_s: float) -> Future[None]:
-        """Stop it, since its owner ends. Its actors take the time that their procs give them."""
+        """Stop it, since its owner ends. Its actors have as long as their procs have."""
         return self.mesh._stop(reason, grace_s)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -312,9 +317,10 @@ def _forget(run: Runtime, uid: int, procs: int, name: str) -> None:
 
 
 def check_in_reach(dead: Mapping[int, RankFailure]) -> None:
-    """SupervisionError if these procs belong to another client's session: they cannot be stopped.
+    """Raise SupervisionError if another client holds the session of these procs.
 
-    They live, unlike others that cannot be called.
+    Such procs are alive, unlike other procs that cannot be called, but this process can't stop
+    them.
     """
     failures = [failure for failure in dead.values() if failure.kind == "out of reach"]
     if failures:
@@ -329,12 +335,12 @@ def _reference(
 
 
 class _AllDone(PendingCall):
-    """Done when every rank has answered in some way."""
+    """Done when every rank has answered, failed or died."""
 
     __slots__ = ("future",)
 
-    def __init__(self, whom: CallTarget, future: Future[None]) -> None:
-        super().__init__(whom.procs.uid, whom, whom.region)
+    def __init__(self, target: CallTarget, future: Future[None]) -> None:
+        super().__init__(target.procs.uid, target, target.region)
         self.future = future
 
     def answered(self, position: int, payload: Payload) -> None:
@@ -349,20 +355,20 @@ class _AllDone(PendingCall):
 
 
 class _Stopped(_AllDone):
-    """A rank that has died has stopped too."""
+    """Done when every rank has stopped; a rank that has died has stopped too."""
 
     __slots__ = ()
 
 
 class _Ready(_AllDone):
-    """A rank that has failed fails the whole."""
+    """Done when every rank is ready; fails with the failure of the first rank that is not."""
 
     __slots__ = ()
 
     def raised(self, position: int, status: int, payload: Payload) -> None:
-        whom = cast(CallTarget, self.actor_mesh)
-        OneCall(whom, self.region, self.future).raised(position, status, payload)
+        target = cast(CallTarget, self.actor_mesh)
+        OneCall(target, self.region, self.future).raised(position, status, payload)
 
     def lost(self, position: int, failure: RankFailure) -> None:
-        whom = cast(CallTarget, self.actor_mesh)
-        OneCall(whom, self.region, self.future).lost(position, failure)
+        target = cast(CallTarget, self.actor_mesh)
+        OneCall(target, self.region, self.future).lost(position, failure)

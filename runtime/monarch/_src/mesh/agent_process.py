@@ -1,7 +1,7 @@
-"""The process of a host agent, as a client sees it: its child, or one that it has attached to.
+"""The process of a host agent: a child of this client, or the agent it attached to.
 
-Runs in: a client, any thread. Owns nothing of the agent's; waits for a child, so that no dead one
-is left behind.
+Runs in: a client, any thread. Owns nothing of the agent's, but reaps a child, so that it leaves no
+zombie.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from monarch._src.system.process import TERMINATED, pidfd
 
 
 class AgentProcess:
-    """One host agent. `child` is None for one that another client has started."""
+    """One host agent. `child` is None if another client has started it."""
 
     def __init__(self, pid: int, began: str, child: subprocess.Popen[bytes] | None = None) -> None:
         self.pid = pid
@@ -25,17 +25,17 @@ class AgentProcess:
         self._child = child
 
     def descriptor(self) -> int | None:
-        """A new descriptor that becomes readable when it ends; None where there is none."""
+        """A new descriptor that becomes readable when the agent ends; None if there is none."""
         fd = pidfd(self.pid)
         if fd is not None and self._child is None and not process_table.lives(self._entry):
-            os.close(fd)  # of another process, which has its number now
+            os.close(fd)  # another process has this pid now
             return None
         return fd
 
     def has_ended(self) -> bool:
-        """Whether it has. Waits for nothing."""
+        """Whether the agent has ended. Does not block."""
         if self._child is None or not hasattr(os, "waitid"):  # as on macOS before Python 3.13
-            # A child that another thread waits for at this moment is not polled: "still running".
+            # `poll` returns None for a child that another thread is waiting for at this moment.
             polled = self._child is not None and self._child.poll() is not None
             return polled or not process_table.lives(self._entry)
         if self._child.returncode is not None:
@@ -47,17 +47,17 @@ class AgentProcess:
             return True
 
     def end_text(self) -> str:
-        """How it has ended; waits until it has."""
+        """How the agent ended, for people. Blocks until it has."""
         if self._child is None:
             return f"its process (pid {self.pid}) has ended"
         status = self._child.wait()
         text = f"its process (pid {self.pid}) ended with status {status}"
         if status in (TERMINATED, -signal.SIGTERM):
-            text += ", since it was told to (SIGTERM, as `monarch kill` sends it)"
+            text += ", after a SIGTERM (`monarch kill` sends one)"
         return text
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for its end; False if it has not come in time."""
+        """Wait for the agent to end; False after `timeout_s` seconds."""
         if self._child is None:
             return not process_table.wait_ended([self._entry], timeout_s)
         try:
@@ -67,7 +67,7 @@ class AgentProcess:
         return True
 
     def kill(self) -> None:
-        """SIGKILL it, and wait until it is gone."""
+        """Send SIGKILL, and wait until the agent is gone."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -77,6 +77,6 @@ class AgentProcess:
             process_table.wait_ended([self._entry], 1.0)
 
     def let_live(self) -> None:
-        """It outlives our interest. A child is still waited for, on a thread of its own."""
+        """Leave the agent running. A thread of its own reaps it if it is a child."""
         if self._child is not None:
             threading.Thread(target=self._child.wait, name="reaps-an-agent", daemon=True).start()

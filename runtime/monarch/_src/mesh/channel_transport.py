@@ -1,9 +1,8 @@
-"""Which hosts a program deals with, said before it begins: its own, or others too.
+"""Which hosts a program may connect to: its own only, or others too.
 
-Runs in: a client. Which way messages go is decided by where processes are (`net.hosts.gateway`),
-and who drives dials; so nothing listens because of what is said here. It is what programs for
-Monarch say first, and a promise that is kept: after `enable_transport("ipc")` no other host is
-dialled.
+Runs in: a client. Routes depend on where processes are (`net.hosts.gateway`), so nothing listens
+because of this choice. Programs for Monarch make it first, and it is a promise that the runtime
+keeps: after `enable_transport("ipc")` it dials no other host.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from monarch._src.net.state.addresses import Address, parse_listening
 
 
 class ChannelTransport(enum.Enum):
-    """How a program reaches processes. `Unix`: those of its own host, by sockets in a directory.
+    """How a program reaches processes. `Unix`: on its own host, by sockets in a directory.
 
-    The others: also other hosts, by TCP, encrypted with the keys of the job.
+    The others: also on other hosts, by TCP, encrypted with the keys of the job.
     """
 
     Unix = "ipc"
@@ -27,46 +26,48 @@ class ChannelTransport(enum.Enum):
     TcpWithLocalhost = "tcp(localhost)"
 
 
-_SAID = ", ".join(repr(one.value) for one in ChannelTransport)
+_CHOICES = ", ".join(repr(one.value) for one in ChannelTransport)
 _lock = threading.Lock()
 _chosen: ChannelTransport | Address | None = None
 
 
 def enable_transport(transport: ChannelTransport | str) -> None:
-    """Say how this program reaches processes, before it uses any. Again with the same is nothing.
+    """Choose how this program reaches processes, before it uses any. Repeating a choice is allowed.
 
     Args:
         transport: a ChannelTransport, or `"ipc"`, `"tcp"`, or an address such as
-            `"tcp://host:26600"`. A program that calls this never may do both.
+            `"tcp://host:26600"`. Without a call, both are allowed.
 
     Raises:
-        RuntimeError: another one was enabled, or processes have been used already.
-        ValueError: there is no such transport, or that is no address.
+        RuntimeError: another transport was enabled, or processes have been used already.
+        ValueError: an unknown transport, or an invalid address.
         TypeError: neither text nor a ChannelTransport.
     """
     global _chosen
-    asked = _read(transport)
+    wanted = _read(transport)
     with _lock:
-        if asked == _chosen:
+        if wanted == _chosen:
             return
         if _chosen is not None:
             raise RuntimeError(
                 f"the transport of this program is {_text(_chosen)}, and cannot become "
-                f"{_text(asked)}: one for a program"
+                f"{_text(wanted)}: a program has one transport"
             )
         if current_session() is not None:
             raise RuntimeError(
-                f"enable_transport({_text(asked)!r}) comes too late: this program has processes "
+                f"enable_transport({_text(wanted)!r}) comes too late: this program has processes "
                 "already; call it before anything else, or call shutdown_context() first"
             )
-        _chosen = asked
+        _chosen = wanted
 
 
 def _read(transport: object) -> ChannelTransport | Address:
     if isinstance(transport, ChannelTransport):
         return transport
     if not isinstance(transport, str):
-        raise TypeError(f"transport={transport!r}: give a ChannelTransport, {_SAID} or an address")
+        raise TypeError(
+            f"transport={transport!r}: give a ChannelTransport, {_CHOICES} or an address"
+        )
     if "://" in transport:
         return parse_listening(transport).bind
     for one in ChannelTransport:
@@ -74,8 +75,10 @@ def _read(transport: object) -> ChannelTransport | Address:
             return one
     hint = ""
     if "tls" in transport:
-        hint = "; between hosts everything is encrypted anyway, with the keys of the job: use 'tcp'"
-    raise ValueError(f"there is no transport {transport!r}: give {_SAID} or tcp://HOST:PORT{hint}")
+        hint = "; traffic between hosts is always encrypted with the keys of the job: use 'tcp'"
+    raise ValueError(
+        f"there is no transport {transport!r}: give {_CHOICES} or tcp://HOST:PORT{hint}"
+    )
 
 
 def _text(chosen: ChannelTransport | Address) -> str:
@@ -83,7 +86,7 @@ def _text(chosen: ChannelTransport | Address) -> str:
 
 
 def check_transport(addresses: Iterable[Address]) -> None:
-    """RuntimeError if one of these is of another host, and the program has said: none."""
+    """Raise RuntimeError if an address is on another host and the program excluded those."""
     only_here = _chosen is ChannelTransport.Unix or (
         isinstance(_chosen, Address) and _chosen.transport == "ipc"
     )
@@ -96,6 +99,6 @@ def check_transport(addresses: Iterable[Address]) -> None:
 
 
 def forget_transport() -> None:
-    """As if nothing had been said. For tests."""
+    """Undo `enable_transport`. For tests."""
     global _chosen
     _chosen = None

@@ -1,10 +1,10 @@
-"""The client's session: its directory, its host agent, its runtime; from first use to shutdown.
+"""The client's session, from first use to shutdown: its directory, its host agent, its runtime.
 
-Runs in: the client. Owns the agent process and the session directory; those of a session that it
-has kept or attached to (`session.keep`), until it lets go of it.
-Invariants: one session a process at a time; a fork of the client has none and ends none. Ending is
-bounded in time, and whatever way the client ends, the agent ends after it and leaves nothing but
-what is kept.
+Runs in: the client. Owns the agent process and the session directory. After `keep` or `attach`
+(`session.keep`) it owns those of the kept session, until it releases it.
+Invariants: a process has one session at a time; a fork of the client has none and ends none. Ending
+takes bounded time. However the client ends, the agent ends after it, and leaves only meshes that
+are kept.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from monarch._src.mesh.host_links import GatewayAddress, HostLinks, RemoteMeshes
     from monarch._src.mesh.proc_mesh import ProcMesh
 
-# What `sessions.make` loads is loaded by now: a client that starts a session waits for that.
+# `sessions.make` needs it: imported here, since a client waits while its session starts.
 importlib.import_module("tempfile")
 log = logging.getLogger("monarch.session")
 _ROOT = str(Path(monarch.__file__).parent.parent)
@@ -60,11 +60,11 @@ _PROGRAM = (
 )
 
 
-NOTICE_S = 5.0
+LOSS_S = 5.0
 
 
 class ClientSession:
-    """One host agent and this process's runtime that talks to it."""
+    """One host agent and the runtime of this process that talks to it."""
 
     def __init__(
         self,
@@ -73,41 +73,45 @@ class ClientSession:
         runtime: Runtime,
         environment: dict[str, str] | None = None,
     ) -> None:
-        """`environment`: what the agent began with, if that was this process's."""
+        """Args:
+        environment: the environment that the agent was started with, if this process started it.
+        """
         self._environment = _environment() if environment is None else environment
-        self._looked_at: dict[bytes, bytes] | None = None  # when this was last told:
+        self._seen_environment: dict[bytes, bytes] | None = None  # when this was last told:
         self._changed: dict[str, str | None] = {}
         self.directory = directory
         self.agent = agent
         self.runtime = runtime
-        self.cleanup_s = settings().cleanup_s  # the longest that any mesh was given
+        self.cleanup_s = settings().cleanup_s  # the longest time to clean up of any mesh
         self.lost: str | None = None
         self.kept_as = ""  # the name under which it is kept
         self.keeps_new = False  # whether meshes that are spawned from now on are kept too
-        self.custody: object = None  # of `session.keep`, once it is kept
-        self.away: RemoteMeshes | None = None  # what of it is on workers and kept
-        # Once it is kept: a mesh on workers, that is to be kept, comes next; None: one is gone.
-        self.note_away: Callable[[ProcMesh | None], None] = lambda _: None
-        self.when_agent_ends: list[Callable[[], None]] = []
-        self.sites: HostLinks | None = None  # the worker hosts that this process has
+        self.kept_session: object = None  # the KeptSession of `session.keep`, once it is kept
+        self.away: RemoteMeshes | None = None  # the kept meshes on workers
+        # Called, once the session is kept, before a mesh on workers is spawned that is to be kept,
+        # and with None after such a mesh has ended.
+        self.on_remote_mesh: Callable[[ProcMesh | None], None] = lambda _: None
+        self.agent_ended_callbacks: list[Callable[[], None]] = []
+        self.sites: HostLinks | None = None  # the worker hosts of this process
         self.via: GatewayAddress | None = None  # the gateway through which they are reached
-        self._let_go = False  # the agent and what it owns are somebody else's, or nobody's
+        self._released = False  # whether this process no longer holds the agent and its procs
         self._closed = False
-        self._noticed = Waitable()  # done when `lost` is known
+        self._loss_known = Waitable()  # done when `lost` is known
         self._fd_lock = threading.Lock()
         self.actors = LocalActors(runtime)
-        runtime.ends.on_heard = self._heard
+        runtime.ends.on_heard = self._on_heard
         node = runtime.node
         node.expect(AGENT)
         node.start()
         self._agent_fd = agent.descriptor()
-        self._is_told = self._agent_fd is not None  # of its end, by that descriptor
+        # Whether the descriptor of the agent reports its end.
+        self._end_is_watched = self._agent_fd is not None
         if self._agent_fd is not None:
-            node.leader.watch(self._agent_fd, self._agent_gone)
+            node.leader.watch(self._agent_fd, self._on_agent_ended)
 
     @staticmethod
     def started() -> ClientSession:
-        """A new one, with an agent of its own."""
+        """A new session, with an agent of its own."""
         directory = sessions.make()
         name = new_client_name()
         try:
@@ -119,28 +123,29 @@ class ClientSession:
             raise
         return ClientSession(directory, agent, runtime, environment)
 
-    def _heard(self, mesh: int, actor: int, failures: list[RankFailure]) -> None:
-        # Before it is judged, since what becomes of it may end this process: it is no news then.
+    def _on_heard(self, mesh: int, actor: int, failures: list[RankFailure]) -> None:
+        # Sent before supervision runs, since that may end this process: the next client would get
+        # the same failures again.
         self.runtime.node.send(AGENT, Heard(mesh, actor, [f.rank for f in failures]))
 
-    def _agent_gone(self) -> None:
+    def _on_agent_ended(self) -> None:
         self._drop_agent_fd()
-        for tell in self.when_agent_ends:
+        for tell in self.agent_ended_callbacks:
             tell()
-        if self._let_go:
+        if self._released:
             return
         lost = self.agent.end_text()
-        said = self._last_words()
-        if said and not self._closed:
-            lost += f"; its log ends with: {said}"
+        last_line = self._last_log_line()
+        if last_line and not self._closed:
+            lost += f"; its log ends with: {last_line}"
         self.lost = lost
         self.runtime.host_lost(lost, expected=self._closed)
-        self._noticed.finish()
+        self._loss_known.finish()
 
-    def taken_over(self, why: str) -> None:
-        """Another client holds it now. On the thread that receives."""
+    def on_taken_over(self, why: str) -> None:
+        """Another client holds the session now. On the receiving thread."""
         self._drop_agent_fd()
-        self._let_go = True
+        self._released = True
         self.lost = why
         self.runtime.ownership.at_top = None
         self.runtime.host_lost(why, expected=True, let_go=True)
@@ -148,14 +153,14 @@ class ClientSession:
             self.sites.out_of_reach(why)
 
     def _drop_agent_fd(self) -> None:
-        # Both the thread that receives and the one that closes may come here.
+        # Called by both the receiving thread and the closing thread.
         with self._fd_lock:
             fd, self._agent_fd = self._agent_fd, None
         if fd is not None:
             self.runtime.node.leader.unwatch(fd)
             os.close(fd)
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         try:
             lines = (self.directory / "agent.log").read_text(errors="replace").splitlines()
         except OSError:
@@ -164,42 +169,43 @@ class ClientSession:
 
     @property
     def agent_pid(self) -> int:
-        """The process of the host agent."""
+        """The pid of the host agent."""
         return self.agent.pid
 
     @property
     def is_ending(self) -> bool:
-        """Whether this process ends it, or lets go of it, or has done so."""
+        """Whether this process is ending or releasing the session, or has done so."""
         return self._closed
 
     def changed_environment(self) -> dict[str, str | None]:
-        """What this process has set, or removed (None), in its environment since it has this."""
+        """The variables that this process has set, or removed (None), since the session started."""
         raw = raw_environment()
-        if raw != self._looked_at:
+        if raw != self._seen_environment:
             before, now = self._environment, _environment()
             changed: dict[str, str | None] = dict.fromkeys(before.keys() - now.keys())
             changed.update((key, text) for key, text in now.items() if before.get(key) != text)
-            self._looked_at, self._changed = raw, changed
+            self._seen_environment, self._changed = raw, changed
         return dict(self._changed)
 
     def check(self) -> None:
-        """Notice an agent that has ended, before something is asked of it."""
-        if self.lost is not None or self._let_go:
+        """Notice an agent that has ended, before the next request to it."""
+        if self.lost is not None or self._released:
             return
         if not self.agent.has_ended():
             return
-        if self._is_told:  # in a moment
-            self.runtime.node.wait(self._noticed, NOTICE_S)
-        else:  # no descriptor tells (macOS)
-            self._agent_gone()
+        if self._end_is_watched:  # the descriptor is about to become readable
+            self.runtime.node.wait(self._loss_known, LOSS_S)
+        else:  # there is no such descriptor on macOS
+            self._on_agent_ended()
 
     def close(self, reason: str, bound: float | None = None) -> None:
         """End every mesh, the agent, and this process's runtime. Idempotent, bounded in time.
 
-        Of a session that was taken over only the last.
+        For a session that another client has taken over, only the runtime ends.
 
         Args:
-            bound: how many seconds what runs there may take; None: as long as any mesh may.
+            bound: how many seconds meshes may take to clean up; None: the longest of their own
+                limits.
         """
         if self._closed:
             return
@@ -207,31 +213,31 @@ class ClientSession:
         lost = self.lost is not None
         runtime = self.runtime
         bound = self.cleanup_s if bound is None else bound
-        self._end_own(reason, bound)
-        self._leave_sites(bound)
+        self._end_own_actors(reason, bound)
+        self._release_sites(bound)
         if self.lost is None:
             if self.away is not None:
-                self.away.tell()  # where it was not let go of in time, the agent has it ended
+                self.away.tell()  # the agent ends what could not be released in time
             runtime.node.send(AGENT, Shutdown(reason))
             try:
                 if not self.agent.wait(bound + 2.0):
                     log.warning("the host agent did not end in %.1f s and was killed", bound + 2.0)
-            finally:  # an interrupt too leaves nothing
+            finally:  # also after an interrupt
                 self.agent.kill()
         self._drop_agent_fd()
         background.close()
         runtime.close()
-        if self._let_go:
+        if self._released:
             self.agent.let_live()
-        else:  # the news of it may not have come before the end
+        else:  # the agent's end may not have been noticed yet
             runtime.host_lost(reason, expected=True)
             sessions.remove(self.directory)
         end_meshes_of(runtime, None if lost else reason)
 
-    def _leave_sites(self, bound: float, *, keeping: bool = False) -> None:
-        """Give worker hosts back; what is left there in time, and not kept, ends with the link.
+    def _release_sites(self, bound: float, *, keeping: bool = False) -> None:
+        """Release worker hosts. Whatever is neither kept nor released in time ends with its link.
 
-        `keeping`: those that keep something are let go of, with that.
+        `keeping`: hosts that keep meshes are released together with those.
         """
         if self.sites is None:
             return
@@ -240,25 +246,28 @@ class ClientSession:
         for left in [*leaving, *self.sites.let_go(self.sites.held())]:
             self.runtime.node.wait(left, max(0.0, until - time.monotonic()))
 
-    def let_go(self, ask: Callable[[], Future[None]], why: str, bound: float | None = None) -> None:
-        """End this process's part, and what is tied to it, but not what is kept. Bounded in time.
+    def release(
+        self, ask: Callable[[], Future[None]], why: str, bound: float | None = None
+    ) -> None:
+        """End this process's part of the session, and all that is not kept. Bounded in time.
 
-        `ask` tells the agent; its future is done when what was tied has ended.
+        `ask` sends the request to the agent; its future is done when all that is not kept has
+        ended.
         """
         if self._closed:
             return
         self._closed = True
         runtime = self.runtime
-        self._end_own("the client has let go of its session", self.cleanup_s)
-        self._leave_sites(self.cleanup_s, keeping=True)
-        self._let_go = True
+        self._end_own_actors("the client has released its session", self.cleanup_s)
+        self._release_sites(self.cleanup_s, keeping=True)
+        self._released = True
         bound = self.cleanup_s + 2.0 if bound is None else bound
         try:
             if not runtime.node.wait(ask(), bound):
-                # It is not killed, as it would be at the end of a session that is tied to us.
+                # Unlike the agent of a session that is not kept, it is not killed.
                 log.warning(
                     "the host agent (pid %d) of the kept session %r did not answer in %.1f s; it "
-                    "sees our end itself, once it goes on", self.agent.pid, self.kept_as, bound,
+                    "will notice that this client has ended", self.agent.pid, self.kept_as, bound,
                 )  # fmt: skip
         finally:
             self._drop_agent_fd()
@@ -268,23 +277,23 @@ class ClientSession:
             runtime.host_lost(why, expected=True, let_go=True)
             end_meshes_of(runtime, None)
 
-    def _end_own(self, reason: str, bound: float) -> None:
-        """What lives in this process ends; then what ranks have written by now is shown."""
+    def _end_own_actors(self, reason: str, bound: float) -> None:
+        """End the actors of this process, then show the output that ranks have written by now."""
         runtime = self.runtime
-        runtime.ownership.at_top = None  # what ends from here on ends because we end it
+        runtime.ownership.at_top = None  # from here on ends are expected, and no failures
         self.actors.stop(reason, bound)
         self.actors.join(bound)
         if self.lost is None:
             try:
                 if bus.wanted(Output):
-                    # Not `get`, which warns where a loop runs: nobody could await it here.
+                    # Not `get`, which warns in a running event loop that it should be awaited.
                     runtime.node.wait(runtime.agent.flush_output(), min(1.0, bound))
             except Exception as error:
                 log.debug("last output was not flushed: %s", error)
 
 
 def new_client_name() -> str:
-    """A node name for this process, that no client had before."""
+    """A new, unique node name for this process as a client."""
     return f"client-{os.urandom(6).hex()}"
 
 
@@ -296,12 +305,12 @@ def client_runtime(name: str, directory: Path) -> Runtime:
 
 
 def _environment() -> dict[str, str]:
-    """That of processes that are started now."""
+    """The environment of processes that are started now."""
     return {"OMP_NUM_THREADS": "1", **os.environ}
 
 
 def _launch(directory: Path, client: str, environment: dict[str, str]) -> AgentProcess:
-    # The agent starts Python while we go on; it connects to us, so neither waits for the other.
+    # The client goes on while the agent starts Python; the agent connects once it is up.
     env = {**environment, CHILD_VARIABLE: str(directory)}
     arguments = [str(directory), client, str(os.getpid()), _ROOT]
     with open(directory / "agent.log", "ab") as agent_log:
@@ -329,7 +338,7 @@ def on_start(hook: Callable[[ClientSession], None]) -> None:
 
 
 def session() -> ClientSession:
-    """This process's session, started on first use and again after its agent was lost."""
+    """This process's session. Started on first use, and again after its agent was lost."""
     with lock:
         if _session is not None and _session_pid == os.getpid():
             _session.check()
@@ -342,7 +351,7 @@ def session() -> ClientSession:
 
 
 def adopt(started: ClientSession) -> None:
-    """Make that the session of this process, which has none."""
+    """Make a session that of this process, which has none."""
     global _session, _session_pid
     with lock:
         _session, _session_pid = started, os.getpid()
@@ -351,8 +360,8 @@ def adopt(started: ClientSession) -> None:
             hook(started)
 
 
-def give_up() -> ClientSession | None:
-    """This process has no session from now on; the one that it had, for the caller to end."""
+def drop_session() -> ClientSession | None:
+    """Detach this process from its session. Returns the session, for the caller to end."""
     global _session
     with lock:
         ending, _session = current_session(), None
@@ -362,58 +371,58 @@ def give_up() -> ClientSession | None:
 
 
 def session_for_client() -> None:
-    """In a client, have a session whose agent lives; elsewhere there is nothing to do."""
+    """In a client, start a session unless one with a live agent exists. Elsewhere does nothing."""
     run = runtime_or_none()
     if run is None or run.proc_ref is None:
         session()
 
 
 def allow_cleanup(seconds: float) -> None:
-    """A mesh of this process may take that long to clean up, so its session has to wait for it."""
+    """Make the session wait at least that many seconds for meshes to clean up when it ends."""
     found = current_session()
     if found is not None:
         found.cleanup_s = max(found.cleanup_s, seconds)
 
 
-NOT_BOTH = (
-    "the mesh {!r} has restart=, and what its actors are made with anew lives in this process: it "
-    "is either kept or restarted, not both"
+KEPT_AND_RESTARTED = (
+    "the mesh {!r} has restart=, and this process holds the constructor arguments that restarts "
+    "need: a mesh is either kept or restarted, not both"
 )
 
 
 def keeps_new_meshes() -> bool:
-    """Whether what this process spawns is to outlive it."""
+    """Whether meshes that this process spawns are to outlive it."""
     found = current_session()
     return found is not None and found.keeps_new
 
 
-def note_away(mesh: ProcMesh | None) -> None:
-    """A mesh on workers is about to be asked for, and is kept; None: such a one is gone."""
+def on_remote_mesh(mesh: ProcMesh | None) -> None:
+    """A mesh on workers that is to be kept is about to be spawned; None: such a mesh has ended."""
     found = current_session()
     if found is not None:
-        found.note_away(mesh)
+        found.on_remote_mesh(mesh)
 
 
 def current_session() -> ClientSession | None:
-    """The session if one is running; starts none."""
+    """The session, if one is running; starts none."""
     return _session if _session_pid == os.getpid() else None
 
 
 def shutdown_context(
     host_timeout: float | None = None, *, reason: str = "the client ended"
 ) -> Future[None]:
-    """End everything this process started, or holds: what it has kept too. Idempotent.
+    """End everything this process started or holds, kept meshes included. Idempotent.
 
-    Everything is gone when this returns; the future is there to be awaited, as in other programs
-    for Monarch. At exit the same is done, but what is kept lives on.
+    Everything is gone when this returns, and the future is already done; it exists so that programs
+    for Monarch can await it. At exit the same happens, except that kept meshes live on.
 
     Args:
-        host_timeout: how many seconds processes have to clean up before they are killed; as the
-            setting `cleanup_timeout` says if None.
-        reason: what whoever still waits is told.
+        host_timeout: how many seconds processes may clean up before they are killed; the setting
+            `cleanup_timeout` if None.
+        reason: the reason that pending calls fail with.
 
     Raises:
-        TypeError, ValueError: `host_timeout` is no time; nothing is ended.
+        TypeError, ValueError: `host_timeout` is not a time; nothing is ended.
     """
     global _session
     bound = None if host_timeout is None else _checked_s(host_timeout)
@@ -437,14 +446,14 @@ def _checked_s(host_timeout: float) -> float:
     return float(host_timeout)
 
 
-# Lets go of the session where something of it is kept; set by `session.keep`.
-leave_kept: Callable[[ClientSession], bool] = lambda _: False  # noqa: E731
+# Releases a session that is kept, and returns whether it was; set by `session.keep`.
+release_kept: Callable[[ClientSession], bool] = lambda _: False  # noqa: E731
 
 
 def leave(reason: str = "the client ended") -> None:
-    """The client ends: let go of what is kept, end the rest. Idempotent."""
+    """The client ends: release the kept session, or end everything if none is kept. Idempotent."""
     found = current_session()
-    if found is None or not leave_kept(found):
+    if found is None or not release_kept(found):
         shutdown_context(reason=reason)
 
 

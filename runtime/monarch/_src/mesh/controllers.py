@@ -1,8 +1,9 @@
-"""Controllers: actors of which a client tree has one a name, living in the client's process.
+"""Controllers: singleton actors in the client's process, found by name from any process.
 
 Runs in: any process; the actors themselves in the client, each on a thread of its own.
-Whoever wants one derives its uid from the name and asks the client to spawn it; the client
-ignores what it has already. So the first wins, and all hold the same reference.
+The caller derives the uid from the name and asks the client to spawn the actor. The client ignores
+a request for an actor that exists. So the first caller's arguments win, and all callers hold the
+same reference.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ A = TypeVar("A", bound=Actor)
 
 
 def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any) -> Future[A]:
-    """The controller of that name, made with these arguments if there is none yet.
+    """The controller of that name; made with these arguments if it does not exist.
 
-    Who comes later gets the one that is there, of whatever class it is. The future is done when its
-    constructor has run; one that raises fails the future of whoever asked, and the next to ask
-    makes it anew.
+    Later callers get the existing controller, whatever its class. The future is done when its
+    constructor has run. If the constructor raises, the future of each waiting caller fails, and the
+    next caller makes the controller anew.
 
     Raises:
-        TypeError: the arguments do not fit `__init__`, or one cannot be pickled; the name is no
+        TypeError: the arguments do not fit `__init__`, or one cannot be pickled; the name is not
             text.
         ValueError: `Class` breaks a rule of actor classes, or the name is empty.
     """
@@ -50,13 +51,13 @@ def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any
     spec = SpawnActor(uid, name, cls.name, ref.uid, ref.name, 0, [], [], "", if_absent=True)
     region = Region.of_extent(Extent((), ()))
     run.routes.post(ref, region, spec, payload)
-    whom = CallTarget(run, Actors(uid, name, cls, ref, region, owned=False), region)
+    target = CallTarget(run, Actors(uid, name, cls, ref, region, owned=False), region)
     found: Future[A] = run.new_future()
     # Answered when its constructor has run.
     other: Future[type[Actor] | None] = run.new_future()
-    pending = other.pending = OneCall(whom, region, other)
-    named = ship(((Class.__module__, Class.__qualname__), cast("dict[str, Any]", {})))
-    send_call(run, whom, region, CLASS, named, pending)
+    pending = other.pending = OneCall(target, region, other)
+    class_name_call = ship(((Class.__module__, Class.__qualname__), cast("dict[str, Any]", {})))
+    send_call(run, target, region, CLASS, class_name_call, pending)
 
     def settle() -> None:
         def value() -> A:
@@ -72,7 +73,7 @@ def get_or_spawn_controller(name: str, Class: type[A], *args: Any, **kwargs: Any
 
 
 def controller_uid(name: str) -> int:
-    """The uid of a controller: 61 bits of a digest below a bit that no counted uid has."""
+    """The uid of a controller: 61 bits of a digest, below a bit that no counted uid sets."""
     import hashlib  # 2 ms, and few programs have controllers
 
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()

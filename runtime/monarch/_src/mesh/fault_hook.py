@@ -1,6 +1,6 @@
-"""What happens to a failure at the client, where nobody above can handle it.
+"""Failures that no supervisor handled, and the output of ranks, at the client.
 
-Runs in: the client. The hook runs on a thread of its own, so it may do what it likes.
+Runs in: the client. The hook runs on a thread of its own, so it may block.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Hook = Callable[[MeshFailure], None]
 UNWIND_S = 5.0
 _ending = threading.Lock()
 _exiting = threading.Lock()
-_exiter: int | None = None  # the thread that runs what was registered for the exit
+_exiter: int | None = None  # the thread that runs the registered exit functions
 
 _find_hook: Callable[[], Hook] = lambda: end_program  # noqa: E731
 
 
 def set_hook_lookup(find: Callable[[], Hook]) -> None:
-    """Say where the hook of the moment is found. Called once by `monarch.actor`."""
+    """Set the function that finds the current hook. Called once, by `monarch.actor`."""
     global _find_hook
     _find_hook = find
 
 
 def attach(runtime: Runtime) -> None:
-    """Make this client hear of failures of what it owns, and of those that nobody below handled."""
+    """Pass unhandled failures of what this client owns to the hook."""
 
     def failed(fault: MeshFailure) -> None:
         threading.Thread(
@@ -58,11 +58,11 @@ def _call_hook(fault: MeshFailure) -> None:
 
 
 def end_program(fault: MeshFailure) -> None:
-    """The default: say the cause on stderr, interrupt the main thread, end with status 1.
+    """The default hook: write the cause to stderr, interrupt the main thread, end with status 1.
 
-    The main thread unwinds and runs what was registered for the exit; if it has not ended in a few
-    seconds, it is ended. Where a program ignores interrupts, as one that a shell has put in the
-    background does, only what was registered for the exit is run.
+    The main thread unwinds and runs the registered exit functions. If it has not ended within a few
+    seconds, it is ended. In a program that ignores interrupts, as a shell's background jobs do,
+    only the exit functions run.
     """
     sys.stderr.write(f"monarch: {fault}\n")
     sys.stderr.flush()
@@ -84,8 +84,8 @@ def _silence_consequences() -> None:
     before = sys.excepthook
 
     def silent(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
-        # The interrupt is ours, and so is the end of the session that a call of the main thread
-        # may be told of: their tracebacks would hide the cause.
+        # `end_program` caused the interrupt, and the end of the session that fails calls of the
+        # main thread. Their tracebacks would hide the cause.
         if not issubclass(kind, KeyboardInterrupt | SupervisionError | RuntimeEnded):
             before(kind, error, tb)
 
@@ -93,12 +93,12 @@ def _silence_consequences() -> None:
 
 
 def _exit_failed() -> None:
-    # Registered last and so called first: let the others have their turn. Python itself would end
-    # with the status of an interrupt.
+    # Registered last and so called first; runs the others itself, since Python would then end with
+    # the status of an interrupt.
     global _exiter
     if not _exiting.acquire(blocking=False):
         if threading.get_ident() != _exiter:
-            threading.Event().wait()  # the one that runs them ends this thread too
+            threading.Event().wait()  # the exiting thread ends this one too
         return
     _exiter = threading.get_ident()
     try:
@@ -115,18 +115,18 @@ def _leave() -> NoReturn:
 
 
 def forward_output(wanted: Callable[[], bool]) -> Callable[[], None]:
-    """Write what ranks print to this program's own streams, tagged. Returns how to end it."""
+    """Write the output of ranks to this program's streams, tagged. Returns how to stop it."""
 
     streams = _Streams()
 
     def show(output: Output) -> None:
         if not wanted():
             return
-        # What a line shows that is still written over comes as a line in the end.
+        # A line that its rank still overwrites, such as a progress bar, comes whole in the end.
         lines = [line for line in output.lines if line.shown and not line.written_over]
         try:
             if output.gathered:
-                for stream, text in _once_each(lines):
+                for stream, text in _folded(lines):
                     streams.write(None, stream, text, whole=True)
             else:
                 for line in lines:
@@ -139,14 +139,14 @@ def forward_output(wanted: Callable[[], bool]) -> Callable[[], None]:
 
 
 class _Streams:
-    """This program's own streams, on which one rank's line may be begun and not ended."""
+    """This program's own streams, where a line of one rank may be unfinished."""
 
     def __init__(self) -> None:
         self._begun: tuple[tuple[str, int] | None, TextIO] | None = None
         self._text = ""
 
     def write(self, rank: tuple[str, int] | None, stream: str, text: str, *, whole: bool) -> None:
-        """Write a line, or how far it has come; what is there of it already stays."""
+        """Write a line, or an unfinished one as far as it goes, without repeating its beginning."""
         target = sys.stderr if stream == "stderr" else sys.stdout
         begun = self._begun
         goes_on = (
@@ -168,8 +168,8 @@ def _tagged(line: OutputLine) -> tuple[str, str]:
     return line.stream, f"[{tag}] {line.text}"
 
 
-def _once_each(lines: Sequence[OutputLine]) -> Iterator[tuple[str, str]]:
-    """Equal lines of a mesh once, where the first of them stood, with how many there were."""
+def _folded(lines: Sequence[OutputLine]) -> Iterator[tuple[str, str]]:
+    """Each distinct line of a mesh once, at its first place, with the number of equal lines."""
     equal: dict[tuple[str, str, str], list[OutputLine]] = {}
     for line in lines:
         equal.setdefault((line.mesh_uid, line.stream, line.text), []).append(line)

@@ -1,6 +1,6 @@
-"""HostMesh: hosts on which processes are spawned: this one, or workers that a client has.
+"""HostMesh: hosts on which processes are spawned, either this host or attached workers.
 
-Runs in: the client and procs; both ask the agents of the hosts.
+Runs in: the client and procs. Both send their requests to the agents of the hosts.
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ from monarch._src.errors import MeshStoppedError, SupervisionError
 from monarch._src.failures.report import RankFailure
 from monarch._src.host.exec_proc import inherited_python
 from monarch._src.mesh.client import (
-    NOT_BOTH,
+    KEPT_AND_RESTARTED,
     allow_cleanup,
     current_session,
     keeps_new_meshes,
-    note_away,
+    on_remote_mesh,
     session_for_client,
     shutdown_context,
 )
-from monarch._src.mesh.client_directory import clients_path, working_directory
 from monarch._src.mesh.proc_mesh import (
     OwnedProcs,
     ProcMesh,
     Procs,
-    along_with,
+    extra_payloads,
     owned_meshes,
+    pending_proc_count,
     proc_bootstrapped,
     proc_ready,
     proc_restarting,
-    procs_to_come,
     remember,
 )
 from monarch._src.mesh.restart_policy import Restart, restart_policy
@@ -51,10 +50,13 @@ from monarch._src.mesh.spawn_options import (
     BootstrapFunction,
     PerRank,
     bootstrap_payload,
+    checked_dims,
+    clients_path,
     commands_for,
     env_for,
     is_this_python,
     proc_bind_for,
+    working_directory,
 )
 from monarch._src.net.local.leader import SHUT_DOWN
 from monarch._src.net.local.waitable import RuntimeEnded
@@ -64,27 +66,26 @@ from monarch._src.wire.ids import host_of_site, parse_proc_node
 from monarch._src.wire.messages import Bootstrap, Shutdown, SpawnProcs, StopMesh
 
 T = TypeVar("T")
-MOST_PROCS = 1 << 16
 NAMED_HOSTS = 3
 SPARE_FDS = 16
 
 
 class Handle:
-    """What a mesh of hosts and its slices share: the right to end what was spawned through them.
+    """The right to stop the procs spawned through a mesh of hosts, which its slices share.
 
-    Two handles of the same workers spawn side by side, and `stop` of one leaves the procs of the
-    other alone. A mesh that came from another process has none: it is a reference.
+    Two handles of the same workers spawn side by side, and `stop` on one leaves the procs of the
+    other running. A mesh that was received from another process has no handle: it is a reference.
     """
 
 
-OF_THIS_HOST = Handle()  # every `this_host()` of a client is the same handle
-OF_ALL = Handle()  # of meshes that were taken up with a session: each handle ends those too
+OF_THIS_HOST = Handle()  # every `this_host()` of a client has the same handle
+OF_ALL = Handle()  # of meshes of an attached session: every handle may stop those too
 
 
 class Attachment:
-    """Workers that were asked for; which hosts they are is known once they have answered.
+    """A request to attach to workers. Their sites are known once every worker has answered.
 
-    `begin` asks for them, on a thread of its own, and returns their sites, in order.
+    `begin` attaches to the workers on a thread of its own, and returns their sites in order.
     """
 
     def __init__(self, run: Runtime, begin: Callable[[], Sequence[str]]) -> None:
@@ -104,7 +105,7 @@ class Attachment:
             self.initialized.settle(lambda: True)
 
     def sites(self) -> tuple[str, ...]:
-        """The sites of the workers. Blocks; raises why they are not to be had."""
+        """The sites of the workers, in order. Blocks; raises the error if attaching has failed."""
         if not self._run.node.wait(self.initialized):
             raise RuntimeEnded(SHUT_DOWN)
         self.initialized.result()
@@ -112,7 +113,7 @@ class Attachment:
 
     @property
     def has_failed(self) -> bool:
-        """Whether they are not to be had. Blocks."""
+        """Whether attaching has failed. Blocks until that is known."""
         try:
             self.sites()
         except Exception:
@@ -121,7 +122,7 @@ class Attachment:
 
 
 class HostMesh(MeshTrait):
-    """A mesh of hosts. `this_host()` has no dims: procs on it have those of `per_host`."""
+    """A mesh of hosts. `this_host()` has no dims: procs spawned on it have those of `per_host`."""
 
     def __init__(
         self,
@@ -131,32 +132,34 @@ class HostMesh(MeshTrait):
         name: str = "",
         handle: Handle | None = None,
     ) -> None:
-        """`sites`: of the hosts that this is, or is a slice of; none: the one of the client.
-
-        `handle`: None makes it a reference.
+        """Args:
+        sites: the sites of all hosts of the mesh that this is, or is a slice of; empty: the
+            client's own host.
+        handle: None makes the mesh a reference.
         """
         self._region = region
         self._python = python
-        self._asked = sites
+        self._site_source = sites
         self._name = name
         self._handle = handle
 
     def _new_with_region(self, region: Region) -> HostMesh:
-        return HostMesh(region, self._python, self._asked, self._name, self._handle)
+        return HostMesh(region, self._python, self._site_source, self._name, self._handle)
 
     @property
     def _sites(self) -> tuple[str, ...]:
-        """Those of all hosts that it is a slice of; waits for workers that were asked for."""
-        return self._asked.sites() if isinstance(self._asked, Attachment) else self._asked
+        """The sites of all hosts of the whole mesh; blocks until workers have answered."""
+        source = self._site_source
+        return source.sites() if isinstance(source, Attachment) else source
 
     @property
     def name(self) -> str:
-        """The name that it was given, if it was."""
+        """The name given when the mesh was made; empty if there was none."""
         return self._name
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names of the hosts, in the order of ranks."""
+        """The names of the hosts, in the order of ranks. Blocks until workers have answered."""
         here = (runtime().host,)
         return tuple(host_of_site(site) for site in self._own_sites()) if self._sites else here
 
@@ -164,15 +167,16 @@ class HostMesh(MeshTrait):
     def initialized(self) -> Future[bool]:
         """Done, with True, when each of these hosts has answered.
 
-        Fails with what kept one of them from it: HostUnreachableError, SessionError, ValueError.
+        Fails with the error of the first host that did not: HostUnreachableError, SessionError,
+        ValueError.
         """
-        if isinstance(self._asked, Attachment):
-            return self._asked.initialized
+        if isinstance(self._site_source, Attachment):
+            return self._site_source.initialized
         return Future[bool].of(True)
 
     @property
     def region(self) -> Region:
-        """Which hosts of those that belong together this is."""
+        """The ranks of this mesh within the hosts that were attached together."""
         return self._region
 
     def _own_sites(self) -> tuple[str, ...]:
@@ -183,10 +187,11 @@ class HostMesh(MeshTrait):
         """The same hosts, whose procs run under another Python interpreter.
 
         Args:
-            python_executable: the path of one that has monarch-jupyter of the same version.
+            python_executable: the path of an interpreter that has the same version of
+                monarch-jupyter.
         """
         python = os.fspath(python_executable)
-        return HostMesh(self._region, python, self._asked, self._name, self._handle)
+        return HostMesh(self._region, python, self._site_source, self._name, self._handle)
 
     def spawn_procs(
         self,
@@ -200,54 +205,56 @@ class HostMesh(MeshTrait):
         preload: Sequence[str] | None = None,
         restart: Restart | Literal["on-failure"] | None = None,
     ) -> ProcMesh:
-        """Start processes; returns at once, and calls wait until they are up.
+        """Start processes. Returns at once; calls to their actors wait until the processes are up.
 
-        Their mesh has the dims of these hosts, then those of `per_host`. What is said of programs,
-        cpus and directories holds on each host; what another host has not got is told as the end of
-        the process that should have used it.
+        The new mesh has the dims of these hosts, then those of `per_host`. Options about programs,
+        cpus and directories apply on each host. If another host cannot satisfy one, that process
+        ends, and its failure says why.
 
         Args:
             per_host: dims and sizes, as in `{"gpus": 8}`; one process without dims if None.
             bootstrap: a function without arguments, `def` or `async def`, that each process runs
-                before any actor; `current_rank()` in it is the process's place. One that raises is
-                told as a constructor's error is, and its process takes no actors.
+                before any actor; `current_rank()` gives the rank of the process. An error in it is
+                reported as an error in a constructor is, and that process accepts no actors.
             name: shown in errors and front ends; `procs` if None.
             proc_bind: a dict for each process of a host. `cpus` is text such as `"0-3,8"`, the only
-                cpus that it may run on; `cpunodebind`, `membind` and `physcpubind` are given to
-                `numactl`, which then has to be installed. `cpus` is applied last. `{}`: unbound.
-            bootstrap_command: what is executed for a process, or a function of its `Point` that
-                says so. It has to end in what `default_bootstrap_cmd()` runs.
-            env: added to the environment of each process, or a function of its `Point` that gives
-                that. The environment itself is that of the client now; on workers, theirs; of what
-                an actor spawns, that with which the client's session began. What Python or the
-                loader reads as it begins (`PYTHON...`, `LD_...`) works too, at the price of a start
-                of Python; what a preloaded module has read does not.
+                cpus that the process may run on; `cpunodebind`, `membind` and `physcpubind` are
+                given to `numactl`, which must be installed. `cpus` is applied last. `{}`: unbound.
+            bootstrap_command: the command to execute for a process, or a function from its `Point`
+                to a command. It must end by running `default_bootstrap_cmd()`.
+            env: variables to add to the environment of each process, or a function from its `Point`
+                to those. A process inherits the environment that the client has now; on a worker,
+                the worker's; when an actor spawns, the one that the client's session started with.
+                Variables that Python or the loader reads at startup (`PYTHON...`, `LD_...`) take
+                effect, at the price of starting a Python; a variable that a preloaded module has
+                already read does not.
                 A mesh whose only dim is `gpus`, on a host with at least as many NVIDIA devices,
-                gives each process its own by `CUDA_VISIBLE_DEVICES`, unless that is set here, in
-                the command or in this process.
-            preload: modules to have imported before a process exists; default is the setting.
-            restart: have a process that dies, or an actor of which dies, started again in its
-                place, with the bootstrap function and the constructors run again as they were
-                asked for; `"on-failure"` is `Restart()` of `monarch.supervision`, which says how
-                often and what calls do meanwhile. None: what dies stays dead, and its owner is
-                told.
+                gives each process its own device by `CUDA_VISIBLE_DEVICES`, unless that variable is
+                set here, in the command or in this process.
+            preload: modules to import before the processes are forked; the setting `preload` if
+                None.
+            restart: restart a process that dies, or whose actor dies: in its place, with the same
+                bootstrap function and the same constructors and arguments. `"on-failure"` means
+                `Restart()` of `monarch.supervision`, which says how often, and how calls behave in
+                the meantime. None: no restarts; each death is reported to the owner.
 
         Raises:
             ValueError: a dim that is no identifier, or a size below 1; a `proc_bind` that this host
-                cannot carry out; a program that is not there.
+                cannot satisfy; a program that does not exist.
             TypeError: an option of the wrong type, or a `bootstrap` that cannot be pickled.
-            OSError: this process has too few file descriptors left; its soft limit is raised first.
-            SupervisionError: the host agent is gone.
-            RuntimeError: called by an actor that is ending.
-            MeshStoppedError: these hosts are not this client's any more.
+            OSError: this process has too few file descriptors left, even after its soft limit was
+                raised.
+            SupervisionError: the host agent has ended.
+            RuntimeError: the caller is an actor that is ending.
+            MeshStoppedError: these hosts no longer belong to this client.
         """
-        dims = _checked_dims(per_host or {})
+        dims = checked_dims(per_host or {})
         extent = self._with_hosts(dims)
         current_settings = settings()
         modules = current_settings.preload if preload is None else module_names("preload", preload)
         policy = restart_policy(restart)
         if policy is not None and keeps_new_meshes():
-            raise ValueError(NOT_BOTH.format(name or "procs"))
+            raise ValueError(KEPT_AND_RESTARTED.format(name or "procs"))
         name = "procs" if name is None else name_text("a proc mesh", name)
         region = Region.of_extent(extent)
         function = None if bootstrap is None else bootstrap_payload(bootstrap)
@@ -255,12 +262,12 @@ class HostMesh(MeshTrait):
         sites = self._own_sites()
         elsewhere = any(site != run.site for site in sites)
         affinity, numactl = proc_bind_for(proc_bind, dims, elsewhere=elsewhere)
-        # Of each process of a host; ranks go host by host.
+        # These have an entry for each process of one host; ranks go host by host.
         affinity, numactl = affinity * max(1, len(sites)), numactl * max(1, len(sites))
         environments = _environments(
             for_new_procs(), env_for(env, extent, elsewhere=elsewhere), elsewhere
         )
-        # An explicit command comes before the interpreter that this proc only inherited.
+        # An explicit command overrides the interpreter that this proc merely inherited.
         gives_way = bootstrap_command is not None and self._python == inherited_python()
         python = "" if gives_way else self._python
         commands = commands_for(
@@ -268,7 +275,7 @@ class HostMesh(MeshTrait):
         )
         if not elsewhere:
             _make_room_for(len(region))
-        _check_there(run, sites)
+        _check_attached(run, sites)
         ref = ProcsRef(
             run.uids(), name or "procs", tuple(region.labels), tuple(region.extent.sizes),
             run.directory, run.name, _host_text(sites, run.host), (),
@@ -279,7 +286,7 @@ class HostMesh(MeshTrait):
         procs.initialized = run.new_future()
         procs.bootstrapped = None if function is None else set()
         mesh = ProcMesh(run, procs, region, self)
-        begin = Bootstrap() if function is None else Bootstrap(along_with(mesh), origin_now())
+        begin = Bootstrap() if function is None else Bootstrap(extra_payloads(mesh), origin_now())
         spec = SpawnProcs(
             mesh=ref.uid,
             name=ref.name,
@@ -311,15 +318,16 @@ class HostMesh(MeshTrait):
         run.ownership.own(ref.uid, OwnedProcs(mesh))
         remember(mesh)
         if spec.keep and sites:
-            note_away(mesh)
-        for place, part in _parts(spec):
+            on_remote_mesh(mesh)
+        for place, part in _requests_by_site(spec):
             if run.routes.tell_agent_at(place, part):
                 continue
             if place != run.site:
-                run.ends.site_lost(place, "it was lost before it was asked", expected=False)
+                why = "it was lost before it was asked for processes"
+                run.ends.site_lost(place, why, expected=False)
                 continue
             raise SupervisionError(failures=[_no_agent(ref)])
-        if procs.stopped is not None:  # its owner ended meanwhile, and was quicker
+        if procs.stopped is not None:  # the owner ended in the meantime, and stopped the mesh
             for place in ref.places:
                 run.routes.tell_agent_at(place, StopMesh(ref.uid, procs.stopped, procs.cleanup_s))
         if function is not None:
@@ -333,30 +341,32 @@ class HostMesh(MeshTrait):
         """The dims of these hosts, then those of the processes on each."""
         own = self._region.extent
         if both := [label for label in own.labels if label in dims.labels]:
-            raise ValueError(f"{both[0]!r} is a dim of the hosts already; name that of processes")
+            raise ValueError(
+                f"{both[0]!r} is a dim of the hosts already; give the processes another dim"
+            )
         return Extent((*own.labels, *dims.labels), (*own.sizes, *dims.sizes))
 
     def stop(self) -> Future[None]:
-        """End every process that was started through this mesh, or a slice of it. Idempotent.
+        """End every process that was spawned through this mesh or a slice of it. Idempotent.
 
-        What was started through another handle of the same workers (a second `job.state()`) runs
-        on. This host can be used again. Workers without such processes are given back: another
-        client can have them, or this one again, by `attach_to_workers`. Done when all is gone.
-        Through a reference, one that came from another process, what this process has spawned on
-        these hosts ends.
+        Processes spawned through another handle of the same workers (a second `job.state()`) go on.
+        The host can be used again. Workers without other processes are released: another client, or
+        this one, can attach to them by `attach_to_workers`. The future is done when all processes
+        have ended. On a reference (a mesh received from another process), the processes that this
+        process has spawned on these hosts end.
 
         Raises:
-            ValueError: this is a slice of workers; give all of them back, or stop meshes.
+            ValueError: this is a slice of workers; release the whole mesh, or stop meshes of procs.
         """
         run = runtime_or_none()
-        if run is None or self._are_none():
+        if run is None or self._has_failed():
             return Future[None].of(None)
         self._check_whole("stop")
         sites = set(self._sites or ("",))
         in_use: set[str] = set()
         for mesh in owned_meshes():
             places = sites.intersection(mesh._procs.ref.places)  # pyright: ignore[reportPrivateUsage]
-            if places and self._ends(mesh):
+            if places and self._may_stop(mesh):
                 mesh.stop("its host mesh was stopped")
             else:
                 in_use |= places
@@ -369,19 +379,20 @@ class HostMesh(MeshTrait):
     def shutdown(self) -> Future[None]:
         """End everything that this client started on these hosts, and their agents. Idempotent.
 
-        Of workers the programs end too. Of this host everything is gone when this returns; the
-        future, like that of `stop`, is there to be awaited.
+        For workers, their programs end too, and the future is done when they have. For this host,
+        everything has ended when this returns, and the future is already done.
 
         Raises:
-            RuntimeError: this is a reference, which came from another process.
+            RuntimeError: this is a reference, received from another process.
             ValueError: this is a slice of workers.
         """
         if self._handle is None:
             raise RuntimeError(
-                "these hosts cannot be shut down through a reference: only the program that has "
-                "attached to them may do that; stop() here ends what this process has spawned there"
+                "these hosts cannot be shut down through a reference: only the program that "
+                "attached to them may do that; stop() here ends the processes that this process "
+                "has spawned there"
             )
-        if self._are_none():
+        if self._has_failed():
             return Future[None].of(None)
         if not self._sites:
             return shutdown_context(reason="the host mesh was shut down")
@@ -393,12 +404,12 @@ class HostMesh(MeshTrait):
         tell = partial(run.routes.tell_agent_at, message=message)
         return _when_all_done(run, session.sites.end(self._sites, tell))
 
-    def _are_none(self) -> bool:
-        """Whether these are workers that were not to be had."""
-        return isinstance(self._asked, Attachment) and self._asked.has_failed
+    def _has_failed(self) -> bool:
+        """Whether attaching to these workers has failed."""
+        return isinstance(self._site_source, Attachment) and self._site_source.has_failed
 
-    def _ends(self, mesh: ProcMesh) -> bool:
-        """Whether `stop` ends those processes, which are on these hosts."""
+    def _may_stop(self, mesh: ProcMesh) -> bool:
+        """Whether `stop` on this mesh ends the processes of that mesh."""
         hosts = mesh.host_mesh
         theirs = None if hosts is None else hosts._handle
         return self._handle in (theirs, OF_ALL) or theirs is OF_ALL
@@ -406,37 +417,37 @@ class HostMesh(MeshTrait):
     def _check_whole(self, what: str) -> None:
         if self._sites and len(self._region) != len(self._sites):
             raise ValueError(
-                f"this is a slice of {len(self._sites)} workers, which are held together: {what} "
-                "the mesh that attach_to_workers gave"
+                f"this is a slice of {len(self._sites)} workers, which belong together: {what} "
+                "the whole mesh that attach_to_workers returned"
             )
 
     async def __aenter__(self) -> HostMesh:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """`shutdown`, as in Monarch; who wants workers to stay calls `stop` without a block."""
+        """`shutdown`, as in Monarch. To leave workers running, call `stop` and use no block."""
         await self.shutdown()
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is the same hosts, under the same dims, for the same Python."""
+        """Whether both are the same hosts, with the same dims and the same Python."""
         if not isinstance(other, HostMesh):
             return NotImplemented
-        return self._what() == other._what()
+        return self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash(self._what())
+        return hash(self._key())
 
-    def _what(self) -> tuple[Extent, str, tuple[str, ...]]:
-        # A slice of hosts is what `this_host()` is on them.
+    def _key(self) -> tuple[Extent, str, tuple[str, ...]]:
+        # `this_host()` on a worker equals the slice that holds that worker.
         return self._region.extent, self._python, self._own_sites()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HostMesh, (self._region, self._python, self._sites, self._name)
 
     def __repr__(self) -> str:
-        if isinstance(self._asked, Attachment) and not self._asked.initialized.done:
+        if isinstance(self._site_source, Attachment) and not self._site_source.initialized.done:
             return f"<HostMesh {self._region.extent} attaching>"
-        if self._are_none():
+        if self._has_failed():
             return f"<HostMesh {self._region.extent} not attached>"
         run = runtime_or_none()
         here = _host_text(self._own_sites(), run.host if run else "this host")
@@ -446,7 +457,7 @@ class HostMesh(MeshTrait):
 def _environments(
     settings_here: Mapping[str, str], asked: Sequence[Mapping[str, str]], elsewhere: bool
 ) -> list[dict[str, str | None]]:
-    """What to change in the environment of the agents: one for all, or one a rank, or none."""
+    """Changes to the agents' environment: one dict for all ranks, one for each, or none."""
     session = None if elsewhere else current_session()
     changed = {} if session is None else session.changed_environment()
     first = {**changed, **settings_here}
@@ -456,20 +467,20 @@ def _environments(
 def _when_all_done(run: Runtime, futures: Sequence[Future[None]]) -> Future[None]:
     done: Future[None] = run.new_future()
 
-    def look() -> None:
+    def settle_if_done() -> None:
         if all(future.done for future in futures):
             done.settle(lambda: None)
 
     for future in futures:
-        future.on_done(look)
-    look()
+        future.on_done(settle_if_done)
+    settle_if_done()
     return done
 
 
 def this_host() -> HostMesh:
     """The host this code runs on, as a mesh without dims.
 
-    In a process of hosts that had `with_python_executable`, with that interpreter.
+    In a process spawned through `with_python_executable`, the mesh uses that interpreter too.
     """
     run = runtime_or_none()
     sites = (run.site,) if run is not None and run.site else ()
@@ -479,26 +490,26 @@ def this_host() -> HostMesh:
 
 
 def another_handle(hosts: HostMesh) -> HostMesh:
-    """The same workers for another part of this program; this host has one handle."""
+    """The same workers with a handle of their own. This host has a single handle."""
     if not hosts._sites:  # pyright: ignore[reportPrivateUsage]
         return hosts
     return HostMesh(
         hosts._region,  # pyright: ignore[reportPrivateUsage]
         hosts._python,  # pyright: ignore[reportPrivateUsage]
-        hosts._asked,  # pyright: ignore[reportPrivateUsage]
+        hosts._site_source,  # pyright: ignore[reportPrivateUsage]
         hosts.name,
         Handle(),
     )
 
 
 def hosts_of(sites: Sequence[str]) -> HostMesh:
-    """These workers, which this process has taken up with a session."""
+    """The workers that this process attached to with a session."""
     extent = Extent(("hosts",), (len(sites),))
     return HostMesh(Region.of_extent(extent), sites=tuple(sites), handle=OF_ALL)
 
 
 def this_proc() -> ProcMesh:
-    """The process that asks, as a mesh of one without dims: actors spawned on it live next door."""
+    """The calling process, as a mesh of one without dims: actors spawned on it live here."""
     run = _own_runtime()
     ref = run.proc_ref or run.client_ref
     assert ref is not None
@@ -512,8 +523,8 @@ def _one_proc(ref: ProcsRef, node: str) -> ProcMesh:
     return ProcMesh(run, Procs(ref, Region.of_extent(ref.extent), owned=False), region)
 
 
-def _check_there(run: Runtime, sites: Sequence[str]) -> None:
-    """Whether these hosts can be asked for processes; before anything is begun."""
+def _check_attached(run: Runtime, sites: Sequence[str]) -> None:
+    """Raise MeshStoppedError if this client no longer has one of these hosts."""
     session = current_session()
     if run.proc_ref is not None or not sites:
         return
@@ -522,13 +533,13 @@ def _check_there(run: Runtime, sites: Sequence[str]) -> None:
         gone = [site for site in sites if held is None or not held.is_held(site)]
         names = ", ".join(host_of_site(site) for site in gone)
         raise MeshStoppedError(
-            f"these hosts are not this process's any more: {names} (given back, shut down or lost);"
-            " attach_to_workers gives those that are there"
+            f"this process no longer has these hosts: {names} (released, shut down or lost); "
+            "attach to them again by attach_to_workers"
         )
 
 
-def _parts(spec: SpawnProcs) -> Iterator[tuple[str, SpawnProcs]]:
-    """What each host is asked for."""
+def _requests_by_site(spec: SpawnProcs) -> Iterator[tuple[str, SpawnProcs]]:
+    """The part of the request for each host, with the host's site."""
     if not spec.sites:
         yield "", spec
         return
@@ -542,7 +553,7 @@ def _parts(spec: SpawnProcs) -> Iterator[tuple[str, SpawnProcs]]:
 
 
 def _of_block(options: list[T], block: slice) -> list[T]:
-    """One for all ranks stays so."""
+    """The options of a block of ranks. A single option applies to all ranks, and stays."""
     return options if len(options) < 2 else options[block]
 
 
@@ -559,14 +570,14 @@ def _host_text(sites: Sequence[str], here: str) -> str:
 
 
 def _own_runtime() -> Runtime:
-    """This process's runtime; in a client, one whose host agent lives."""
+    """The runtime of this process. A client starts a session first if it has none."""
     session_for_client()
     return runtime()
 
 
 def _make_room_for(count: int) -> None:
-    # Each process connects to this one, which takes a descriptor.
-    needed = count + procs_to_come() + SPARE_FDS
+    # Each process connects to this one, and each connection takes a descriptor.
+    needed = count + pending_proc_count() + SPARE_FDS
     if free_descriptors() < needed:
         limit = raise_fd_limit()
         free = free_descriptors()
@@ -577,23 +588,6 @@ def _make_room_for(count: int) -> None:
                 f"{free} are free (its limit is {limit}); raise the hard limit "
                 "(`ulimit -Hn`) or spawn fewer",
             )
-
-
-def _checked_dims(per_host: Mapping[str, int]) -> Extent:
-    if not isinstance(per_host, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f'per_host={per_host!r}: give dims and sizes, as in {{"gpus": 8}}')
-    count = 1
-    for dim, size in per_host.items():
-        if not isinstance(dim, str) or not dim.isidentifier():  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"{dim!r} is no name for a dim; use a Python identifier, such as gpus")
-        if not isinstance(size, int) or isinstance(size, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"{dim}={size!r}: give a whole number of processes")
-        if size < 1:
-            raise ValueError(f"{dim}={size}: a mesh needs at least one process in each dim")
-        count *= size
-    if count > MOST_PROCS:
-        raise ValueError(f"{count} processes on one host; the most is {MOST_PROCS}")
-    return Extent(tuple(per_host), tuple(per_host.values()))
 
 
 set_proc_maker(lambda ref, node: this_proc() if ref is None else _one_proc(ref, node))

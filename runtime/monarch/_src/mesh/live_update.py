@@ -1,4 +1,4 @@
-"""Another class for actors that live: they keep what they have, and run its code.
+"""Replaces the class of live actors: they keep their attributes, and run the new code.
 
 Runs in: the client that has spawned them, any thread.
 """
@@ -30,41 +30,41 @@ def actor_meshes() -> list[ActorMesh]:
 
 
 def actor_class_of(mesh: ActorMesh) -> type[Actor]:
-    """The class whose instances the mesh consists of."""
+    """The actor class of a mesh."""
     return _actors(mesh).cls.cls
 
 
 def update_actors(mesh: ActorMesh, cls: type[Actor], timeout: float | None = None) -> None:
-    """Make every actor of the mesh an instance of `cls`, behind the messages that it has.
+    """Make every actor of the mesh an instance of `cls`, after the messages already queued.
 
-    Its attributes stay; no constructor runs. Returns when all have it: later calls run the code of
-    `cls`, and are checked against its endpoints. `timeout`: seconds.
+    The actors keep their attributes; no constructor runs. Returns when all are updated: later calls
+    run the code of `cls`, and are checked against its endpoints. `timeout`: seconds.
 
     Raises:
-        ValueError: `cls` breaks a rule of actor classes, is sync where the actors are async or the
-            other way round, or this is a slice. TypeError: it is no class, or cannot be sent.
-        ActorError: a rank could not do it, because what its actor has does not fit.
-        TimeoutError: an actor is still busy; it will do it when it is not.
+        ValueError: `cls` breaks a rule of actor classes; one of the classes is sync and the other
+            async; or this is a slice. TypeError: `cls` is not a class, or cannot be pickled.
+        ActorError: a rank failed to update, because the state of its actor does not fit.
+        TimeoutError: an actor is still busy; it is updated when it no longer is.
     """
-    actors, whom = _actors(mesh), call_target_of(mesh)
+    actors, target = _actors(mesh), call_target_of(mesh)
     old, new = actors.cls, actor_class(cls)
-    if len(whom.region) != len(actors.region):
-        raise ValueError(f"update the whole mesh {whom.name!r}, not a slice of it")
+    if len(target.region) != len(actors.region):
+        raise ValueError(f"update the whole mesh {target.name!r}, not a slice of it")
     if old.is_async != new.is_async:
         was, now = ("async", "sync") if old.is_async else ("sync", "async")
         raise ValueError(
-            f"the actors of {whom.name!r} are {was} and {new.name} is {now} now, which actors that "
-            "live can't become; stop them and spawn them again"
+            f"the actors of {target.name!r} are {was} and {new.name} is {now} now, and live actors "
+            "cannot change that; stop them and spawn them again"
         )
-    whom.check_usable()
+    target.check_usable()
     run = mesh._runtime  # pyright: ignore[reportPrivateUsage]
     payload = ship(((cls,), cast("dict[str, Any]", {})), own=2, defines=True)
     future = run.new_future()
-    pending = future.pending = AllCall(whom, whom.region, future)
-    send_call(run, whom, whom.region, UPDATE, payload, pending)
+    pending = future.pending = AllCall(target, target.region, future)
+    send_call(run, target, target.region, UPDATE, payload, pending)
     future.get(timeout)
     for name, method in new.endpoints.items():
-        # What somebody holds of the mesh, a slice or an endpoint, goes over too.
+        # Existing slices and endpoints of the mesh share these objects, so they are updated too.
         before = old.endpoints.get(name)
         if before is not None and before is not method:
             vars(before).update(vars(method))

@@ -1,7 +1,7 @@
-"""`ProcMesh.logging_option`: what of a mesh reaches the user's streams, when, and from which level.
+"""The rules of `ProcMesh.logging_option`: which lines reach the user's streams, and when.
 
-Runs in: a client. Lines are held on the thread that receives, and handed on from there, or from the
-background loop when their window ends.
+Runs in: a client. The receiving thread holds back lines, and passes them on; the background loop
+does when their window ends.
 """
 
 from __future__ import annotations
@@ -19,59 +19,59 @@ from monarch._src.net.local.interrupt import GuardedLock
 
 
 class Sieve:
-    """What lines of a process go through, from the first time that anybody wants them treated."""
+    """Applies the rules to lines of a process, from the first rule on."""
 
     def __init__(self, run: Runtime) -> None:
         self._run = run
         self._lock = GuardedLock()
         self._streams = Streams()
-        run.agent.sieve, run.agent.when_flushed = self._came, self._hand_on_all
-        run.closers.append(bus.subscribe(MeshStopped, self._stopped))
+        run.agent.sieve, run.agent.when_flushed = self._on_lines, self._emit_all
+        run.closers.append(bus.subscribe(MeshStopped, self._on_mesh_stopped))
 
     def set(self, mesh: int, ranks: list[int], rule: Streaming) -> None:
-        """From now on."""
+        """Apply a rule to these ranks from now on."""
         with self._lock:
             held = self._streams.set(mesh, ranks, rule)
-        _hand_on(held)
+        _emit(held)
 
-    def _came(self, mesh: int, rank: int, lines: list[OutputLine]) -> list[OutputLine]:
+    def _on_lines(self, mesh: int, rank: int, lines: list[OutputLine]) -> list[OutputLine]:
         with self._lock:
             now, window_s = self._streams.on_lines(mesh, rank, lines)
         if window_s is not None:
-            background.submit(self._when_over(mesh, window_s))
+            background.submit(self._emit_after(mesh, window_s))
         return now
 
-    async def _when_over(self, mesh: int, window_s: float) -> None:
+    async def _emit_after(self, mesh: int, window_s: float) -> None:
         await asyncio.sleep(window_s)
         with self._lock:
             held = self._streams.due(mesh)
-        _hand_on(held)
+        _emit(held)
 
-    def _hand_on_all(self) -> None:
+    def _emit_all(self) -> None:
         with self._lock:
             held = self._streams.take_all()
-        _hand_on(held)
+        _emit(held)
 
-    def _stopped(self, event: MeshStopped) -> None:
+    def _on_mesh_stopped(self, event: MeshStopped) -> None:
         with self._lock:
             held = self._streams.forget(int(event.uid, 16))
-        _hand_on(held)
+        _emit(held)
 
 
 def sieve_of(run: Runtime) -> Sieve:
-    """That of a process; made when it is first asked for."""
-    with _making:
+    """The sieve of a runtime, made on first use."""
+    with _lock_of_sieves:
         found = _sieves.get(run)
         if found is None:
             found = _sieves[run] = Sieve(run)
         return found
 
 
-_making = threading.Lock()
+_lock_of_sieves = threading.Lock()
 _sieves: WeakKeyDictionary[Runtime, Sieve] = WeakKeyDictionary()
 
 
-def _hand_on(lines: list[OutputLine]) -> None:
+def _emit(lines: list[OutputLine]) -> None:
     if lines:
         bus.emit(Output(tuple(lines), gathered=True))
 
@@ -80,8 +80,8 @@ def checked_rule(stream_to_client: Any, aggregate_window_sec: Any, level: Any) -
     """The arguments of `logging_option`, as a rule.
 
     Raises:
-        TypeError: one is of the wrong type. ValueError: a window that is not above 0, or one for
-            lines that are not shown.
+        TypeError: an argument of the wrong type.
+        ValueError: a window that is not above 0, or a window for lines that are not shown.
     """
     if not isinstance(stream_to_client, bool):
         raise TypeError(f"stream_to_client is True or False, not {stream_to_client!r}")

@@ -1,6 +1,7 @@
-"""ProcMesh: processes on hosts, one a rank, on which actors are spawned.
+"""ProcMesh: processes on hosts, one for each rank, on which actors are spawned.
 
-Runs in: any process. Whoever spawned it owns it: is told of its failures and may stop it.
+Runs in: any process. The process that spawned a mesh is its owner: it gets the failures of the mesh
+and may stop it.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ A = TypeVar("A", bound=Actor)
 
 
 class Procs:
-    """What all slices of one proc mesh share."""
+    """The state that all slices of one proc mesh share."""
 
     def __init__(
         self, ref: ProcsRef, region: Region, *, owned: bool, cleanup_s: float = 0.0
     ) -> None:
         self.ref = ref
-        self.cleanup_s = cleanup_s  # what stop() gives them
+        self.cleanup_s = cleanup_s  # how long stop() lets them clean up
         self.region = region
         self.owned = owned
         self.spawned_at = time.monotonic()
@@ -53,16 +54,16 @@ class Procs:
         self.stop_future: Future[None] | None = None
         self.actors: dict[int, Actors] = {}
         self.ready: set[int] = set()
-        # If there is a bootstrap function: the ranks where it has returned, and where it raised.
+        # With a bootstrap function: the ranks where it has returned, and those where it raised.
         self.bootstrapped: set[int] | None = None
         self.failures: dict[int, RankFailure] = {}
         self.initialized: Future[bool] | None = None
-        self.kept = False  # it outlives this client
+        self.kept = False  # whether it outlives this client
         self.lock = GuardedLock()
 
 
 class ProcMesh(MeshTrait):
-    """A mesh of processes."""
+    """A mesh of processes, on which actors are spawned. Made by `HostMesh.spawn_procs`."""
 
     def __init__(
         self, runtime: Runtime, procs: Procs, region: Region, host_mesh: HostMesh | None = None
@@ -74,7 +75,7 @@ class ProcMesh(MeshTrait):
 
     @property
     def name(self) -> str:
-        """The name given at spawn, `procs` if none was."""
+        """The name given at spawn; `procs` if none was given."""
         return self._procs.ref.name
 
     @property
@@ -84,17 +85,17 @@ class ProcMesh(MeshTrait):
 
     @property
     def uid(self) -> str:
-        """What names this mesh in logs and front ends, in hexadecimal."""
+        """The identifier of this mesh in logs and front ends, in hexadecimal."""
         return f"{self._procs.ref.uid:x}"
 
     @property
     def host_mesh(self) -> HostMesh | None:
-        """The hosts it was spawned on; None for a reference that came from elsewhere."""
+        """The hosts it was spawned on; None for a reference received from another process."""
         return self._host_mesh
 
     @property
     def is_slice(self) -> bool:
-        """Whether this stands for some of the ranks that were spawned together, and not for all."""
+        """Whether this mesh has only some of the ranks that were spawned together."""
         return len(self._region) != len(self._procs.region)
 
     @property
@@ -106,17 +107,21 @@ class ProcMesh(MeshTrait):
     def initialized(self) -> Future[bool]:
         """Done, with True, when every process is up and its bootstrap function has returned.
 
-        Fails with the error of one that could not start, or whose bootstrap function raised.
+        Fails with the error of a process that could not start, or whose bootstrap function raised.
+
+        Raises:
+            ValueError: this is a reference: only the owner knows when its procs are up.
+            MeshStoppedError: the mesh was stopped.
         """
         self._check_usable()
         future = self._procs.initialized
         if future is None:
-            raise ValueError("only the owner of a mesh is told when its procs are up")
+            raise ValueError("only the owner of a mesh knows when its procs are up")
         return future
 
     @property
     def actor_names(self) -> tuple[str, ...]:
-        """The names of the actor meshes that this process has spawned on it."""
+        """The names of the actor meshes that this process has spawned on this mesh."""
         live = [a.name for a in list(self._procs.actors.values()) if a.stopped is None]
         return tuple(dict.fromkeys(live))
 
@@ -131,23 +136,23 @@ class ProcMesh(MeshTrait):
             )
 
     def spawn(self, name: str, Class: type[A], *args: Any, **kwargs: Any) -> A:
-        """Make one actor of `Class` on every proc; returns their mesh at once.
+        """Make one actor of `Class` on every proc. Returns their mesh at once.
 
-        A constructor that raises is told on first use.
+        An error in a constructor is raised by the first use of the mesh.
 
         Raises:
-            TypeError: the arguments do not fit `__init__`, or one cannot be pickled; the name is no
-                text.
+            TypeError: the arguments do not fit `__init__`, or one cannot be pickled; the name is
+                not text.
             ValueError: `Class` breaks a rule of actor classes.
-            SupervisionError: a proc of this mesh, or an actor on it that is not stopped, has died,
-                or the bootstrap function of a proc has raised. A slice without it can be spawned
-                on.
-            RuntimeError: called by an actor that is ending.
+            SupervisionError: a proc of this mesh has died, or an actor on it that is not stopped,
+                or the bootstrap function of a proc has raised. Slices without the failed ranks
+                still accept actors.
+            RuntimeError: the caller is an actor that is ending.
         """
         self._check_usable()
         cls = actor_class(Class)
         name_text("an actor mesh", name)
-        payload = constructor_payload(Class, args, kwargs, along_with(self))
+        payload = constructor_payload(Class, args, kwargs, extra_payloads(self))
         procs, run = self._procs, self._runtime
         if run.node.is_fork:
             raise RuntimeEnded(FORKED)
@@ -157,9 +162,9 @@ class ProcMesh(MeshTrait):
         actors = Actors(uid, name, cls, procs.ref, self._region, owned=True)
         mesh = ActorMesh(run, actors, self._region)
         run.ownership.own(uid, OwnedActors(mesh), procs.ref.uid)
-        procs.actors[uid], actors.held_in = actors, procs.actors
-        if procs.kept:  # noted first: a client that dies between the two leaves nothing unknown
-            actors.note(run)
+        procs.actors[uid], actors.listed_in = actors, procs.actors
+        if procs.kept:  # first, so that the agent knows them if this client dies in between
+            actors.record(run)
         extent = self._region.extent
         ref = procs.ref
         spec = SpawnActor(
@@ -168,7 +173,7 @@ class ProcMesh(MeshTrait):
             origin=origin_now(),
         )  # fmt: skip
         run.routes.post(ref, self._region, spec, payload)
-        if actors.stopped is not None:  # its owner ended meanwhile, and was quicker
+        if actors.stopped is not None:  # the owner ended in the meantime, and stopped the mesh
             run.routes.post(ref, self._region, StopActor(uid, 0, 0, actors.stopped))
         return cast(A, mesh)
 
@@ -178,22 +183,22 @@ class ProcMesh(MeshTrait):
         aggregate_window_sec: float | None = None,
         level: int = logging.INFO,
     ) -> None:
-        """Say what of these processes reaches this program's streams, or the cells of a notebook.
+        """Choose which lines of these processes reach this program's streams, or notebook cells.
 
-        Without it every line does, at once. Returns when all of them log from that level on.
+        By default every line does, at once. Returns when all processes use the new log level.
 
         Args:
             stream_to_client: whether lines are shown at all; `%monarch logs` has them in any case.
-            aggregate_window_sec: seconds for which lines are gathered, and equal ones of several
-                ranks then shown once; None: lines are shown as they come.
-            level: from which level on `logging` logs in these processes.
+            aggregate_window_sec: seconds for which lines are gathered; equal lines of several ranks
+                are then shown once. None: lines are shown as they come.
+            level: the lowest level that `logging` emits in these processes.
 
         Raises:
-            TypeError, ValueError: an argument that does not fit, or the two contradict each other;
-                this process has not spawned the mesh, or is no client.
-            SupervisionError: a process of it could not start.
+            TypeError, ValueError: an argument that does not fit, or two that contradict each other;
+                this process has not spawned the mesh, or is not a client.
+            SupervisionError: a process of the mesh could not start.
         """
-        # It needs a loop, which programs that are content with every line do without.
+        # Imported here: it needs an event loop, which most programs do without.
         from monarch._src.actor.inspect.log_levels import ask
         from monarch._src.mesh.log_rules import checked_rule, sieve_of
 
@@ -201,21 +206,22 @@ class ProcMesh(MeshTrait):
         run, ref = self._runtime, self._procs.ref
         if not self._procs.owned or run.proc_ref is not None:
             raise ValueError(
-                f"what {self.name!r} writes goes to the client; say there how, where it was spawned"
+                f"the output of {self.name!r} goes to the client that spawned it; call "
+                "logging_option there"
             )
         await self.initialized
-        await run.agent.flush_output()  # what was written until now is treated as it was until now
+        await run.agent.flush_output()  # lines written before this call follow the rule before it
         sieve_of(run).set(ref.uid, list(self._region.ranks()), rule)
         await ask(run, ref, self._region, level)
 
     def _check_sound(self, name: str) -> None:
-        """Nothing is spawned where something has failed that nobody has dealt with."""
+        """Raise SupervisionError if a proc, or a running actor on it, has failed."""
         procs, run = self._procs, self._runtime
         dead = {**run.known.dead(procs.ref.uid), **procs.failures}
         if gone := {rank: dead[rank] for rank in sorted(dead) if rank in self._region}:
             raise self._refused(name, gone, "stop() these procs and spawn others")
-        # One that never lived, or that its owner has stopped, is nobody's trouble any more: in a
-        # notebook the next spawn is the corrected class.
+        # A failed constructor, or a mesh that was stopped, does not matter here: in a notebook the
+        # next spawn has the corrected class.
         for actors in list(procs.actors.values()):
             if actors.stopped is None and (
                 ill := {
@@ -228,7 +234,7 @@ class ProcMesh(MeshTrait):
 
     def _refused(self, name: str, failed: dict[int, RankFailure], remedy: str) -> SupervisionError:
         if all(failure.kind == "out of reach" for failure in failed.values()):
-            remedy = "they are of a session that is not this process's any more"
+            remedy = "they belong to a session that this process no longer holds"
         elif len(failed) < len(self._region):
             remedy += ", or spawn it on a slice without what has failed"
         return SupervisionError(
@@ -236,18 +242,19 @@ class ProcMesh(MeshTrait):
         )
 
     def stop(self, reason: str | None = None) -> Future[None]:
-        """End its processes: what they have is finished, actors clean up, every pid is gone.
+        """End its processes: they finish the messages they have, and actors clean up. Idempotent.
 
-        Idempotent. What outlasts the time for clean-up is killed.
+        The future is done when every pid is gone. Processes that exceed the time for clean-up are
+        killed.
 
         Raises:
-            ValueError: this is a slice, or a reference that somebody else owns.
-            TypeError: a reason that is no text.
-            SupervisionError: its session is not this process's any more.
+            ValueError: this is a slice, or a reference that another process owns.
+            TypeError: the reason is not text.
+            SupervisionError: this process no longer holds the session of the mesh.
         """
         procs = self._procs
         if not procs.owned:
-            raise ValueError(f"{self.name!r} belongs to who spawned it; only the owner may stop it")
+            raise ValueError(f"{self.name!r} was spawned elsewhere; only its owner may stop it")
         if self.is_slice:
             raise ValueError(f"stop the whole mesh {self.name!r}, not a slice of it")
         reason = reason_text(reason, "stopped by client")
@@ -255,13 +262,13 @@ class ProcMesh(MeshTrait):
         return self._stop(reason, procs.cleanup_s)
 
     def kill(self, reason: str | None = None) -> Future[None]:
-        """End its processes at once, whatever they do; no actor cleans up. Idempotent.
+        """End its processes at once, without clean-up of actors. Idempotent.
 
-        Also after `stop`, when that takes too long. Raises as `stop` does.
+        May follow `stop`, when that takes too long. Raises as `stop` does.
         """
         procs = self._procs
         if not procs.owned:
-            raise ValueError(f"{self.name!r} belongs to who spawned it; only the owner may kill it")
+            raise ValueError(f"{self.name!r} was spawned elsewhere; only its owner may kill it")
         if self.is_slice:
             raise ValueError(f"kill the whole mesh {self.name!r}, not a slice of it")
         return self._stop(reason_text(reason, "killed by client"), 0.0)
@@ -287,7 +294,7 @@ class ProcMesh(MeshTrait):
                 run.ends.nothing_at(uid, site)  # no agent, no procs
         forget(procs)
         if procs.kept and procs.ref.sites:
-            when_one_is_gone()
+            on_kept_mesh_stopped()
         return future
 
     def __enter__(self) -> ProcMesh:
@@ -314,24 +321,24 @@ class ProcMesh(MeshTrait):
 
 
 class OwnedProcs:
-    """A mesh of procs, as its owner sees it."""
+    """A mesh of procs, as the supervisor of its owner sees it."""
 
     def __init__(self, mesh: ProcMesh) -> None:
         self.mesh = mesh
         self.name = mesh.name
 
     def note(self, failures: Sequence[RankFailure]) -> None:
-        """Processes of it have failed, so it will never be complete."""
+        """Some of its processes have failed, so `initialized` fails."""
         future = self.mesh._procs.initialized  # pyright: ignore[reportPrivateUsage]
         if future is not None:
             future.fail(death_error(failures))
 
     def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
-        """A failure of one of its processes is told as it is."""
+        """The failure to report for a failure of one of its processes: the same."""
         return failure
 
     def stands_on(self, procs: int, rank: int) -> bool:
-        """It stands on hosts, not on processes."""
+        """False: a mesh of procs depends on hosts, not on procs."""
         return False
 
     def end(self, reason: str, grace_s: float) -> Future[None]:
@@ -344,26 +351,26 @@ def _reference(ref: ProcsRef, base: Region, region: Region) -> ProcMesh:
     return ProcMesh(runtime(), Procs(ref, base, owned=False), region)
 
 
-_accompany: Callable[[ProcMesh], object] | None = None
+_extra_source: Callable[[ProcMesh], object] | None = None
 
 
 def accompany_actors(source: Callable[[ProcMesh], object] | None) -> None:
-    """Have every actor that this program spawns on processes be sent with something more.
+    """Send an extra value along with every actor that this program spawns on processes.
 
-    `source` is asked at each spawn, with the mesh that is spawned on. What it gives, if not None,
-    is unpickled in each process on the actor's own thread before its constructor runs, and is of
-    use if that has an effect there. The same with bootstrap functions, before those run; and what
-    has come to a process goes on with all that is spawned from there. None: nothing more is sent.
+    `source` is called at each spawn with the mesh that is spawned on. The value it returns, if not
+    None, is unpickled in each process, on the actor's own thread, before the constructor runs; it
+    is useful if unpickling has an effect there. The same holds for bootstrap functions. A process
+    passes the values it has received on to all that it spawns. None: no extra values are sent.
     """
-    global _accompany
-    _accompany = source
+    global _extra_source
+    _extra_source = source
 
 
-def along_with(mesh: ProcMesh) -> list[bytes]:
-    """What is sent along, pickled by itself: actors and bootstrap functions begin without it."""
-    if _accompany is None:
+def extra_payloads(mesh: ProcMesh) -> list[bytes]:
+    """The extra values for a spawn, each pickled by itself: actors can begin without them."""
+    if _extra_source is None:
         return list(received_extras())
-    found = _accompany(mesh)
+    found = _extra_source(mesh)
     return [] if found is None else [bytes(ship(found).body)]
 
 
@@ -373,14 +380,14 @@ def constructor_payload(
     kwargs: dict[str, Any],
     along: Sequence[bytes] = (),
 ) -> Payload:
-    """A class and what its constructor is given; TypeError if it could not begin with that.
+    """A class and the arguments of its constructor, pickled; TypeError if the arguments do not fit.
 
-    `along`: what a front end wants to be unpickled before.
+    `along`: pickled values that are unpickled before the constructor runs.
     """
     try:
         signature = inspect.signature(cls)
     except ValueError:
-        signature = None  # some extension types have none; the constructor itself will tell
+        signature = None  # some extension types have none; the constructor checks its arguments
     else:
         try:
             signature.bind(*args, **kwargs)
@@ -399,27 +406,27 @@ _owned: dict[int, ProcMesh] = {}
 
 
 def remember(mesh: ProcMesh) -> None:
-    """Note a mesh that was just asked for, or taken up."""
+    """Record a mesh that was just requested or inherited."""
     _owned[int(mesh.uid, 16)] = mesh
     bus.emit(MeshSpawned(mesh.uid, mesh.name))
 
 
 # Called when a mesh on workers that was kept is being stopped; set by `session.keep`.
-when_one_is_gone: Callable[[], None] = lambda: None  # noqa: E731
+on_kept_mesh_stopped: Callable[[], None] = lambda: None  # noqa: E731
 
 
 def forget(procs: Procs) -> None:
-    """A mesh is being stopped."""
+    """Remove a mesh that is being stopped from the meshes of this process."""
     _owned.pop(procs.ref.uid, None)
 
 
-def note_for_the_next_client(mesh: ProcMesh) -> None:
-    """Have the host agent note its actors, those of now and those that come."""
+def record_actors_of(mesh: ProcMesh) -> None:
+    """Have the host agent record the actors of a mesh, those of now and those to come."""
     procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
     procs.kept = True
     for actors in list(procs.actors.values()):
-        if actors.stopped is None and not actors.noted:
-            actors.note(mesh._runtime)  # pyright: ignore[reportPrivateUsage]
+        if actors.stopped is None and not actors.recorded:
+            actors.record(mesh._runtime)  # pyright: ignore[reportPrivateUsage]
 
 
 def owned_meshes() -> list[ProcMesh]:
@@ -428,7 +435,7 @@ def owned_meshes() -> list[ProcMesh]:
 
 
 def end_meshes_of(run: Runtime, reason: str | None) -> None:
-    """The session of that runtime has ended: its meshes are stopped, or (None) were lost before."""
+    """Mark the meshes of a session that has ended as stopped; None: they were lost before."""
     for mesh in owned_meshes():
         procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
         if mesh._runtime is run:  # pyright: ignore[reportPrivateUsage]
@@ -438,7 +445,7 @@ def end_meshes_of(run: Runtime, reason: str | None) -> None:
             forget(procs)
 
 
-def procs_to_come() -> int:
+def pending_proc_count() -> int:
     """How many procs of these meshes are neither up nor known to be dead."""
     found = 0
     for mesh in owned_meshes():
@@ -451,7 +458,7 @@ def procs_to_come() -> int:
 
 
 def proc_ready(mesh: int, rank: int) -> None:
-    """A proc of ours has said hello. On the thread that receives."""
+    """A proc of this process has connected. On the receiving thread."""
     found = _owned.get(mesh)
     if found is None:
         return
@@ -462,7 +469,7 @@ def proc_ready(mesh: int, rank: int) -> None:
 
 
 def proc_bootstrapped(mesh: int, rank: int, failure: RankFailure | None) -> None:
-    """The bootstrap function of a proc of ours has ended. On the thread that receives."""
+    """The bootstrap function of a proc of this process has ended. On the receiving thread."""
     found = _owned.get(mesh)
     if found is None:
         return
@@ -477,7 +484,7 @@ def proc_bootstrapped(mesh: int, rank: int, failure: RankFailure | None) -> None
 
 
 def proc_restarting(mesh: int, rank: int) -> None:
-    """A proc is gone and started again: what had failed on it, has not on the next one."""
+    """A proc is being restarted. The failures on it do not apply to the next incarnation."""
     found = _owned.get(mesh)
     if found is None:
         return

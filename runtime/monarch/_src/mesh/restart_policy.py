@@ -1,6 +1,6 @@
 """Restart: the policy by which processes that die are started again.
 
-Runs in: whoever spawns. The host agent carries it out (`host.state.restarts`).
+Runs in: the process that spawns. The host agent carries it out (`host.state.restarts`).
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from monarch._src.wire.messages import RestartRule
 
 @dataclass(frozen=True)
 class Restart:
-    """How a process that has died is started again; durations are seconds, or text as `"1m 30s"`.
+    """How a process that has died is restarted; durations are seconds, or text such as `"1m 30s"`.
 
-    Each rank by itself may be restarted `at_most` times `within` any such time; its next death is
-    final, and goes to the owner of the mesh as any other does. The first restart comes at once, the
-    next in that time after `back_off`, each further one after `factor` times longer, `longest` at
-    most. Of each wait a part, drawn by chance, of up to `jitter` is left out, so that ranks that
-    died together don't come back together; the same `seed` draws the same.
+    Each rank may be restarted `at_most` times in any period of length `within`; its next death is
+    final, and is reported to the owner of the mesh as any other. The first restart comes at once,
+    the second after `back_off`, each further one after `factor` times the last wait, up to
+    `longest`. Each wait is shortened by a random part of up to `jitter`, so that ranks that died
+    together don't return together; the same `seed` gives the same waits.
 
-    `while_restarting`: what a call does to a rank that is down. `"wait"`, which is what a caller
-    wants who has nothing better to do than to call again: it is answered by the new process.
-    `"raise"`: it raises RestartedError, for a caller who has another rank to go to. Either way the
-    calls that were under way when it died raise RestartedError: whether they were done is not
-    known, and the state they were for is lost.
+    `while_restarting` says how calls to a rank that is down behave. `"wait"`, for callers whose
+    only option would be to call again: the new process answers the call. `"raise"`, for callers
+    that have another rank to call: the call raises RestartedError. Either way, calls that were
+    running when the process died raise RestartedError: whether they had an effect is unknown, and
+    the state they were meant for is lost.
 
     Raises:
-        ValueError: a number that makes no sense. TypeError: no number, no duration.
+        ValueError: a number out of range. TypeError: not a number, or not a duration.
     """
 
     at_most: int = 5
@@ -46,7 +46,7 @@ class Restart:
         if not isinstance(at_most, int) or isinstance(at_most, bool):
             raise TypeError(f"at_most={at_most!r}: give a whole number of restarts")
         if at_most < 1:
-            raise ValueError(f"at_most={at_most}: for no restart leave out `restart`")
+            raise ValueError(f"at_most={at_most}: to have no restarts, leave out `restart`")
         for name, least in (("factor", 1.0), ("jitter", 0.0)):
             number: Any = getattr(self, name)
             if not isinstance(number, (int, float)) or isinstance(number, bool):
@@ -54,13 +54,13 @@ class Restart:
             if not least <= number < float("inf"):
                 raise ValueError(f"{name}={number}: give a number of {least:g} or more")
         if self.jitter > 1:
-            raise ValueError(f"jitter={self.jitter}: the part of a wait to vary, from 0 to 1")
+            raise ValueError(f"jitter={self.jitter}: give the part of a wait to vary, from 0 to 1")
         if self.while_restarting not in ("wait", "raise"):
             raise ValueError(f"while_restarting={self.while_restarting!r}: give 'wait' or 'raise'")
         self.rule()
 
     def rule(self) -> RestartRule:
-        """The same, in seconds, as the host agent gets it."""
+        """The same policy in seconds, as the host agent gets it."""
         return RestartRule(
             self.at_most, seconds("within", self.within), seconds("back_off", self.back_off),
             float(self.factor), seconds("longest", self.longest), float(self.jitter), self.seed,
@@ -68,10 +68,10 @@ class Restart:
 
 
 def restart_policy(asked: Any) -> Restart | None:
-    """What `spawn_procs(restart=...)` was given.
+    """The policy for the argument `restart` of `spawn_procs`.
 
     Raises:
-        ValueError: another word than "on-failure". TypeError: neither that nor a Restart.
+        ValueError: text other than "on-failure". TypeError: neither that nor a Restart.
     """
     if asked is None or isinstance(asked, Restart):
         return asked

@@ -1,4 +1,4 @@
-"""Which processes a mesh stands for, for what is done to processes from outside. No I/O."""
+"""The processes that a mesh or slice stands for. No I/O."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ M = TypeVar("M", ActorMesh, ValueMesh[int])
 
 
 def as_viewed(whole: M, procs: ProcMesh) -> M:
-    """Actors, or values, of all ranks of a mesh, seen as `procs` is: those ranks, under its dims.
+    """Actors or values of all ranks of a mesh, sliced as `procs` is: its ranks, under its dims.
 
-    `whole` has one for each rank that was spawned together, in the order of their ranks.
+    `whole` has an entry for each rank that was spawned together, in the order of ranks.
     """
     return whole._new_with_region(procs._region)  # pyright: ignore[reportPrivateUsage]
 
 
 def procs_of(mesh: ProcMesh | ActorMesh) -> tuple[int, list[int]]:
-    """The uid of the proc mesh, and the ranks in it; TypeError for what is neither mesh."""
+    """The uid of the proc mesh and the ranks in it. TypeError if `mesh` is neither kind of mesh."""
     if isinstance(mesh, ActorMesh):
-        whom = call_target_of(mesh)
-        return whom.procs.uid, list(whom.region.ranks())
+        target = call_target_of(mesh)
+        return target.procs.uid, list(target.region.ranks())
     if isinstance(mesh, ProcMesh):  # pyright: ignore[reportUnnecessaryIsInstance]
         region = mesh._region  # pyright: ignore[reportPrivateUsage]
         return int(mesh.uid, 16), list(region.ranks())
-    raise TypeError(f"{mesh!r} is no mesh of procs or actors; give one of these, or a slice of it")
+    raise TypeError(f"{mesh!r} is not a mesh of procs or actors; give one, or a slice of one")

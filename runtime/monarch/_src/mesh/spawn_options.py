@@ -1,6 +1,6 @@
-"""How processes are to be made: the options of `spawn_procs`, checked and spelled out by rank.
+"""The options of `spawn_procs`, checked and resolved for each rank.
 
-Runs in: whoever spawns, before anything is sent. What can be found wrong is found here.
+Runs in: the process that spawns, before it sends anything, so that errors are raised there.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import inspect
 import os
 import shutil
+import site
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -34,6 +36,7 @@ T = TypeVar("T")
 PerRank: TypeAlias = "T | Callable[[Point], T]"
 BootstrapFunction: TypeAlias = "Callable[[], None] | Callable[[], Awaitable[None]]"
 
+MOST_PROCS = 1 << 16
 _NUMACTL = ("cpunodebind", "membind", "physcpubind")
 # The interpreter, the loader and the allocator read these once, as a program begins.
 _READ_AT_START = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES")
@@ -41,13 +44,14 @@ _READ_AT_START = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES")
 
 @dataclass
 class BootstrapCommand:
-    """What is executed for a process, in place of a fork of a Python that stands ready.
+    """A command that starts a process, in place of a fork of a Python that stands ready.
 
-    It has to end, in this process or a child of it, in the program and arguments of
-    `default_bootstrap_cmd()`, and to pass on the environment that it is given. `program` is looked
-    up on PATH; `arg0` is what it is told of its own name. `env` goes on top of what is inherited
-    and of the `env` of `spawn_procs`, a None removes; without `inherit_env` nothing of the host
-    agent's environment is inherited. What the runtime itself needs is always set.
+    It must end, in its own process or a child, by running the program and arguments of
+    `default_bootstrap_cmd()`, and must pass on the environment that it is given. `program` is
+    looked up on PATH; `arg0` is the program's own name (`argv[0]`). `env` is added to the inherited
+    environment and to the `env` of `spawn_procs`; None removes a variable. Without `inherit_env`
+    nothing of the host agent's environment is inherited. Variables that the runtime needs are
+    always set.
 
     Raises:
         TypeError: a field of the wrong type.
@@ -63,11 +67,11 @@ class BootstrapCommand:
         self.check()
 
     def with_env(self, env: Mapping[str, str | None]) -> BootstrapCommand:
-        """A copy with these variables on top of its own; a None removes one."""
+        """A copy with these variables added; None removes a variable."""
         return replace(self, env={**self.env, **env})
 
     def check(self) -> None:
-        """TypeError if a field is of the wrong type, also after one was assigned."""
+        """Raise TypeError if a field has the wrong type. Fields may have been assigned since."""
         args = cast(Any, self.args)
         if isinstance(args, str) or not all(isinstance(a, str) for a in args):
             raise TypeError(f"args={args!r}: give a list of texts")
@@ -77,25 +81,51 @@ class BootstrapCommand:
 
 
 def default_bootstrap_cmd() -> BootstrapCommand:
-    """The command that processes are by themselves, to be put behind others or changed."""
+    """The command that processes run by default, to put behind another command or to change."""
     return BootstrapCommand(sys.executable, None, list(ENTRY_ARGUMENTS), {})
+
+
+# --- dims -----------------------------------------------------------------------------------------
+
+
+def checked_dims(per_host: Mapping[str, int]) -> Extent:
+    """The dims and sizes of the processes of one host.
+
+    Raises:
+        ValueError: a dim that is no identifier, a size below 1, or too many processes.
+        TypeError: not a mapping, or a size that is not a whole number.
+    """
+    if not isinstance(per_host, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f'per_host={per_host!r}: give dims and sizes, as in {{"gpus": 8}}')
+    count = 1
+    for dim, size in per_host.items():
+        if not isinstance(dim, str) or not dim.isidentifier():  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"{dim!r} cannot name a dim; use a Python identifier, such as gpus")
+        if not isinstance(size, int) or isinstance(size, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"{dim}={size!r}: give a whole number of processes")
+        if size < 1:
+            raise ValueError(f"{dim}={size}: a mesh needs at least one process in each dim")
+        count *= size
+    if count > MOST_PROCS:
+        raise ValueError(f"{count} processes on one host; the most is {MOST_PROCS}")
+    return Extent(tuple(per_host), tuple(per_host.values()))
 
 
 # --- bootstrap ------------------------------------------------------------------------------------
 
 
 def bootstrap_payload(function: BootstrapFunction) -> Payload:
-    """The bootstrap function as it travels.
+    """The bootstrap function, pickled.
 
     Raises:
-        TypeError: it is no function without arguments, or cannot be pickled.
+        TypeError: it is not a function without arguments, or cannot be pickled.
     """
     if inspect.iscoroutine(function) or not callable(function):
         raise TypeError(f"bootstrap={function!r}: give a function, not what it returns")
     try:
         inspect.signature(function).bind()
     except ValueError:
-        pass  # some extension types have no signature; the call itself will tell
+        pass  # some extension types have no signature; the call itself checks
     except TypeError as error:
         raise TypeError(f"bootstrap={function!r} is called without arguments: {error}") from None
     try:
@@ -112,9 +142,9 @@ def bootstrap_payload(function: BootstrapFunction) -> Payload:
 def env_for(
     env: PerRank[Mapping[str, str]] | None, extent: Extent, *, elsewhere: bool = False
 ) -> list[dict[str, str]]:
-    """What to add to each environment: one for all ranks, or one a rank, or none.
+    """Variables to add to the environment: one dict for all ranks, one for each, or none.
 
-    Which devices there are on other hosts (`elsewhere`) their agents see.
+    `elsewhere`: the processes are on other hosts, whose agents assign the devices.
     """
     devices = [] if elsewhere else _own_devices(extent)
     if callable(env):
@@ -131,7 +161,7 @@ def env_for(
 
 
 def _own_devices(extent: Extent) -> list[str]:
-    """The CUDA device of each rank, where it is clear which that would be."""
+    """The CUDA device of each rank, if there is an obvious choice."""
     if tuple(extent.labels) != ("gpus",) or CUDA in os.environ:
         return []
     count = extent.nelements
@@ -161,14 +191,15 @@ def _is_text(value: object) -> bool:
 def proc_bind_for(
     proc_bind: Sequence[Mapping[str, str]] | None, extent: Extent, *, elsewhere: bool = False
 ) -> tuple[list[list[int]], list[list[str]]]:
-    """The cpus of each rank, and the `numactl` command that goes before each; none of either is [].
+    """The cpus of each rank, and the `numactl` command of each rank; [] if no rank has any.
 
-    `extent`: the processes of one host. What another host has (`elsewhere`) is seen there.
+    `extent`: the processes of one host. `elsewhere`: they are on other hosts, which check whether
+    the cpus and nodes exist.
 
     Raises:
-        ValueError: the wrong number of entries, an unknown key, a cpu or node that is not there, or
-            no `numactl`; says which rank and key.
-        TypeError: a value that is no text, or no list of dicts.
+        ValueError: the wrong number of entries, an unknown key, a cpu or node that does not exist,
+            or no `numactl`; the text has the rank and key.
+        TypeError: a value that is not text, or not a list of dicts.
     """
     if proc_bind is None:
         return [], []
@@ -208,7 +239,7 @@ def _numactl(rank: int, asked: Mapping[str, str], elsewhere: bool) -> list[str]:
         if key not in asked:
             continue
         value = asked[key]
-        # numactl knows more than numbers (all, +0-1, !0, netdev:eth0): those it judges itself.
+        # numactl accepts more than numbers (all, +0-1, !0, netdev:eth0), and checks those itself.
         if not value.strip() or value.strip()[0].isdigit():
             of_cpus = key == "physcpubind"
             there = None if elsewhere else online_cpus() if of_cpus else online_nodes()
@@ -245,7 +276,7 @@ def _existing(rank: int, key: str, text: str, there: list[int] | None, what: str
 
 @dataclass(frozen=True)
 class Launch:
-    """The command of a rank; `program` is the one that the user named, without numactl."""
+    """The command of a rank. `program` is the one that the user named, without numactl."""
 
     command: Command
     program: str
@@ -260,13 +291,14 @@ def commands_for(
     *,
     elsewhere: bool = False,
 ) -> list[Launch | None]:
-    """What to execute: one for all ranks, or one a rank, or none; None: fork.
+    """The commands to execute: one for all ranks, one for each, or none; None means fork.
 
-    On other hosts (`elsewhere`) programs are looked for there, and this Python is theirs.
+    `elsewhere`: the processes are on other hosts, where programs are looked up and whose Python
+    runs.
 
     Raises:
-        ValueError: a program that is not there, or options that exclude each other.
-        TypeError: something that is no BootstrapCommand.
+        ValueError: a program that does not exist, or options that exclude each other.
+        TypeError: not a BootstrapCommand.
     """
     if asked is not None and python:
         raise ValueError(
@@ -295,7 +327,7 @@ def commands_for(
 
 
 def _there(launch: Launch) -> Launch:
-    """The same where this Python is another one."""
+    """The same command for another host, where this Python is that host's own."""
     command = launch.command
     if command.program == sys.executable:
         return replace(launch, command=msgspec.structs.replace(command, program=""))
@@ -303,7 +335,7 @@ def _there(launch: Launch) -> Launch:
 
 
 def is_this_python(program: str) -> bool:
-    """Whether that is the interpreter that runs this."""
+    """Whether a program is the interpreter that runs this process."""
     return os.path.realpath(program) == os.path.realpath(sys.executable)
 
 
@@ -334,3 +366,38 @@ def _launch(command: BootstrapCommand, numactl: list[str], rank: int) -> Launch:
         program, arg0, args = numactl[0], None, [*numactl[1:], program, *args]
     full = Command(program, arg0, args, dict(command.env), command.inherit_env)
     return Launch(full, command.program)
+
+
+# --- directories ----------------------------------------------------------------------------------
+
+
+def working_directory() -> str:
+    """The working directory of this process; the root directory if it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
+
+
+def clients_path(same_python: bool) -> list[str]:
+    """The directories that this process imports from, so that procs find the same modules.
+
+    `same_python`: the procs run in the interpreter of this process, and share its library.
+    """
+    path = _absolute(working_directory(), tuple(sys.path))
+    if not same_python:
+        # Another interpreter has its own library, and a command may start another interpreter.
+        owned = {os.path.dirname(os.__file__), *site.getsitepackages()}
+        zipped = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
+        path = [
+            p
+            for p in path
+            if os.path.basename(p) != zipped
+            and not any(p == o or p.startswith(o + os.sep) for o in owned)
+        ]
+    return list(dict.fromkeys(path))
+
+
+@lru_cache(maxsize=1)
+def _absolute(here: str, path: tuple[str, ...]) -> list[str]:
+    return [os.path.abspath(os.path.join(here, p)) for p in path]

@@ -61,7 +61,7 @@ def _agent(directory: Path, options: WorkerOptions, zygote: socket.socket) -> Ag
     def hosting(node: Node, host: Host, driver: AgentServices) -> WorkerHost:
         made = WorkerHost(serving, directory, node, host, driver)
         try:
-            others, why = [str(address) for address in made.told_to_others()], ""
+            others, why = [str(address) for address in made.advertised_addresses()], ""
         except ValueError as error:
             others, why = [], str(error)
         _report(options, Report(str(made.listening.bind), others, why))

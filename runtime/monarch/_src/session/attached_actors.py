@@ -1,6 +1,6 @@
-"""An actor mesh that another client has made.
+"""An actor mesh that another client has made, in a session that this process attached to.
 
-Runs in: a client that has taken up a session.
+Runs in: a client that has attached to a session.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from monarch._src.wire.messages import KeptActors
 
 
 class InheritedActors(Actors):
-    """See the module's text. Its class is rebuilt when it is first needed."""
+    """Actors that another client has spawned. Their class is unpickled when it is first needed."""
 
     def __init__(self, kept: KeptActors, payload: Payload, procs: ProcsRef, region: Region) -> None:
         self.uid, self.name, self.class_name = kept.actor, kept.name, kept.class_name
         self.procs, self.region = procs, region
-        self.owned, self.noted = True, True
-        self.held_in = None
+        self.owned, self.recorded = True, True
+        self.listed_in = None
         self.stopped = None
         self.failures = {f.rank: f for f in kept.failures}
         self._payload = payload.own()
@@ -34,7 +34,7 @@ class InheritedActors(Actors):
             try:
                 self._cls = actor_class(unship(self._payload))
             except Exception as error:
-                # The lookup of an endpoint ends here, so this is what it may raise.
+                # Attribute lookup of an endpoint leads here, and may raise only this.
                 raise AttributeError(
                     f"{self.class_name}, the class of the actor mesh {self.name!r}, cannot be "
                     f"rebuilt in this process ({type(error).__name__}: {error}); make it "

@@ -1,9 +1,9 @@
-"""The worker hosts that this client has: takes them, hears of their loss, lets them go.
+"""The worker hosts of this client: attaches to them, notices their loss, releases them.
 
-Runs in: a client. Owns its gateway, from the first host on. Asking is done on the thread that
-attaches, what links tell is handled on the one that receives.
-Invariants: a worker is a host of this client from its SiteIs until it is lost or let go; what was
-asked for in vain is given back before the error is raised.
+Runs in: a client. Owns its gateway, from the first host on. Requests are made on the attaching
+thread; the receiving thread handles the notices of links.
+Invariants: a worker is a host of this client from its SiteIs until it is lost or released; if
+attaching to several fails, all of them are released before the error is raised.
 """
 
 from __future__ import annotations
@@ -57,44 +57,44 @@ from monarch._src.wire.messages import (
 )
 
 log = logging.getLogger("monarch.session")
-PATIENCE_PART = 3  # a worker that is about to begin is waited for: this part of liveness
+PATIENCE_PART = 3  # liveness divided by this: how long to wait for a worker that starts
 
 
 @dataclass
-class _Asked:
-    """A worker that is asked for. `link`: what its link is called until it has said its name."""
+class _AttachRequest:
+    """A requested worker. `link`: the name of its link until the worker has sent its own."""
 
     number: int
     said: Address
     link: str
     future: Future[SiteIs]
     dialled: Address | None = None
-    way: Address | None = None  # what leads there on this host, through the gateway
+    way: Address | None = None  # the address on this host that leads there, through the gateway
     site: str = ""
-    token: str = ""  # of the kept session of which it is to have something
-    refused: bool = False  # the two cannot work together, whoever has it
+    token: str = ""  # of the kept session of which it should keep meshes
+    refused: bool = False  # whether the two cannot work together at all
 
 
 @dataclass
-class _Held:
+class _AttachedHost:
     """A worker that this client has.
 
-    leaving: done when nothing of ours is left there. introduced: by number of the request, what is
-    done when it knows the other hosts that there were then.
+    leaving: done when nothing of this client is left there. introduced: by number of the request,
+    done when the worker knows the other hosts of that time.
     """
 
     site: str
     dialled: Address
     told: list[str]
     through: bool = False  # it is reached through the gateway
-    again: bool = False  # it came with a session, and whoever asks for it here is given it
+    again: bool = False  # it came with an attached session, and may be requested once more
     leaving: Future[None] | None = None
     lost: str = ""
     introduced: dict[int, Future[None]] = field(default_factory=dict[int, Future[None]])
 
 
 class AttachedHosts:
-    """See the module's text."""
+    """All worker hosts of one client."""
 
     def __init__(
         self,
@@ -104,30 +104,30 @@ class AttachedHosts:
         via: GatewayAddress | None = None,
     ) -> None:
         """Args:
-        paths: where these keys are, as `attach_to_workers` was told: ca, private_key.
+        paths: where these keys are, as `attach_to_workers` got them: ca, private_key.
         via: the gateway through which all other workers are reached, if there is one.
         """
         self._run = run
         self.key_paths = list(paths)
-        self.given_back: set[str] = set()  # sites that were this client's until it let go of them
-        self.when_given_back: Callable[[], None] = lambda: None  # on the thread that receives
+        self.released_sites: set[str] = set()  # the sites that this client has released
+        self.on_site_released: Callable[[], None] = lambda: None  # on the receiving thread
         self.job = None if keys is None else keys.allowed.job
         self.public = "" if keys is None else keys.public
         self._numbers = itertools.count(1)
-        self._asked: dict[str, _Asked] = {}  # by link
-        self._held: dict[str, _Held] = {}  # by site
+        self._requested: dict[str, _AttachRequest] = {}  # by link
+        self._held: dict[str, _AttachedHost] = {}  # by site
         self._closed = False
-        self._attaching = 0  # how many threads ask for workers
-        self._lock = GuardedLock()  # of the three; what is under it does not block
-        self._one_by_one = threading.Lock()  # held while workers are asked to be this client's
+        self._attaching = 0  # how many threads are attaching to workers
+        self._lock = GuardedLock()  # of the three above; no code blocks while it is held
+        self._attach_lock = threading.Lock()  # held while a thread requests workers
         self._liveness_s = settings().liveness
-        self._way = (
+        self._route = (
             None if via is None else GatewayRoute(run, via, self.key_paths, self._liveness_s)
         )
         node = run.node
         self._gateway = Gateway(
-            node, run.name, keys, Audit(None), self._liveness_s, self._told,
-            unknown=self._link_here,
+            node, run.name, keys, Audit(None), self._liveness_s, self._on_link_notice,
+            unknown=self._link_local,
         )  # fmt: skip
         links, baton = self._gateway.links, node.leader
         run.handle(SiteIs, self._on_site)
@@ -144,14 +144,14 @@ class AttachedHosts:
         run.handle(AskBulk, self._on_ask_bulk)
         run.handle(BulkAt, lambda _peer, message, _payload: bulk.on_told(message))
         run.handle(PayloadPart, fetcher.on_part)
-        run.payloads.on_gone.append(self._node_gone)
+        run.payloads.on_gone.append(self._on_node_gone)
         run.handle(SitesKnown, self._on_known)
         run.closers.append(self.close)
         baton.drain_interval_s = self._gateway.prompt().ping_s / 2
         baton.watch(links.fileno(), links.work)
 
     def close(self) -> None:
-        """Leave all of them. Idempotent."""
+        """Disconnect from all of them. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -160,10 +160,10 @@ class AttachedHosts:
         baton.drain_interval_s = None
         self._bulk.close()
         self._gateway.close("its client has ended")
-        if self._way is not None:
-            self._way.close()
+        if self._route is not None:
+            self._route.close()
 
-    def _node_gone(self, node: str) -> None:
+    def _on_node_gone(self, node: str) -> None:
         site = self._run.node.site_of(node)
         if site:
             self._fetcher.ended(site, AGENT if node == agent_of(site, "") else node)
@@ -186,68 +186,69 @@ class AttachedHosts:
         door = door_of(self._run.directory)
         return None if door is None else partial(connect_through, door)
 
-    def _link_here(self, node: str) -> None:
+    def _link_local(self, node: str) -> None:
         """Something of another host is for a process of this one, which we had no need of yet."""
         self._run.node.link(node, address_of(self._run.directory, node))
 
-    # --- taking -----------------------------------------------------------------------------------
+    # --- attaching --------------------------------------------------------------------------------
 
     @property
     def is_used(self) -> bool:
-        """Whether this client has workers, or asks for some."""
+        """Whether this client has workers, or is attaching to some."""
         return bool(self._attaching or self.held())
 
     def begin(self) -> None:
-        """`attach` is about to be called, on another thread."""
+        """Announce a call of `attach` on another thread."""
         with self._lock:
             self._attaching += 1
 
     def attach(self, workers: Sequence[Address], patience_s: float) -> list[str]:
-        """Have these workers; their sites, in that order. Blocks until each has answered.
+        """Attach to these workers; returns their sites, in order. Blocks until each has answered.
 
-        After `begin`. Several threads may ask at once. `patience_s`: how long one that starts late
-        is waited for.
+        After `begin`. Several threads may attach at once. `patience_s`: how long to wait for a
+        worker that does not listen yet.
 
         Raises:
-            HostUnreachableError: one cannot be reached, or does not let this process in.
-            SessionError: one belongs to another client. ValueError: one was given twice, or is a
-                host of this client already.
+            HostUnreachableError: a worker cannot be reached, or does not admit this process.
+            SessionError: a worker belongs to another client. ValueError: a worker was given twice,
+                or is a host of this client already.
         """
-        asked = [self._new(address) for address in workers]
+        asked = [self._new_request(address) for address in workers]
         try:
-            self._reach_all(asked, time.monotonic() + patience_s)
-            with self._one_by_one:
+            self._reach_every(asked, time.monotonic() + patience_s)
+            with self._attach_lock:
                 return self._attach(asked)
         finally:
             with self._lock:
                 self._attaching -= 1
 
-    def _attach(self, asked: Sequence[_Asked]) -> list[str]:
+    def _attach(self, asked: Sequence[_AttachRequest]) -> list[str]:
         try:
             if self._closed:
                 raise SessionError("the session of this process has ended meanwhile")
-            came = self._came_with_the_session(asked)
-            new = [one for one in asked if one.number not in came]
+            inherited = self._inherited_sites(asked)
+            new = [one for one in asked if one.number not in inherited]
             self._check_each_once(new)
             for one in new:
                 self._dial(one)
-            sites = [came.get(one.number) or self._answer(one) for one in asked]
-            for site in came.values():
+            sites = [inherited.get(one.number) or self._answer(one) for one in asked]
+            for site in inherited.values():
                 self._held[site].again = False
         except BaseException:
-            self._give_back(asked)
+            self._give_up(asked)
             raise
         for known in self._introduce():
             self._run.node.wait(known, self._liveness_s)
         return sites
 
-    def take_up(self, workers: Sequence[KeptWorker], token: str) -> dict[str, str]:
-        """Have the workers of a kept session again; by site, why some of them are not to be had.
+    def attach_kept(self, workers: Sequence[KeptWorker], token: str) -> dict[str, str]:
+        """Attach to the workers of a kept session. Returns why some of them failed, by site.
 
         Raises:
-            HostUnreachableError: the two cannot work together, or none of them can be reached.
+            HostUnreachableError: a worker and this process cannot work together, or no worker can
+                be reached.
         """
-        asked = {one.site: self._new(parse_address(one.address), token) for one in workers}
+        asked = {one.site: self._new_request(parse_address(one.address), token) for one in workers}
         problems = self._reach(list(asked.values()), 0.0, wait=False)
         lost: dict[str, str] = {}
         try:
@@ -268,7 +269,7 @@ class AttachedHosts:
             if len(problems) == len(asked):
                 raise HostUnreachableError("\n".join(lost.values()))
         except BaseException:
-            self._give_back(list(asked.values()))
+            self._give_up(list(asked.values()))
             raise
         for known in self._introduce():
             self._run.node.wait(known, self._liveness_s)
@@ -277,25 +278,27 @@ class AttachedHosts:
                 self._run.routes.tell_agent_at(other, SiteLost(site, why))
         return lost
 
-    def _new(self, said: Address, token: str = "") -> _Asked:
+    def _new_request(self, said: Address, token: str = "") -> _AttachRequest:
         number = next(self._numbers)
-        return _Asked(number, said, f"?{number}", self._run.new_future(), token=token)
+        return _AttachRequest(number, said, f"?{number}", self._run.new_future(), token=token)
 
-    def _reach_all(self, asked: Sequence[_Asked], until: float) -> None:
+    def _reach_every(self, asked: Sequence[_AttachRequest], until: float) -> None:
         problems = self._reach(asked, until, wait=True)
         if len(problems) > 1:
-            # A gateway that is not there is told once, whoever is behind it.
+            # A missing gateway is reported once, not for each worker behind it.
             text = "\n".join(dict.fromkeys(str(problems[one]) for one in sorted(problems)))
             raise HostUnreachableError(text)
         for error in problems.values():
             raise error
 
-    def _reach(self, asked: Sequence[_Asked], until: float, *, wait: bool) -> dict[int, Exception]:
-        """Find an address of each; why there is none, by number. `wait`: for those that begin."""
+    def _reach(
+        self, asked: Sequence[_AttachRequest], until: float, *, wait: bool
+    ) -> dict[int, Exception]:
+        """Find an address of each; returns failures by number. `wait`: for workers that start."""
         problems: dict[int, Exception] = {}
         until = until or time.monotonic() + self._liveness_s / PATIENCE_PART
 
-        def reach(one: _Asked) -> None:
+        def reach(one: _AttachRequest) -> None:
             try:
                 if way is None or way.via.is_at(one.said):
                     one.dialled = reached(one.said, until, wait=wait, given_up=given_up)
@@ -307,10 +310,10 @@ class AttachedHosts:
         def given_up() -> bool:
             return self._closed
 
-        way = self._way
+        way = self._route
         if way is not None and not all(way.via.is_at(one.said) for one in asked):
             try:
-                with self._one_by_one:
+                with self._attach_lock:
                     way.begin()
             except HostUnreachableError as error:
                 return {one.number: error for one in asked}
@@ -322,11 +325,11 @@ class AttachedHosts:
             thread.join()
         return problems
 
-    def _by_way(self, through: bool) -> str:
-        """What is to be said of the gateway where a host is lost that is reached through it."""
-        return self._way.words if through and self._way is not None else ""
+    def _gateway_state(self, through: bool) -> str:
+        """The state of the gateway, for the error about a host that is reached through it."""
+        return self._route.words if through and self._route is not None else ""
 
-    def _check_each_once(self, asked: Sequence[_Asked]) -> None:
+    def _check_each_once(self, asked: Sequence[_AttachRequest]) -> None:
         known = {one.dialled: f"it is {one.site}" for one in self._held.values() if not one.lost}
         for one in asked:
             assert one.dialled is not None
@@ -337,32 +340,32 @@ class AttachedHosts:
                 )
             known[one.dialled] = f"it was given as {one.said} too"
 
-    def _came_with_the_session(self, asked: Sequence[_Asked]) -> dict[int, str]:
-        """Those that this client has since it took a session up, and that nobody has asked for."""
+    def _inherited_sites(self, asked: Sequence[_AttachRequest]) -> dict[int, str]:
+        """The sites of workers of an attached session that were not requested since."""
         sites = {str(held.dialled): site for site, held in self._held.items() if held.again}
         found = ((one.number, sites.pop(str(one.dialled), "")) for one in asked)
         return {number: site for number, site in found if site}
 
-    def _dial(self, one: _Asked) -> None:
+    def _dial(self, one: _AttachRequest) -> None:
         assert one.dialled is not None
         with self._lock:
-            self._asked[one.link] = one
+            self._requested[one.link] = one
         bounds = self._gateway.prompt()
-        shown = "" if self._way is None or one.way is None else self._way.shown(one.dialled)
+        shown = "" if self._route is None or one.way is None else self._route.shown(one.dialled)
         self._gateway.links.dial(
             one.link, one.way or one.dialled, bounds=bounds, anybody=True, shown=shown
         )
 
-    def _answer(self, one: _Asked) -> str:
-        # Links are given up in time, and a worker that is cleared for us takes its own.
+    def _answer(self, one: _AttachRequest) -> str:
+        # Failing links end by themselves in time; clearing a worker takes a time of its own.
         if not self._run.node.wait(one.future, 3 * self._liveness_s):
             raise HostUnreachableError(f"the worker at {one.said} does not answer")
         return one.future.result().site
 
-    def _give_back(self, asked: Sequence[_Asked]) -> None:
+    def _give_up(self, asked: Sequence[_AttachRequest]) -> None:
         with self._lock:
             for one in asked:
-                self._asked.pop(one.link, None)
+                self._requested.pop(one.link, None)
                 self._held.pop(one.site, None)
         for one in asked:
             if one.dialled is not None:
@@ -371,12 +374,12 @@ class AttachedHosts:
                 self._forget_nodes(one.site)
 
     def _introduce(self) -> list[Future[None]]:
-        """Tell each host where it can dial the others; done when it lets them in, or is lost."""
+        """Tell each host where to dial the others. Each future is done when the host knows them."""
         held = [one for one in list(self._held.values()) if not one.lost]
         waits: list[Future[None]] = []
         for one in held:
             others = [
-                (other.site, _for_another(other, one))
+                (other.site, _addresses_for(other, one))
                 for other in held
                 if other is not one
             ]  # fmt: skip
@@ -387,25 +390,25 @@ class AttachedHosts:
                 waits.append(known)
         return waits
 
-    # --- on the thread that receives --------------------------------------------------------------
+    # --- on the receiving thread ------------------------------------------------------------------
 
-    def _told(self, link: str, notice: Notice) -> None:
+    def _on_link_notice(self, link: str, notice: Notice) -> None:
         if isinstance(notice, PeerNamed):
             with self._lock:
-                one = self._asked.pop(notice.dialled_as, None)
+                one = self._requested.pop(notice.dialled_as, None)
                 if one is not None:
-                    self._asked[link] = one
+                    self._requested[link] = one
                     one.link = one.site = link
         elif isinstance(notice, LinkUp):
-            one = self._asked.get(link)
+            one = self._requested.get(link)
             if one is not None and not notice.again:
-                self._gateway.say(link, self._question(one))
+                self._gateway.say(link, self._request(one))
         elif isinstance(notice, LinkDown):
             log.info("no connection to %s; waiting for it to come back", link)
         elif isinstance(notice, ENDS):
-            self._ended(link, notice.why, refused=isinstance(notice, PeerRefused))
+            self._on_link_ended(link, notice.why, refused=isinstance(notice, PeerRefused))
 
-    def _question(self, one: _Asked) -> HoldSite:
+    def _request(self, one: _AttachRequest) -> HoldSite:
         pid = os.getpid()
         program = process_table.command_of(pid)[:LONGEST_PROGRAM]
         client = self._run.client_ref
@@ -416,15 +419,15 @@ class AttachedHosts:
 
     def _on_site(self, _peer: str, message: SiteIs, _payload: Payload) -> None:
         with self._lock:
-            one = self._asked.pop(message.site, None)
+            one = self._requested.pop(message.site, None)
         if one is None or one.number != message.request or one.dialled is None:
             return
         if message.refusal:
-            why = f"the worker at {one.said} ({message.site}) is not to be had: {message.refusal}"
+            why = f"the worker at {one.said} ({message.site}) has refused: {message.refusal}"
             one.future.fail(SessionError(why))
             return
         run, agent = self._run, agent_of(message.site, "")
-        self._held[message.site] = _Held(
+        self._held[message.site] = _AttachedHost(
             message.site, one.dialled, message.addresses, through=one.way is not None,
             again=bool(one.token),
         )  # fmt: skip
@@ -442,23 +445,25 @@ class AttachedHosts:
     def _on_free(self, peer: str, _message: SiteFree, _payload: Payload) -> None:
         held = next((one for one in self._held.values() if agent_of(one.site, "") == peer), None)
         if held is not None:
-            self._gateway.links.hang_up(held.site, "its client has let go of it")
-            self._gone(held, "this process has let go of it", let_go=True)
+            self._gateway.links.hang_up(held.site, "its client has released it")
+            self._on_site_gone(held, "this process has released it", let_go=True)
 
-    def _ended(self, link: str, why: str, *, refused: bool) -> None:
+    def _on_link_ended(self, link: str, why: str, *, refused: bool) -> None:
         with self._lock:
-            one = self._asked.pop(link, None)
+            one = self._requested.pop(link, None)
         if one is not None:
             one.refused = refused
-            by_way = self._by_way(one.way is not None)
-            one.future.fail(HostUnreachableError(f"the worker at {one.said}: {why}{by_way}"))
+            gateway_state = self._gateway_state(one.way is not None)
+            one.future.fail(HostUnreachableError(f"the worker at {one.said}: {why}{gateway_state}"))
         held = self._held.get(link)
         if held is not None:
-            by_way = self._by_way(held.through)
-            lost = f"the host {host_of_site(held.site)} is lost: {why}{by_way}"
-            self._gone(held, lost, let_go=held.leaving is not None)
+            gateway_state = self._gateway_state(held.through)
+            lost = f"the host {host_of_site(held.site)} is lost: {why}{gateway_state}"
+            self._on_site_gone(held, lost, let_go=held.leaving is not None)
 
-    def _gone(self, held: _Held, why: str, *, let_go: bool, out_of_reach: bool = False) -> None:
+    def _on_site_gone(
+        self, held: _AttachedHost, why: str, *, let_go: bool, out_of_reach: bool = False
+    ) -> None:
         if held.lost:
             return
         held.lost = why
@@ -468,63 +473,63 @@ class AttachedHosts:
         with self._lock:
             self._held.pop(held.site, None)
             if let_go and not out_of_reach:
-                self.given_back.add(held.site)
+                self.released_sites.add(held.site)
         for awaited in (held.leaving, *held.introduced.values()):
             if awaited is not None:
                 awaited.settle(lambda: None)
-        if held.site in self.given_back:
-            self.when_given_back()
-        for other in [] if let_go else self.held():  # what is lost for us is so for all of us
+        if held.site in self.released_sites:
+            self.on_site_released()
+        for other in [] if let_go else self.held():  # a host lost to the client is lost to them too
             self._run.routes.tell_agent_at(other, SiteLost(held.site, why))
 
     def _forget_nodes(self, site: str) -> None:
         self._run.node.forget(agent_of(site, ""))
 
-    # --- letting go -------------------------------------------------------------------------------
+    # --- releasing --------------------------------------------------------------------------------
 
     @property
     def sent(self) -> int:
-        """How many messages went to other hosts so far."""
+        """How many messages were sent to other hosts so far."""
         return self._gateway.links.sent
 
     def out_of_reach(self, why: str) -> None:
-        """What is there goes on, and is not this client's any more. On the thread that receives."""
+        """The hosts now belong to another client, and go on. On the receiving thread."""
         for held in list(self._held.values()):
-            self._gone(held, why, let_go=True, out_of_reach=True)
+            self._on_site_gone(held, why, let_go=True, out_of_reach=True)
 
     def leaves(self, site: str) -> None:
-        """This client goes, and what is kept there does not: the end of that link is no loss."""
+        """This client detaches from a host that keeps meshes: the end of that link is no loss."""
         held = self._held.get(site)
         if held is not None and held.leaving is None:
             held.leaving = self._run.new_future()
 
     def address_of(self, site: str) -> str:
-        """Where this client has dialled that host; empty if it has it not."""
+        """The address by which this client dialled that host; empty if the host is not attached."""
         held = self._held.get(site)
         return "" if held is None else str(held.dialled)
 
     @property
     def via(self) -> GatewayAddress | None:
         """The gateway through which workers are reached, if there is one."""
-        return None if self._way is None else self._way.via
+        return None if self._route is None else self._route.via
 
     def try_gateway(self) -> None:
-        """Return when there is a link to the gateway. HostUnreachableError: there is none."""
-        assert self._way is not None
-        self._way.begin()
-        self._way.try_link()
+        """Return when there is a link to the gateway. HostUnreachableError if there can be none."""
+        assert self._route is not None
+        self._route.begin()
+        self._route.try_link()
 
     def is_held(self, site: str) -> bool:
-        """Whether that host is this client's."""
+        """Whether that host belongs to this client."""
         held = self._held.get(site)
         return held is not None and not held.lost and held.leaving is None
 
     def held(self) -> list[str]:
-        """The hosts that this client has."""
+        """The sites of this client's hosts."""
         return [site for site in list(self._held) if self.is_held(site)]
 
     def let_go(self, sites: Sequence[str]) -> list[Future[None]]:
-        """Give these hosts back; each future is done when nothing of this client is left there."""
+        """Release these hosts; each future is done when nothing of this client is left there."""
         found: list[Future[None]] = []
         for site in sites:
             held = self._held.get(site)
@@ -537,7 +542,7 @@ class AttachedHosts:
         return found
 
     def end(self, sites: Sequence[str], tell: Callable[[str], object]) -> list[Future[None]]:
-        """Have these workers end: `tell` says so to each; done when they have."""
+        """End these workers: `tell` sends the request. Each future is done when one has ended."""
         found: list[Future[None]] = []
         for site in sites:
             held = self._held.get(site)
@@ -555,7 +560,7 @@ def hosts_of_session(session: ClientSession) -> AttachedHosts | None:
     return sites
 
 
-def _for_another(one: _Held, other: _Held) -> list[str]:
+def _addresses_for(one: _AttachedHost, other: _AttachedHost) -> list[str]:
     """Where one host may be dialled by another: where this client has, if that means the same."""
     near = one.dialled.scope is Scope.LOOPBACK  # of this host, or of the gateway's
     if near and (other.dialled.scope is not Scope.LOOPBACK or one.through != other.through):

@@ -1,7 +1,7 @@
-"""Tells the procs of a host who the client is, and the client that they know.
+"""Announces the current client to the procs of a host, and collects their answers.
 
-Runs in: a host agent, on its one thread, with either tenure. Who waits for whom,
-`session.state.rollcall` decides.
+Runs in: a host agent, on its one thread, with either owner. `session.state.rollcall` decides when
+waiting clients are answered.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from monarch._src.session.state.rollcall import RollCall
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
 from monarch._src.wire.messages import AskKnown, ClientIs, ClientKnown, Kept
 
-# One that stops is called by nobody any more, and of one that is to be started again no process is
-# there; what begins is told in time, or not waited for.
+# The states of procs whose answer counts. A stopping proc gets no more calls, and a proc that is to
+# be restarted has no process.
 COUNT = (ProcState.STARTING, ProcState.READY)
 
 
 class ClientAnnouncer:
-    """See the module's text."""
+    """Drives one `RollCall`."""
 
     def __init__(self, node: Node, host: Host) -> None:
         self._node = node
@@ -31,11 +31,11 @@ class ClientAnnouncer:
         self._roll = RollCall()
         self.handlers: dict[type, Callable[[str, Any, Any], None]] = {
             ClientKnown: self._on_known,
-            AskKnown: self._on_asked,
+            AskKnown: self._on_ask_known,
         }
 
     def tell(self, message: ClientIs) -> None:
-        """Tell all procs that there is another client, or none."""
+        """Announce a new client, or its absence, to all procs."""
         procs = [
             proc.node
             for mesh in self._host.meshes.values()
@@ -43,23 +43,23 @@ class ClientAnnouncer:
             if proc.state is not ProcState.ENDED
         ]
         self._node.forward(procs, message, NO_PAYLOAD)
-        self._roll.told(procs if message.node else (), message.number, time.monotonic())
+        self._roll.announced(procs if message.node else (), message.number, time.monotonic())
 
     def looked(self) -> None:
-        """Everything that has come was handled: answer who waits, if it is time."""
-        for node, request in self._roll.due(time.monotonic(), self._counts):
+        """Answer waiting clients if it is time. Called when all messages read were handled."""
+        for node, request in self._roll.due(time.monotonic(), self._is_expected):
             self._node.send(node, Kept(request))
 
     def next_deadline(self) -> float | None:
-        """When `looked` has something to do though nothing has come, or None."""
+        """When `looked` has something to do without a message, or None."""
         return self._roll.deadline
 
-    def _counts(self, node: str) -> bool:
+    def _is_expected(self, node: str) -> bool:
         proc = self._host.proc(node)
         return proc is not None and proc.state in COUNT
 
     def _on_known(self, peer: str, message: ClientKnown, _payload: Payload) -> None:
-        self._roll.answered(peer, message.number)
+        self._roll.confirmed(peer, message.number)
 
-    def _on_asked(self, peer: str, message: AskKnown, _payload: Payload) -> None:
-        self._roll.asked(peer, message.request)
+    def _on_ask_known(self, peer: str, message: AskKnown, _payload: Payload) -> None:
+        self._roll.requested(peer, message.request)

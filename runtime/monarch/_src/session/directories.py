@@ -1,6 +1,6 @@
-"""The sessions of this user on this machine, as their directories and the process table tell.
+"""The sessions of this user on this machine, found by their directories and the process table.
 
-Nobody is asked: this works with agents that are stopped or gone.
+Asks no process, so it works with agents that are stopped or gone.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from monarch._src.session import records as record
 from monarch._src.session.records import HolderRecord, KeptRecord, Record
 from monarch._src.system import process_table
 
-# live: agent and client are there. detached: it is kept, and nobody holds it. orphan: it is not
-# kept, and its client is gone. starting: no agent has taken the directory (yet). gone: the agent
-# has ended, or was killed, and the directory is what is left.
+# live: it has an agent and a client. detached: it is kept, and has no client. orphan: it is not
+# kept, and its client is gone. starting: no agent has locked the directory (yet). gone: the agent
+# has ended, or was killed, and only the directory is left.
 State = Literal["live", "detached", "orphan", "starting", "gone"]
 AGENT_LIVES = ("live", "detached", "orphan")
 STARTING_S = 60.0
 
 
 class Session(msgspec.Struct, frozen=True):
-    """One session directory and who it says it belongs to."""
+    """One session directory, and the records in it."""
 
     directory: Path
     state: State
@@ -37,12 +37,12 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What tells it from others, and what `monarch kill` takes."""
+        """The identifier of the session, which `monarch kill` takes."""
         return name_of(self.directory)
 
     @property
     def client(self) -> HolderRecord | None:
-        """Who holds it, alive or not; None if nobody does, or it is not known."""
+        """The client that holds it, alive or not; None if there is none, or it is not known."""
         if self.kept is not None:
             return self.kept.holder
         said = self.record
@@ -55,7 +55,7 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def agent(self) -> process_table.Entry | None:
-        """The process of its host agent, if it lives."""
+        """The process of its host agent, if that lives."""
         if self.record is None or self.state not in AGENT_LIVES:
             return None
         found = process_table.entry(self.record.agent_pid)
@@ -63,7 +63,7 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def is_left_behind(self) -> bool:
-        """Whether nobody will ever need it again: ending it takes nothing from anybody."""
+        """Whether no process needs it any more, so that it is safe to end."""
         if self.state == "starting":
             return self.age_s > STARTING_S
         return self.state in ("orphan", "gone")
@@ -75,7 +75,7 @@ def name_of(directory: Path) -> str:
 
 
 def places(bases: Sequence[str] | None) -> list[Path]:
-    """Where to look: the directories that were named, or all in which sessions may be."""
+    """The directories to search: the given ones, or all that may hold sessions."""
     return directories.search_path() if bases is None else [Path(base) for base in bases]
 
 
@@ -86,7 +86,7 @@ def find_sessions(bases: Sequence[str] | None) -> list[Session]:
 
 
 def is_ours(directory: Path) -> bool:
-    """Whether it is a private directory of this user; what it holds is trusted only then."""
+    """Whether it is a private directory of this user. Records in others are not trusted."""
     try:
         directories.check_private(directory)
     except OSError:
@@ -95,7 +95,7 @@ def is_ours(directory: Path) -> bool:
 
 
 def user_of(directory: Path) -> str | None:
-    """The user whose directory that is, by name or else by number; None if it is gone."""
+    """The owner of that directory, by name, or by number if it has none; None if it is gone."""
     try:
         uid = os.stat(directory).st_uid
     except OSError:
@@ -104,12 +104,12 @@ def user_of(directory: Path) -> str | None:
 
 
 def look_at(directory: Path) -> Session | None:
-    """That session as it is now; None if there is none (any more)."""
+    """The session in that directory as it is now; None if there is none."""
     try:
         made_at = os.stat(directory).st_ctime
     except OSError:
         return None
-    # In this order: an agent that begins meanwhile is seen as starting, not as gone.
+    # In this order: an agent that begins in between appears as starting, not as gone.
     held = directories.is_held(directory)
     said = record.read(directory)
     if held is None or (held and said is None):
@@ -129,16 +129,16 @@ def look_at(directory: Path) -> Session | None:
 
 
 def lives(client: HolderRecord | None) -> bool:
-    """Whether the process of that client is there. Its host has to be this one."""
-    if client is None or not client.began:  # it had ended before its agent looked
+    """Whether the process of that client exists. The client must be one of this host."""
+    if client is None or not client.began:  # it had ended before its agent read the process table
         return False
     return process_table.lives(process_table.Entry(client.pid, 0, 0, "", client.began))
 
 
 def named(name: str, among: Sequence[Session]) -> list[Session]:
-    """Those that this may mean: kept under that name, or of that name or directory, whole or begun.
+    """The sessions that `name` may mean: a kept name, or (the beginning of) a name or directory.
 
-    What fits better leaves the others out: a whole name those of which it is the beginning.
+    A better match excludes others: a full name excludes longer names that begin with it.
     """
     wanted = name_of(Path(name))
     kept = [one for one in among if one.kept is not None and one.kept.name == name]

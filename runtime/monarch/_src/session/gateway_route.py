@@ -1,7 +1,7 @@
-"""The way of a client to its workers: directly, or through a gateway.
+"""The route of a client to its workers: direct, or through a gateway.
 
-Runs in: a client that has said `attach`; asking on the thread that attaches, what the process that
-holds the tunnel tells on the one that receives. Owns: that process, from the first worker on.
+Runs in: a client; requests on the attaching thread, notices of the tunnel process on the receiving
+thread. Owns: the process that holds the tunnel, from the first worker on.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from monarch._src.net.tunnel.launcher import TunnelLauncher
 
 T = TypeVar("T")
 AGAIN_S = 0.1
-NOT_YET = ("ECONNREFUSED", "ENOENT")  # of tcp, of ipc
+NOT_YET = ("ECONNREFUSED", "ENOENT")  # errors of a worker that does not listen: tcp, ipc
 
 
 class GatewayRoute:
-    """That which leads through a gateway; see the module's text."""
+    """A route through a gateway."""
 
     def __init__(
         self, run: Runtime, via: GatewayAddress, key_paths: Sequence[str], liveness_s: float
@@ -35,10 +35,10 @@ class GatewayRoute:
         self._through: TunnelLauncher | None = None
 
     def begin(self) -> None:
-        """Have the process that holds the tunnel.
+        """Start the process that holds the tunnel, if it does not run.
 
         Raises:
-            HostUnreachableError: it does not begin.
+            HostUnreachableError: it does not start.
         """
         if self._through is not None and self._through.has_ended:
             self.close()
@@ -59,7 +59,7 @@ class GatewayRoute:
         """Return when there is a link to the gateway.
 
         Raises:
-            HostUnreachableError: there is none; says why.
+            HostUnreachableError: there can be none; the text has the reason.
         """
         assert self._through is not None
         self._through.greet(3 * self._liveness_s)
@@ -72,12 +72,12 @@ class GatewayRoute:
         wait: bool,
         given_up: Callable[[], bool] = lambda: False,
     ) -> tuple[Address, Address]:
-        """Where somebody accepts connections: in numbers, and what leads there on this host.
+        """Check that a worker accepts connections. Returns its address, and the local one there.
 
-        `wait`: for one that begins.
+        `wait`: retry while the worker does not listen yet.
 
         Raises:
-            HostUnreachableError: nobody does.
+            HostUnreachableError: the worker does not accept connections.
         """
         through = self._through
         assert through is not None
@@ -87,13 +87,13 @@ class GatewayRoute:
 
     @property
     def words(self) -> str:
-        """What is to be said of the gateway where a host is lost that is reached through it."""
+        """The state of the gateway, for the error about a host that is reached through it."""
         trouble = "" if self._through is None else self._through.trouble
         state = f"to which there is no connection: {trouble}" if trouble else "which is there"
         return f" (it is reached through the gateway {self.via.said}, {state})"
 
     def shown(self, address: Address) -> str:
-        """That address, with the way there."""
+        """That address and the route there, for people."""
         return f"{address} through the gateway {self.via.said}"
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ def waited(
     wait: bool,
     given_up: Callable[[], bool] = lambda: False,
 ) -> T:
-    """What it finds, asked again while nobody listens there yet, if `wait`, until given up."""
+    """Call `reach`. If `wait`, retry while the worker does not listen yet, until it is too late."""
     while True:
         try:
             return reach()
@@ -120,16 +120,18 @@ def waited(
             late = time.monotonic() >= until or given_up()
             if not wait or late or not any(one in said for one in NOT_YET):
                 raise
-        time.sleep(AGAIN_S)  # nobody tells of a port at which somebody will listen
+        time.sleep(AGAIN_S)  # no event announces that a port of another host begins to listen
 
 
 def reached(
     said: Address, until: float, *, wait: bool, given_up: Callable[[], bool] = lambda: False
 ) -> Address:
-    """Where somebody accepts connections directly, in numbers; `wait`: for one that begins.
+    """Check that a worker accepts direct connections. Returns its resolved address.
+
+    `wait`: retry while the worker does not listen yet.
 
     Raises:
-        HostUnreachableError: nobody does.
+        HostUnreachableError: the worker does not accept connections.
     """
 
     def dialled() -> Address:

@@ -1,8 +1,8 @@
-"""Sessions that outlive their client: kept by a name, taken up elsewhere, let go of.
+"""Kept sessions, which outlive their client: `keep`, `attach` from another process, `detach`.
 
-Runs in: a client. The host agent decides who holds a session (`session.state.lease`); here is what
-a client asks of it, and how the meshes of the last client become this one's: as the owner's
-handles, under the names that they were given.
+Runs in: a client. The host agent decides which client holds a session (`session.state.lease`). This
+module has the client's requests, and makes the meshes of the last client meshes of this one, with
+owner's handles, under the names given at spawn.
 """
 
 from __future__ import annotations
@@ -24,16 +24,21 @@ from monarch._src.mesh import client as own
 from monarch._src.mesh import proc_mesh
 from monarch._src.mesh.actor_mesh import ActorMesh, OwnedActors, call_target_of
 from monarch._src.mesh.agent_process import AgentProcess
-from monarch._src.mesh.client import NOT_BOTH, ClientSession, client_runtime, new_client_name
+from monarch._src.mesh.client import (
+    KEPT_AND_RESTARTED,
+    ClientSession,
+    client_runtime,
+    new_client_name,
+)
 from monarch._src.mesh.host_mesh import hosts_of, this_host
 from monarch._src.mesh.proc_mesh import (
     OwnedProcs,
     ProcMesh,
     Procs,
-    note_for_the_next_client,
     owned_meshes,
     proc_bootstrapped,
     proc_ready,
+    record_actors_of,
     remember,
 )
 from monarch._src.net.peers import COMPARED
@@ -65,15 +70,15 @@ from monarch._src.wire.messages import (
 from monarch._src.wire.versions import mismatch
 
 NO_ANSWER_S = 1.0
-KNOWN_S = 1.5 * PATIENCE_S  # how long agents are waited for that answer within PATIENCE_S
+KNOWN_S = 1.5 * PATIENCE_S  # the longest wait for agents, which answer within PATIENCE_S
 
 
 class AttachedSession:
-    """A session that this process has taken up: its meshes, by the names given at spawn.
+    """A session that this process is attached to: its meshes, by the names given at spawn.
 
-    `procs` and `actors` hold those of each kind; `session["trainers"]` looks in both. Where several
-    share a name, it means the one that was made last; `proc_meshes` and `actor_meshes` are all of
-    them, oldest first.
+    `procs` and `actors` hold the meshes of each kind; `session["trainers"]` looks in both. If
+    several meshes share a name, it means the newest; `proc_meshes` and `actor_meshes` hold all,
+    oldest first.
     """
 
     def __init__(
@@ -104,52 +109,55 @@ class AttachedSession:
 
 
 class KeptSession:
-    """What this process asks of its agent about who holds the session."""
+    """The requests of this process to host agents about the session, and their answers."""
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
         self._numbers = itertools.count(1)
-        self._asked: dict[int, Future[Any]] = {}
+        self._requests: dict[int, Future[Any]] = {}
         self._actors: list[tuple[KeptActors, Payload]] = []
-        self.refused = False  # the last question
-        self.away: RemoteKeep | None = None  # what is on workers, once there is something
+        self.refused = False  # whether the last request was refused
+        self.away: RemoteKeep | None = None  # the part on workers, once there is one
         run = self._run = session.runtime
         run.handle(Kept, self._on_kept)
         run.handle(KeptActors, self._on_actors)
         run.handle(Attached, self._on_attached)
         run.handle(TakenOver, self._on_taken_over)
         run.handle(Refused, self._on_refused)
-        session.when_agent_ends.append(self._agent_ended)
+        session.agent_ended_callbacks.append(self._on_agent_ended)
 
     def ask(self, question: Callable[[int], Message], agent: str = AGENT) -> Future[Any]:
-        """A future of the answer; it fails with SessionError if that is no."""
+        """A future of the answer; it fails with SessionError if the agent refuses."""
         number = next(self._numbers)
-        future = self._asked[number] = self._run.new_future()
+        future = self._requests[number] = self._run.new_future()
         if not self._run.node.send(agent, question(number)):
-            self._asked.pop(number, None)
+            self._requests.pop(number, None)
             future.fail(SessionError("the host agent is gone"))
         return future
 
     def answer(self, question: Callable[[int], Message], what: str) -> Any:
-        """Ask, and wait for the answer: not longer than for a host that is silent."""
+        """Ask the host agent, and wait for the answer as `answered` does."""
         asked = f"its host agent (pid {self._session.agent.pid})"
         return self.answered(self.ask(question), what, asked)
 
     def answered(self, future: Future[Any], what: str, asked: str) -> Any:
-        """Wait for that answer, of whom was asked, for as long."""
+        """Wait for an answer, for at most the setting `liveness`.
+
+        `what`: begins the error; `asked`: names the process that was asked.
+        """
         patience = settings().liveness
         if not self._run.node.wait(future, patience):
             raise SessionError(
-                f"{what}: {asked} did not answer within {patience:g} s; `monarch ps` says what it "
-                "does"
+                f"{what}: {asked} did not answer within {patience:g} s; `monarch ps` shows its "
+                "state"
             )
         return future.get()
 
     def wait_known(self) -> None:
-        """Wait until the procs of the session, on all its hosts, know that this is the client.
+        """Wait until the procs of the session, on all its hosts, know this client.
 
-        An agent that does not say so has ended, or will answer when it can: what becomes of its
-        procs is told as at any other time, and is no reason to do without the others.
+        An agent that does not confirm has ended or is late. Failures of its procs are reported as
+        usual, and are no reason to do without the others.
         """
         sites, run = self._session.sites, self._run
         away = [] if sites is None else [agent_of(site, run.site) for site in sites.held()]
@@ -158,24 +166,24 @@ class KeptSession:
         for answer in answers:
             run.node.wait(answer, max(0.0, until - time.monotonic()))
 
-    def has_away(self, attached: Attached | None = None) -> RemoteKeep:
-        """What of the session is on workers, from now on."""
+    def ensure_remote_keep(self, attached: Attached | None = None) -> RemoteKeep:
+        """The part of the session that is on workers, created on first use."""
         if self.away is None:
             away = self.away = self._session.away = RemoteKeep(self._session, self, attached)
             on_heard = self._run.ends.on_heard
 
-            def heard(mesh: int, actor: int, failures: list[RankFailure]) -> None:
+            def on_acknowledged(mesh: int, actor: int, failures: list[RankFailure]) -> None:
                 if on_heard is not None:
                     on_heard(mesh, actor, failures)
-                away.heard(mesh, actor, failures)
+                away.on_acknowledged(mesh, actor, failures)
 
-            self._run.ends.on_heard = heard
+            self._run.ends.on_heard = on_acknowledged
         return self.away
 
-    # --- on the thread that receives ----------------------------------------------------------
+    # --- on the receiving thread --------------------------------------------------------------
 
     def _on_kept(self, _peer: str, message: Kept, _payload: Payload) -> None:
-        future = self._asked.pop(message.request, None)
+        future = self._requests.pop(message.request, None)
         if future is None:
             return
         self.refused = bool(message.refusal)
@@ -186,28 +194,28 @@ class KeptSession:
 
     def _on_refused(self, _peer: str, message: Refused, _payload: Payload) -> None:
         self.refused = True
-        for future in self._asked.values():
+        for future in self._requests.values():
             future.fail(SessionError(message.why))
-        self._asked.clear()
+        self._requests.clear()
 
-    def _agent_ended(self) -> None:
+    def _on_agent_ended(self) -> None:
         self.refused = True
-        for future in self._asked.values():
+        for future in self._requests.values():
             future.fail(SessionError("its host agent has ended"))
-        self._asked.clear()
+        self._requests.clear()
 
     def _on_taken_over(self, peer: str, message: TakenOver, _payload: Payload) -> None:
         if peer == AGENT:
             name = self._session.kept_as
-            self._session.taken_over(f"{message.why} (the kept session {name!r})")
+            self._session.on_taken_over(f"{message.why} (the kept session {name!r})")
 
     def _on_actors(self, peer: str, message: KeptActors, payload: Payload) -> None:
         if peer == AGENT:
             self._actors.append((message, payload.own()))
 
     def _on_attached(self, _peer: str, message: Attached, _payload: Payload) -> None:
-        # Here and not where it is waited for: what comes next is what has failed there.
-        future = self._asked.pop(message.request, None)
+        # On this thread, since the next messages are failures in these meshes.
+        future = self._requests.pop(message.request, None)
         if future is None:
             return
         run = self._run
@@ -215,7 +223,7 @@ class KeptSession:
         run.on_proc_ready, run.ends.on_bootstrapped = proc_ready, proc_bootstrapped
         self._session.kept_as = message.name
         if message.token:
-            self.has_away(message)
+            self.ensure_remote_keep(message)
         meshes = {kept.mesh: self._inherit(kept) for kept in message.meshes}
         actors = [
             self._inherit_actors(meshes[kept.mesh], kept, payload)
@@ -252,16 +260,16 @@ class KeptSession:
         view = NDSlice(offset=offset, sizes=sizes, strides=strides)
         region = Region(tuple(kept.labels), view)
         actors = InheritedActors(kept, payload, procs.ref, region)
-        procs.actors[kept.actor], actors.held_in = actors, procs.actors
+        procs.actors[kept.actor], actors.listed_in = actors, procs.actors
         found = ActorMesh(self._run, actors, region)
         self._run.ownership.own(kept.actor, OwnedActors(found), procs.ref.uid)
         return found
 
 
-def _custody_of(session: ClientSession) -> KeptSession:
-    if not isinstance(session.custody, KeptSession):
-        session.custody = KeptSession(session)
-    return session.custody
+def _kept_session_of(session: ClientSession) -> KeptSession:
+    if not isinstance(session.kept_session, KeptSession):
+        session.kept_session = KeptSession(session)
+    return session.kept_session
 
 
 # --- keep -----------------------------------------------------------------------------------------
@@ -270,21 +278,21 @@ def _custody_of(session: ClientSession) -> KeptSession:
 def keep(name: str, meshes: Iterable[ProcMesh] | None = None) -> None:
     """Let meshes of this process outlive it, in a session of that name.
 
-    When this process ends, however it does, their processes live on with the state of their actors;
-    `attach(name)` takes them up in another one. Again with the same name keeps more.
+    However this process ends, their processes live on with the state of their actors, and another
+    process gets them by `attach(name)`. A second call with the same name keeps more meshes.
 
     Args:
-        name: letters, digits, `_`, `.` and `-`; no other session that you keep on this machine has
-            it.
-        meshes: proc meshes that this process has spawned, whole ones; None: all of them, and all
+        name: letters, digits, `_`, `.` and `-`; it must differ from the names of your other kept
+            sessions on this machine.
+        meshes: proc meshes that this process has spawned, no slices; None: all of them, and all
             that it spawns later.
 
     Raises:
-        SessionError: the name is in use; this session has another name already; this process is one
-            of a mesh, or its host agent does not answer.
-        ValueError: a name of other characters; a mesh that is stopped, a slice, not ours, or one
-            whose procs are restarted.
-        TypeError: what is no proc mesh.
+        SessionError: the name is in use; this session is already kept under another name; this
+            process belongs to a mesh; or its host agent does not answer.
+        ValueError: a name with other characters; a mesh that is stopped, is a slice, was spawned
+            elsewhere, or has `restart=`.
+        TypeError: not a proc mesh.
     """
     check_name(name)
     chosen = None if meshes is None else [_owned(mesh) for mesh in meshes]
@@ -293,35 +301,39 @@ def keep(name: str, meshes: Iterable[ProcMesh] | None = None) -> None:
         session = own.session()
         if session.kept_as and session.kept_as != name:
             raise SessionError(
-                f"this session is kept as {session.kept_as!r} already, and has one name: use that, "
-                "or stop its meshes and begin anew with shutdown_context()"
+                f"this session is kept as {session.kept_as!r} already, and a session has one name: "
+                "use that, or end it and start a new one with shutdown_context()"
             )
         found = [m for m in owned_meshes() if m._runtime is session.runtime]  # pyright: ignore[reportPrivateUsage]
         chosen = [_owned(mesh) for mesh in found] if chosen is None else chosen
-        custody = _custody_of(session)
+        kept_session = _kept_session_of(session)
         uids = [int(mesh.uid, 16) for mesh in chosen]
         elsewhere = [mesh for mesh in chosen if mesh._procs.ref.sites]  # pyright: ignore[reportPrivateUsage]
         what = f"{name!r} is not kept"
         with names_locked():
             check_free(name, session.directory)
             if elsewhere:
-                custody.has_away().tell(elsewhere)
-            # From here on what is spawned is noted; and the answer comes behind what was noted.
+                kept_session.ensure_remote_keep().tell(elsewhere)
+            # From here on the agent gets a record of every spawn, and answers after those.
             for mesh in chosen:
-                note_for_the_next_client(mesh)
-            custody.answer(lambda number: Keep(number, name, uids), what)
-            for kept in custody.has_away().keep(name, elsewhere) if elsewhere else ():
-                custody.answered(kept, what, "a worker")
+                record_actors_of(mesh)
+            kept_session.answer(lambda number: Keep(number, name, uids), what)
+            for kept in (
+                kept_session.ensure_remote_keep().keep(name, elsewhere) if elsewhere else ()
+            ):
+                kept_session.answered(kept, what, "a worker")
         session.kept_as = name
         session.keeps_new = session.keeps_new or meshes is None
-        session.note_away = partial(_note_away, session, custody)
+        session.on_remote_mesh = partial(_on_remote_mesh, session, kept_session)
 
 
-def _note_away(session: ClientSession, custody: KeptSession, mesh: ProcMesh | None) -> None:
-    """A mesh on workers is about to be asked for, and is to be kept; None: one is gone."""
-    custody.has_away().tell([] if mesh is None else [mesh])
-    if mesh is not None:  # before it is asked for, on the same way
-        custody.has_away().keep(session.kept_as, [mesh])
+def _on_remote_mesh(
+    session: ClientSession, kept_session: KeptSession, mesh: ProcMesh | None
+) -> None:
+    """Tell agents of a mesh on workers that is about to be spawned, or (None) has ended."""
+    kept_session.ensure_remote_keep().tell([] if mesh is None else [mesh])
+    if mesh is not None:  # sent before the request for its procs, by the same route
+        kept_session.ensure_remote_keep().keep(session.kept_as, [mesh])
 
 
 def _owned(mesh: ProcMesh) -> ProcMesh:
@@ -330,10 +342,10 @@ def _owned(mesh: ProcMesh) -> ProcMesh:
     if mesh.is_slice:
         raise ValueError(f"keep the whole mesh {mesh.name!r}, not a slice of it")
     if all(mesh.uid != one.uid for one in owned_meshes()):
-        state = "has been stopped" if mesh.stopped else "belongs to who spawned it"
+        state = "has been stopped" if mesh.stopped else "was spawned elsewhere"
         raise ValueError(f"{mesh.name!r} cannot be kept: it {state}")
     if mesh._procs.ref.restarts:  # pyright: ignore[reportPrivateUsage]
-        raise ValueError(NOT_BOTH.format(mesh.name))
+        raise ValueError(KEPT_AND_RESTARTED.format(mesh.name))
     return mesh
 
 
@@ -341,8 +353,8 @@ def _only_in_a_client() -> None:
     run = runtime_or_none()
     if run is not None and run.proc_ref is not None:
         raise SessionError(
-            f"{run.name} is a process of the mesh {run.proc_ref.name!r}; only a client keeps "
-            "sessions, and takes them up"
+            f"{run.name} is a process of the mesh {run.proc_ref.name!r}; only a client can keep "
+            "sessions and attach to them"
         )
 
 
@@ -350,83 +362,83 @@ def _only_in_a_client() -> None:
 
 
 def attach(name: str | None = None, *, take: bool = False) -> AttachedSession:
-    """Take up a session that is kept: this process holds it from now on, and owns its meshes.
+    """Attach to a kept session: this process holds it from now on, and owns its meshes.
 
-    It is told of what fails from now on, and of what has failed while nobody was attached. What is
-    spawned from now on ends with this process, unless it is kept too. When this returns all procs
-    know of this process; one that does not react is waited for for a second.
+    This process gets all failures from now on, and those that occurred while no client was
+    attached. Meshes that it spawns end with it, unless they are kept too. When this returns, all
+    procs know this process; for a proc that does not react it waits at most a second.
 
     Args:
-        name: under which it is kept, or that of one of its meshes; None if there is only one that
-            nobody holds.
-        take: take it from a client that holds it and lives; calls of that one then raise.
+        name: the name of the session, or of one of its meshes; None if there is only one session
+            without a client.
+        take: take the session from a client that holds it; calls of that client then raise.
 
     Raises:
-        SessionError: there is no such session; somebody holds it; it was made by another version of
-            Python or of monarch; this process has meshes of its own, or is one of a mesh.
-        HostUnreachableError: none of its workers can be reached. Of several, one that cannot be is
-            lost to the session, and what was there is told as at any loss of a host.
-        FileNotFoundError, PermissionError: the keys of its workers are not where they were, or
-            others could read them.
+        SessionError: there is no such session; another client holds it; another version of Python
+            or of monarch made it; this process has meshes of its own, or belongs to a mesh.
+        HostUnreachableError: none of its workers can be reached. If some can, the others are lost
+            to the session, which is reported as any loss of a host.
+        FileNotFoundError, PermissionError: the keys of its workers are gone, or other users could
+            read them.
     """
     with own.lock:
         _only_in_a_client()
-        _check_nothing_of_our_own()
+        _check_no_own_meshes()
         found = find(name)
         kept, agent = found.kept, found.agent
         if kept is None or agent is None:
             raise SessionError(f"the session {name!r} has just ended")
-        who = f"the session {kept.name!r} (host agent {kept.agent_pid})"
-        why = mismatch(who, COMPARED, kept.versions)
+        other = f"the session {kept.name!r} (host agent {kept.agent_pid})"
+        why = mismatch(other, COMPARED, kept.versions)
         if why:
             raise SessionError(f"{why}\nattach with the Python environment that it was made with")
-        own.shutdown_context(reason="another session is taken up")
-        return _take_up(found, kept.name, AgentProcess(agent.pid, agent.began), take=take)
+        own.shutdown_context(reason="this process attaches to another session")
+        return _attach_to(found, kept.name, AgentProcess(agent.pid, agent.began), take=take)
 
 
-def _take_up(found: Found, name: str, agent: AgentProcess, *, take: bool) -> AttachedSession:
+def _attach_to(found: Found, name: str, agent: AgentProcess, *, take: bool) -> AttachedSession:
     run = client_runtime(new_client_name(), found.directory)
     session = ClientSession(found.directory, agent, run)
-    own.adopt(session)  # what has failed there is told as soon as it is ours
-    custody = _custody_of(session)
+    own.adopt(session)  # failures in the session arrive as soon as this process holds it
+    kept_session = _kept_session_of(session)
     pid = os.getpid()
     program = process_table.command_of(pid)[:LONGEST_PROGRAM]
     try:
         run.node.link(AGENT, address_of(found.directory, AGENT))
-        attached = custody.answer(
+        attached = kept_session.answer(
             lambda number: Attach(number, pid, began_of(pid), program, run.host, take),
-            f"the session {name!r} is not taken up",
+            f"cannot attach to the session {name!r}",
         )
-        session.note_away = partial(_note_away, session, custody)
-        if custody.away is not None:
-            custody.away.take_up()
-        custody.wait_known()
+        session.on_remote_mesh = partial(_on_remote_mesh, session, kept_session)
+        if kept_session.away is not None:
+            kept_session.away.attach()
+        kept_session.wait_known()
     except BaseException as error:
-        # Interrupted, or without an answer, it may be ours: then it is let go of.
-        ask = _nothing if custody.refused else partial(custody.ask, Detach)
+        # After an interrupt, or without an answer, this process may hold the session: release it.
+        ask = _nothing if kept_session.refused else partial(kept_session.ask, Detach)
         try:
-            session.let_go(ask, "this process has not taken it up", NO_ANSWER_S)
+            session.release(ask, "this process could not attach to the session", NO_ANSWER_S)
         finally:
-            own.give_up()
+            own.drop_session()
         if isinstance(error, SessionError) and "\n" not in str(error):
-            raise SessionError(f"the session {name!r} is not taken up: {error}") from None
+            raise SessionError(f"cannot attach to the session {name!r}: {error}") from None
         raise
     return cast(AttachedSession, attached)
 
 
-def _check_nothing_of_our_own() -> None:
+def _check_no_own_meshes() -> None:
     found = own.current_session()
     if found is None or found.lost is not None:
         return
     if found.kept_as:
         raise SessionError(
-            f"this process holds the session {found.kept_as!r}; detach() lets go of it"
+            f"this process holds the session {found.kept_as!r}; call detach() to release it"
         )
     names = ", ".join(mesh.name for mesh in owned_meshes())
     if names:
         raise SessionError(
-            f"this process has meshes of its own ({names}), and one session at a time: stop them, "
-            "or attach in another process"
+            f"this process has meshes of its own ({names}), and a process has one session: stop "
+            "them, or attach in another process"
         )
 
 
@@ -434,9 +446,9 @@ def _check_nothing_of_our_own() -> None:
 
 
 def detach() -> None:
-    """Let go of the session that this process holds: what is kept lives on, the rest ends.
+    """Release the session that this process holds: kept meshes live on, everything else ends.
 
-    Returns when the rest is gone. Meshes that are kept are out of reach then, until a process
+    Returns when everything else has ended. Kept meshes cannot be used then, until a process
     attaches.
 
     Raises:
@@ -446,16 +458,17 @@ def detach() -> None:
         session = own.current_session()
         if session is None or not session.kept_as or session.lost is not None:
             raise SessionError("this process holds no kept session; keep(name) makes it one")
-        _let_go(session)
+        _release(session)
 
 
-def _let_go(session: ClientSession) -> None:
+def _release(session: ClientSession) -> None:
     name = session.kept_as
     if not any(mesh._procs.kept for mesh in owned_meshes()):  # pyright: ignore[reportPrivateUsage]
         own.shutdown_context(reason="nothing is left of what it kept")
         return
     _leave(
-        session, f"this process has let go of the session {name!r}; attach({name!r}) takes it up"
+        session,
+        f"this process has released the session {name!r}; attach({name!r}) attaches to it again",
     )
 
 
@@ -464,20 +477,20 @@ def _nothing() -> Future[None]:
 
 
 def _leave(session: ClientSession, why: str) -> None:
-    custody = _custody_of(session)
+    kept_session = _kept_session_of(session)
     try:
-        session.let_go(lambda: custody.ask(Detach), why)
+        session.release(lambda: kept_session.ask(Detach), why)
     finally:
-        own.give_up()
+        own.drop_session()
 
 
-def _leave_kept(session: ClientSession) -> bool:
+def _release_kept(session: ClientSession) -> bool:
     if not session.kept_as or session.lost is not None:
         return False
     with own.lock:
-        _let_go(session)
+        _release(session)
     return True
 
 
-own.leave_kept = _leave_kept
-proc_mesh.when_one_is_gone = lambda: own.note_away(None)
+own.release_kept = _release_kept
+proc_mesh.on_kept_mesh_stopped = lambda: own.on_remote_mesh(None)

@@ -1,7 +1,7 @@
-"""The sessions of this user on this machine, as programs and front ends see them.
+"""The sessions of this user on this machine, for programs and front ends.
 
 Runs in: any process. Only `inspect` asks the agents; see `session.directories`, and `session.reap`
-for what is left behind.
+for sessions that are left behind.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from monarch._src.observe.meshes import MeshSnapshot, snapshot_of
 from monarch._src.session import directories as found
 from monarch._src.session import reap as reaping
-from monarch._src.session.session_snapshots import look
+from monarch._src.session.session_snapshots import snapshot_sessions
 
 
 @dataclass(frozen=True)
 class SessionInfo:
     """One session. `state`: live, detached, orphan, starting or gone; `age_s` in seconds.
 
-    `kept_as` is the name under which it is kept, None if it ends with its client; `meshes` are
-    those that are kept. `client_pid` and `program` are of who holds it, or was the last to hold it
-    if it is not kept; None if nobody does. `left` says why. `hosts` are the workers that a kept one
-    has; `serves` is the address of a worker of this machine, which is a session too: of whoever
-    asks for it.
+    `kept_as` is the name under which it is kept, None if it ends with its client; `meshes` are its
+    kept meshes. `client_pid` and `program` describe the client that holds it, or held it last if it
+    is not kept; None if there is none. `left` is the reason why it has no client. `hosts` are the
+    workers of a kept session. `serves` is the address of a worker of this machine; a worker is a
+    session too.
     """
 
     session: str
@@ -41,7 +41,7 @@ class SessionInfo:
 
 @dataclass(frozen=True)
 class SessionSnapshot:
-    """A session and its meshes, oldest first. `problem`: what is wrong with it, and what to do."""
+    """A session and its meshes, oldest first. `problem`: a problem of it and the remedy."""
 
     info: SessionInfo
     meshes: tuple[MeshSnapshot, ...]
@@ -50,35 +50,35 @@ class SessionSnapshot:
 
 @dataclass(frozen=True)
 class Reaped:
-    """What `reap` has done, a line each, and what it could not."""
+    """The results of `reap`, a line each: sessions and processes that ended, and failures."""
 
     done: tuple[str, ...]
     complaints: tuple[str, ...]
 
 
 def sessions() -> list[SessionInfo]:
-    """Your sessions on this machine, oldest first, those of other processes too."""
+    """Your sessions on this machine, oldest first, including those of other processes."""
     return [_info(one) for one in found.find_sessions(None)]
 
 
 def inspect(timeout: float = 2.0) -> list[SessionSnapshot]:
-    """Your sessions on this machine, oldest first, and what each of their ranks does.
+    """Your sessions on this machine, oldest first, with the state of each rank.
 
-    `timeout`: seconds that all agents together have to answer; of one that does not, `problem` says
-    so. Names of actors are known to their own client alone.
+    `timeout`: seconds that all agents together have to answer; `problem` says which did not. Names
+    of actors are known to their own client alone.
     """
     return [
         SessionSnapshot(_info(seen.session), tuple(map(snapshot_of, seen.meshes)), seen.problem)
-        for seen in look(None, timeout)
+        for seen in snapshot_sessions(None, timeout)
     ]
 
 
 def reap(*, dry_run: bool = False) -> Reaped:
-    """End what nobody owns any more, and wait for it. Bounded in time; `dry_run` ends nothing.
+    """End everything that has no owner, and wait for it. Bounded in time; `dry_run` ends nothing.
 
     That is: sessions whose client is gone and that are not kept, directories without a host agent,
-    agents and processes without a session, and what ranks had started. Never a session that is
-    kept, or whose client lives.
+    agents and processes without a session, and processes that ranks had started. Never a session
+    that is kept, or whose client lives.
     """
     outcome = reaping.reap(dry_run=dry_run)
     return Reaped(tuple(outcome.done), tuple(outcome.complaints))

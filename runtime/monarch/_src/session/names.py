@@ -1,7 +1,7 @@
-"""Names of kept sessions: what may be one, whether it is free, which session has it.
+"""Names of kept sessions: validity, uniqueness, lookup.
 
-Runs in: a client. Owns nothing: what is kept is written in the session directories themselves.
-Invariants: while `names_locked` no other client of this user on this machine gives out a name.
+Runs in: a client. Owns nothing: records in the session directories hold the names.
+Invariants: while `names_locked` is held, no other client of this user on this machine gives a name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOCK_S, _LOOK_S = 5.0, 0.01
 
 
 def check_name(name: str) -> None:
-    """Raise what says why that is no name for a session."""
+    """Raise TypeError or ValueError if that cannot name a session."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"the name of a session is text, not {name!r}")
     if not _NAME.match(name):
@@ -35,7 +35,7 @@ def check_name(name: str) -> None:
 
 
 def check_free(name: str, directory: Path) -> None:
-    """Raise SessionError if a session other than the one in that directory is kept by that name."""
+    """Raise SessionError if another session than that directory's is kept under that name."""
     for other in sessions.find_sessions(None):
         if other.kept is None or other.kept.name != name or other.directory == directory:
             continue
@@ -48,13 +48,13 @@ def check_free(name: str, directory: Path) -> None:
 def _who_holds(found: Found) -> str:
     holder = found.client
     if holder is None or found.state != "live":
-        return "nobody is attached to it"
+        return "no client is attached to it"
     return f"held by process {holder.pid} on {holder.host}"
 
 
 @contextmanager
 def names_locked() -> Generator[None]:
-    """One client at a time gives out names. On the directories themselves, so nothing is left."""
+    """Hold a lock for giving names. It is on the existing directories, so it leaves no file."""
     deadline = time.monotonic() + _LOCK_S
     with ExitStack() as opened:
         for path in sorted(directories.search_path()):
@@ -81,7 +81,7 @@ def _locked(fd: int) -> bool:
 
 
 def find(name: str | None) -> Found:
-    """The kept session of that name, or with a mesh of it; None: the one that nobody holds."""
+    """The kept session of that name, or with a mesh of it; None: the only one without a client."""
     kept = [one for one in sessions.find_sessions(None) if one.kept is not None]
     names = ", ".join(one.kept.name for one in kept if one.kept is not None)
     there = f"; there is {names}" if names else "; keep(name) keeps one"
@@ -90,8 +90,8 @@ def find(name: str | None) -> Found:
         if len(free) == 1:
             return free[0]
         if free:
-            raise SessionError(f"there are several sessions that nobody holds: {names}; name one")
-        raise SessionError(f"there is no kept session that nobody holds{there}")
+            raise SessionError(f"several kept sessions have no client: {names}; name one")
+        raise SessionError(f"there is no kept session without a client{there}")
     found = [one for one in kept if one.kept is not None and one.kept.name == name] or [
         one for one in kept if one.kept is not None and name in one.kept.meshes
     ]

@@ -1,8 +1,8 @@
-"""Ends sessions from outside, and finds what is left of those whose owners are gone.
+"""Ends sessions from outside, and finds processes and directories that have lost their owner.
 
-Runs in: any process of the same user. A host agent is told by SIGTERM (and SIGCONT, in case it is
-stopped): actors clean up, every process ends, the session directory goes. What is still there after
-the time-out is killed, with the process groups of the procs, which hold what they have started.
+Runs in: any process of the same user. It sends SIGTERM to a host agent (and SIGCONT, in case it is
+stopped): actors clean up, every process ends, the session directory is removed. After the time-out
+it kills the rest, with the process groups of the procs, which include processes that ranks started.
 Invariants: touches nothing of another user; `reap` touches no session whose client lives, none that
 is kept, and none that may be just starting or ending.
 """
@@ -30,9 +30,9 @@ from monarch._src.system import process_table
 from monarch._src.system.process import CHILD_VARIABLE
 from monarch._src.system.process_table import Entry
 
-KILLED_S = 5.0  # what was killed is given this long to be gone
+KILLED_S = 5.0  # how long killed processes may take to end
 WAIT_S = 15.0
-# An agent removes its directory a moment before it ends; what is without one for longer is lost.
+# An agent removes its directory a moment before it ends; one that lacks it for longer is lost.
 ENDING_S = 1.0
 _AGENT_MODULE = "monarch._src.programs.agent"
 _PROC = Path("/proc")
@@ -40,14 +40,14 @@ _PROC = Path("/proc")
 
 @dataclass
 class Outcome:
-    """What was done, a line each, and what could not be."""
+    """The results, a line each: `done`, and `complaints` about failures."""
 
     done: list[str] = field(default_factory=list[str])
     complaints: list[str] = field(default_factory=list[str])
 
 
 class Ending(msgspec.Struct):
-    """A session that was told to end, and the processes that are to go with it."""
+    """A session whose agent was told to end, and the processes that must end with it."""
 
     session: Session
     agent: Entry
@@ -58,7 +58,7 @@ class Ending(msgspec.Struct):
 
 
 def end(chosen: Sequence[Session], timeout_s: float = WAIT_S) -> Outcome:
-    """End those sessions, all at the same time. Bounded: by the time-out and what killing takes."""
+    """End those sessions at the same time. Bounded by the time-out and the time for killing."""
     outcome = Outcome()
     endings = [ending for one in chosen if (ending := _begin(one, outcome)) is not None]
     deadline = time.monotonic() + timeout_s
@@ -68,21 +68,19 @@ def end(chosen: Sequence[Session], timeout_s: float = WAIT_S) -> Outcome:
 
 
 def _begin(session: Session, outcome: Outcome) -> Ending | None:
-    """Tell it to end. None if there is nothing to wait for."""
+    """Tell a session's agent to end. None if there is nothing to wait for."""
     agent = session.agent
     if agent is None:
         if session.state == "starting" and not session.is_left_behind:
-            outcome.complaints.append(
-                f"session {session.name} is just starting; try again in a moment"
-            )
+            outcome.complaints.append(f"session {session.name} is starting; try again in a moment")
             return None
-        # Its agent may have ended between two looks, and removes the directory itself.
+        # Its agent may have ended since, and removed the directory itself.
         if session.state != "starting" and directories.is_held(session.directory):
             outcome.complaints.append(
                 f"session {session.name} has a host agent that cannot be found"
             )
             return None
-        if _ended_away(session, outcome):
+        if _release_workers(session, outcome):
             directories.remove(session.directory)
             outcome.done.append(
                 f"session {session.name}: its host agent is gone; removed its directory"
@@ -97,8 +95,8 @@ def _begin(session: Session, outcome: Outcome) -> Ending | None:
     return ending
 
 
-def _ended_away(session: Session, outcome: Outcome) -> bool:
-    """Have workers end what they keep of a session whose agent is gone; whether all have."""
+def _release_workers(session: Session, outcome: Outcome) -> bool:
+    """Have workers end kept meshes of a session without an agent; whether all of them did."""
     if records.read_away(session.directory) is None:
         return True
     from monarch._src.session.release_program import release  # it loads ZeroMQ
@@ -109,7 +107,7 @@ def _ended_away(session: Session, outcome: Outcome) -> bool:
 
 
 def _terminate(one: Entry) -> bool:
-    """Ask a process to end; False if it is another user's."""
+    """Tell a process to end; False if it belongs to another user."""
     try:
         os.kill(one.pid, signal.SIGTERM)
         os.kill(one.pid, signal.SIGCONT)
@@ -121,16 +119,16 @@ def _terminate(one: Entry) -> bool:
 
 
 def _family(agent: Entry) -> list[Entry]:
-    """The agent and all that goes with it: the groups that it and its procs lead."""
-    everybody = process_table.entries()
-    below = process_table.descendants(agent.pid, everybody)
+    """The agent and the processes that end with it: the groups that it and its procs lead."""
+    entries = process_table.entries()
+    below = process_table.descendants(agent.pid, entries)
     zygotes = {one.pid for one in below if one.parent == agent.pid}
     groups = {one.pid for one in below if one.parent in zygotes and one.group == one.pid}
     groups.add(agent.pid)
     known = {one.pid for one in below if one.pid in zygotes or one.parent in zygotes}
     return [
         one
-        for one in everybody
+        for one in entries
         if (one.group in groups or one.pid in known) and one.state not in process_table.DEAD_STATES
     ]
 
@@ -142,8 +140,8 @@ def _finish(ending: Ending, deadline: float, timeout_s: float, outcome: Outcome)
         pids = ", ".join(str(one.pid) for one in left)
         outcome.complaints.append(f"session {name}: these processes could not be ended: {pids}")
         return
-    if directories.is_held(ending.session.directory) is False:  # it had no time to do so itself
-        if not _ended_away(ending.session, outcome):
+    if directories.is_held(ending.session.directory) is False:  # the agent had no time to remove it
+        if not _release_workers(ending.session, outcome):
             return
         directories.remove(ending.session.directory)
     forced = f", {killed} of them killed after {timeout_s:g} s" if killed else ""
@@ -153,12 +151,12 @@ def _finish(ending: Ending, deadline: float, timeout_s: float, outcome: Outcome)
 def _wait_and_kill(
     agent: Entry, family: Sequence[Entry], deadline: float
 ) -> tuple[list[Entry], int]:
-    """Wait for their ends, kill those that do not come: which are still there, how many were."""
+    """Wait for processes, kill the rest. Returns those that remain, and how many were killed."""
     left = process_table.wait_ended(family, max(0.0, deadline - time.monotonic()))
     killed: set[Entry] = set()
     if left and process_table.lives(agent):  # it may have started more since
         left = list(dict.fromkeys([*left, *_family(agent)]))
-    # An agent whose procs are gone ends in order; one that hangs is killed after them.
+    # An agent ends in order once its procs are gone; one that hangs is killed after them.
     for victims in ([one for one in left if one.group != agent.pid], left):
         alive = [one for one in victims if process_table.lives(one)]
         for one in alive:
@@ -181,10 +179,10 @@ def _kill(one: Entry) -> None:
 def reap(
     bases: Sequence[str] | None = None, timeout_s: float = WAIT_S, *, dry_run: bool = False
 ) -> Outcome:
-    """End what nobody owns any more: sessions, directories, processes. `dry_run`: only say what.
+    """End everything that has no owner: sessions, directories, processes.
 
-    Looks for directories in `bases` (None: where sessions may be), and for processes of sessions
-    that had theirs there.
+    Searches `bases` for directories (None: wherever sessions may be), and finds processes of
+    sessions that had theirs there. `dry_run`: only report.
     """
     left = [one for one in find_sessions(bases) if one.is_left_behind]
     strays = _strays(bases)
@@ -215,16 +213,16 @@ def _why(session: Session) -> str:
 
 
 def _strays(bases: Sequence[str] | None) -> list[tuple[Entry, str]]:
-    """Agents, procs and what these have started, whose session is gone."""
+    """Agents, procs and processes started by procs, whose session is gone."""
     found = _of_no_session(bases)
     if not found:
         return []
-    # One that is just ending has gone by now.
+    # Processes that were just ending have ended by now.
     process_table.wait_ended([one for one, _ in found], ENDING_S)
     pids = {one.pid for one, _ in found}
     now = [(one, why) for one, why in _of_no_session(bases) if one.pid in pids]
     pids = {one.pid for one, _ in now}
-    return [(one, why) for one, why in now if one.parent not in pids]  # the rest goes with these
+    return [(one, why) for one, why in now if one.parent not in pids]  # children follow
 
 
 def _of_no_session(bases: Sequence[str] | None) -> list[tuple[Entry, str]]:
@@ -240,28 +238,28 @@ def _of_no_session(bases: Sequence[str] | None) -> list[tuple[Entry, str]]:
         if places is not None and os.path.realpath(directory.parent) not in places:
             continue
         if directory not in held:
-            held[directory] = _is_somebodys(directory)
+            held[directory] = _belongs_to_session(directory)
         if held[directory]:
             continue
         if directory.exists():
             found.append((one, f"the host agent of its session in {directory} is gone"))
-        elif not _belongs_to_the_living(one, directory):
+        elif not _serves_live_client(one, directory):
             found.append((one, f"its session directory {directory} is gone"))
     return found
 
 
-def _is_somebodys(directory: Path) -> bool:
+def _belongs_to_session(directory: Path) -> bool:
     found = sessions.look_at(directory) if sessions.is_ours(directory) else None
     if found is None:
-        return directory.exists()  # another user's
+        return directory.exists()  # it belongs to another user
     return found.state != "gone"
 
 
 def _directory_of(one: Entry) -> Path | None:
-    """The directory of the session that a process is part of, if it is one of ours.
+    """The directory of the session that a process is part of; None if it is part of no session.
 
-    What a rank has started is part of it as long as it is in the rank's process group; what leads a
-    group of its own was let go on purpose.
+    A process that a rank has started is part of it while it is in the rank's process group. A
+    process that leads a group of its own was detached on purpose.
     """
     try:
         if os.stat(_PROC / str(one.pid)).st_uid != os.getuid():
@@ -287,10 +285,10 @@ def _directory_of(one: Entry) -> Path | None:
     return Path(os.fsdecode(directory))
 
 
-def _belongs_to_the_living(one: Entry, directory: Path) -> bool:
-    """Whether a session without a directory still serves a client: its agent holds what it wrote.
+def _serves_live_client(one: Entry, directory: Path) -> bool:
+    """Whether a session without a directory still serves a client: its agent has its records open.
 
-    Asked of the agent, the zygote below it or a proc below that.
+    Checks the process, its parent and the parent of that: proc, zygote, agent.
     """
     known: Entry | None = one
     for _ in range(3):

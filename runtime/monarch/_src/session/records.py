@@ -1,10 +1,9 @@
-"""What a session says of itself in its directory, for who cannot ask its agent.
+"""Records of a session in its directory, for processes that cannot ask its agent.
 
-Runs in: the host agent (writes), whoever looks for sessions (reads). A `Record` stands in the lock
-file from before that has its name; a `KeptRecord`, of a session that is kept, in a file beside it,
-which is replaced whenever somebody attaches or leaves. Where a worker listens stands in another,
-from when it does, if that is not where it was told to, as with port 0. Invariant: while the lock is
-held, the agent that wrote them lives.
+Runs in: the host agent (writes), processes that list sessions (read). The lock file holds a
+`Record` before it gets its name. A `KeptRecord` is in a file beside it, replaced whenever a client
+attaches or leaves. A `ListeningRecord` has the address of a worker, if it differs from the
+requested one, as with port 0. Invariant: while the lock is held, the agent that wrote them lives.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ class Record(msgspec.Struct, frozen=True):
     client_began: str
     program: str
     started: float
-    serves: str = ""  # of a worker: where it listens; it takes clients of other hosts
+    serves: str = ""  # the address of a worker, which accepts clients of other hosts
 
 
 class ListeningRecord(msgspec.Struct, frozen=True):
-    """Where a worker listens, with the port that it got."""
+    """The address at which a worker listens, with the actual port."""
 
     serves: str
 
 
 class HolderRecord(msgspec.Struct, frozen=True):
-    """Who holds a kept session, and since when. `node` is its name on the wire."""
+    """The client of a kept session, and since when. `node` is its name on the wire."""
 
     node: str
     pid: int
@@ -58,18 +57,18 @@ class HolderRecord(msgspec.Struct, frozen=True):
 
 
 class WorkerRecord(msgspec.Struct, frozen=True):
-    """A worker host, and where the client of the session has dialled it."""
+    """A worker host, and the address at which the client of the session dialled it."""
 
     site: str
     address: str
 
 
 class AwayRecord(msgspec.Struct, frozen=True):
-    """What of a kept session is on workers, for who has to end it there if nobody holds it.
+    """The part of a kept session that is on workers, for ending it if the session has no client.
 
-    It stands in a file of its own, which outlives an agent that could not have it ended. `token` is
-    what they know it by, `number` how many clients it had, `keys` are the paths of those with which
-    workers are dialled, `gateway` the address through which, if so.
+    In a file of its own, which outlives an agent that could not have it ended. `token` identifies
+    the session to workers, `number` is the number of clients it had, `keys` are the paths of the
+    keys for dialling workers, `gateway` the address through which to dial, if any.
     """
 
     token: str
@@ -83,9 +82,9 @@ class AwayRecord(msgspec.Struct, frozen=True):
 
 
 class KeptRecord(msgspec.Struct, frozen=True):
-    """A session that is kept. `versions` are what must agree with those of who attaches.
+    """A session that is kept. `versions` must agree with those of a client that attaches.
 
-    `holder` is None while nobody is attached; `left` says why.
+    `holder` is None while no client is attached; `left` says why.
     """
 
     name: str
@@ -103,7 +102,7 @@ class KeptRecord(msgspec.Struct, frozen=True):
 
 
 def of_this_agent(client: str, client_pid: int) -> bytes:
-    """What an agent that begins writes."""
+    """The record of an agent that starts."""
     record = Record(
         os.getpid(), began_of(os.getpid()), client, client_pid, began_of(client_pid),
         process_table.command_of(client_pid)[:LONGEST_PROGRAM], time.time(),
@@ -112,26 +111,26 @@ def of_this_agent(client: str, client_pid: int) -> bytes:
 
 
 def of_this_worker(serves: str) -> bytes:
-    """What the agent of a worker writes: nobody has started a session yet."""
+    """The record of a worker's agent, which has no client yet."""
     pid = os.getpid()
     program = process_table.command_of(pid)[:LONGEST_PROGRAM]
     return msgspec.json.encode(Record(pid, began_of(pid), "", 0, "", program, time.time(), serves))
 
 
 def read(directory: Path) -> Record | None:
-    """What the agent of that session has written; None if there is none, or none that we know."""
+    """The record in a session directory; None if there is none that this version can read."""
     said = read_lock(directory / sessions.LOCK)
     if said is None or not said.serves:
         return said
     try:
         got = msgspec.json.decode((directory / LISTENING).read_bytes(), type=ListeningRecord)
-    except (OSError, *UNREADABLE):  # it does not listen yet, or where it was told
+    except (OSError, *UNREADABLE):  # it does not listen yet, or at the requested address
         return said
     return msgspec.structs.replace(said, serves=got.serves)
 
 
 def read_lock(path: Path) -> Record | None:
-    """The same, from the file itself."""
+    """The record in a lock file; None if there is none that this version can read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Record)
     except (OSError, *UNREADABLE):
@@ -139,19 +138,19 @@ def read_lock(path: Path) -> Record | None:
 
 
 def write_listening(directory: Path, serves: str) -> None:
-    """Say where a worker listens, which is not what its record says.
+    """Record the address at which a worker listens, if it differs from its `Record`.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     os.close(_replace(directory / LISTENING, ListeningRecord(serves)))
 
 
 def write_kept(directory: Path, kept: KeptRecord) -> int:
-    """Put it in place of the one before; returns a descriptor on it, for who finds no directory.
+    """Replace the record. Returns a descriptor of the file, which outlives the directory.
 
     Raises:
-        OSError: it cannot be written; the one before stands.
+        OSError: it cannot be written; the old record stays.
     """
     return _replace(directory / KEPT, kept)
 
@@ -169,10 +168,10 @@ def _replace(path: Path, said: msgspec.Struct) -> int:
 
 
 def write_away(directory: Path, away: AwayRecord | None) -> None:
-    """The same of what is on workers; None: there is nothing (any more).
+    """Replace the record of the part on workers; None removes it.
 
     Raises:
-        OSError: it cannot be written; the one before stands.
+        OSError: it cannot be written; the old record stays.
     """
     if away is None:
         (directory / AWAY).unlink(missing_ok=True)
@@ -181,7 +180,7 @@ def write_away(directory: Path, away: AwayRecord | None) -> None:
 
 
 def read_away(directory: Path) -> AwayRecord | None:
-    """What is on workers; None if nothing is."""
+    """The record of the part on workers; None if there is none."""
     try:
         return msgspec.json.decode((directory / AWAY).read_bytes(), type=AwayRecord)
     except (OSError, *UNREADABLE):
@@ -189,7 +188,7 @@ def read_away(directory: Path) -> AwayRecord | None:
 
 
 def read_kept(path: Path) -> KeptRecord | None:
-    """What the agent of a kept session has written into that file; None if there is none."""
+    """The record in the file of a kept session; None if there is none."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=KeptRecord)
     except (OSError, *UNREADABLE):
@@ -197,7 +196,7 @@ def read_kept(path: Path) -> KeptRecord | None:
 
 
 def user_name(uid: int) -> str:
-    """The name of that user; the number where it has none."""
+    """The name of that user; the number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,6 +1,6 @@
-"""Has what a kept session has on workers ended by a program of its own (`release_main`).
+"""Starts the program that ends a kept session's meshes on workers (`release_program`).
 
-Runs in: a host agent that ends, which has no keys of any job, and deals with no other host itself.
+Runs in: a host agent that ends. An agent has no keys of any job, and connects to no other host.
 """
 
 from __future__ import annotations
@@ -20,30 +20,32 @@ _PROGRAM = (
     "root = sys.argv.pop(); root in sys.path or sys.path.append(root); "
     "from monarch._src.session.release_program import main; main()"
 )
-LONGEST_S = 8.0  # an agent that is told to end is killed after 15
+LONGEST_S = 8.0  # an agent is killed 15 s after it was told to end
 ENDS_S = 2.0
 
 
 def patience() -> float:
-    """For how long workers are tried: that is what an agent's end may take longer."""
+    """How many seconds workers have to answer: the time by which an agent's end may be delayed."""
     return min(settings().liveness / 3, LONGEST_S)
 
 
 class Releaser:
-    """That program, while it runs."""
+    """The running program."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory`: of the session, which says what is where."""
+        """Args:
+        directory: of the session, with the record of its workers.
+        """
         self._child = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, str(directory), _ROOT], cwd="/",
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
     def wait(self) -> None:
-        """Return when it has ended. Bounded in time."""
+        """Wait for the program to end. Bounded in time."""
         try:
             self._child.wait(patience() + ENDS_S)
         except subprocess.TimeoutExpired:
-            log.warning("what is kept on workers was not ended in time")
+            log.warning("kept meshes on workers were not ended in time")
             self._child.kill()
             self._child.wait()

@@ -1,10 +1,10 @@
-"""Ends what a kept session has on workers, when nobody holds it who could.
+"""Ends the meshes that a kept session has on workers, when it has no client to do that.
 
-Runs in: a process of its own, which a host agent that ends executes; or whoever finds what such an
-agent has left. The agent itself has no keys of any job, and deals with no other host.
-Invariants: bounded in time. It comes as a client of the session with a larger number than the last
-one, so that nobody is heard after it; a worker that has nothing of the session says so, and is left
-as it is.
+Runs in: a process of its own, started by a host agent that ends; or a process that finds the record
+of such an agent. The agent itself has no keys of any job, and connects to no other host.
+Invariants: bounded in time. It connects as a client of the session with a larger number than the
+last one, so that workers refuse all earlier clients; a worker that has nothing of the session
+refuses, and is left alone.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ log = logging.getLogger("monarch.agent")
 
 
 def release(directory: Path) -> list[str]:
-    """Have workers end what they have of the session of that directory; why some of them did not.
+    """Have workers end their meshes of the session of that directory; returns the failures.
 
-    Those are what the directory says from then on.
+    Afterwards the record in the directory has only the workers that failed.
     """
     away = records.read_away(directory)
     if away is None:
@@ -78,9 +78,9 @@ def release(directory: Path) -> list[str]:
 
 
 def _without_keys(directory: Path, away: AwayRecord, ca: str) -> list[str]:
-    """As of a job that was killed: its workers have ended, and with them what they had."""
+    """Release without the keys of the job: after the job was killed, its workers have ended."""
     if away.gateway:
-        left = list(away.workers)  # who is behind it cannot be asked
+        left = list(away.workers)  # workers behind it cannot be asked
     else:
         with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
             ways = pool.map(partial(_way_to, through=None), away.workers)
@@ -102,7 +102,7 @@ def _text(one: WorkerRecord, why: str) -> str:
 
 
 def _way_to(one: WorkerRecord, through: TunnelLauncher | None) -> Address | str:
-    """Where to dial it; or why it cannot be dialled: empty if its host says that nobody listens."""
+    """The address to dial, or the reason that there is none; empty if the worker has ended."""
     address = parse_address(one.address)
     if address.transport == "ipc":
         return address if Path(address.path).exists() else ""
@@ -122,7 +122,7 @@ class _Release:
         self._through = through
         self._name = f"client-{os.urandom(6).hex()}"
         self._came: deque[tuple[str, Sequence[Buffer] | Notice, int]] = deque()
-        # By link: those that are not done.
+        # By link: the workers that have not answered.
         self._owing: dict[str, WorkerRecord] = {
             f"?{number}": one for number, one in enumerate(away.workers)
         }
@@ -137,7 +137,7 @@ class _Release:
         )  # fmt: skip
 
     def run(self) -> dict[WorkerRecord, str]:
-        """Ask all of them at the same time, and wait."""
+        """Release all workers at the same time, and wait. Returns the failures."""
         until = time.monotonic() + patience()
         try:
             for link, address in self._reach().items():
@@ -148,15 +148,13 @@ class _Release:
                 while self._came:
                     self._take(*self._came.popleft())
         finally:
-            self._links.close("it has ended what was kept")
+            self._links.close("it has ended the kept meshes")
         for one in self._owing.values():
             self._failed(one, "it does not answer")
         return self._problems
 
     def _reach(self) -> dict[str, Address]:
-        """Where to dial, by link. Leaves out those that are not there: a worker that has ended has
-        ended what it had.
-        """
+        """The addresses to dial, by link. Skips workers that have ended, with their meshes."""
         with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
             ways = pool.map(partial(_way_to, through=self._through), self._owing.values())
             found = dict(zip(self._owing, ways, strict=True))
@@ -200,7 +198,7 @@ class _Release:
         if not isinstance(relay, Relay) or link not in self._owing:
             return
         if isinstance(message, SiteIs):
-            if message.refusal:  # it has nothing of ours, or nothing any more
+            if message.refusal:  # it has nothing of the session
                 log.info("%s: %s", self._owing.pop(link).address, message.refusal)
             else:
                 self._say(link, LetSiteGo(1))
@@ -218,6 +216,6 @@ class _Release:
 
 
 def main() -> None:
-    """`python -c ... DIRECTORY`: the program."""
+    """The program: `python -c ... DIRECTORY`."""
     for problem in release(Path(sys.argv[1])):
         log.warning("%s", problem)

@@ -1,12 +1,12 @@
-"""What of a kept session is on worker hosts, as its client sees it.
+"""The part of a kept session that is on worker hosts, at its client.
 
-Runs in: a client that keeps its session, or has taken one up; asking on the thread that keeps,
-attaches or lets go, what workers tell on the one that receives.
-Owns: the token by which workers know the session. The client's own host agent has the list of
-what is where, so that whoever takes the session up finds it there (`session.agent_part`); each
-worker has what happens to its own part meanwhile (`session.detached_part`).
-Invariants: the agent knows of a worker before that one keeps anything, so nothing is kept that
-nobody could find; a worker keeps a mesh before it is asked for.
+Runs in: a client that keeps its session or has attached to one; requests on the thread that keeps,
+attaches or detaches, messages of workers on the receiving thread.
+Owns: the token by which workers know the session. The client's own host agent stores which mesh is
+on which host, for the next client (`session.agent_part`); each worker records the failures of its
+own part (`session.detached_part`).
+Invariants: the agent knows of a worker before that keeps anything, so every kept mesh can be found;
+a worker knows that a mesh is to be kept before it is spawned.
 """
 
 from __future__ import annotations
@@ -47,29 +47,34 @@ if TYPE_CHECKING:
 
 
 class RemoteKeepClient(Protocol):
-    """Puts a question to a host agent: `session.keep`."""
+    """Sends requests to host agents. Implemented in `session.keep`."""
 
     def ask(self, question: Callable[[int], Message], agent: str = AGENT) -> Future[Any]:
-        """A future of the answer; it fails with SessionError if that is no."""
+        """A future of the answer; it fails with SessionError if the agent refuses."""
         ...
 
 
 class RemoteKeep:
-    """See the module's text."""
+    """The kept meshes of one session that are on workers."""
 
     def __init__(
-        self, session: ClientSession, custody: RemoteKeepClient, attached: Attached | None = None
+        self,
+        session: ClientSession,
+        kept_session: RemoteKeepClient,
+        attached: Attached | None = None,
     ) -> None:
-        """`attached`: what the agent has said of a session that is taken up."""
+        """Args:
+        attached: the agent's answer, for a session that this process attaches to.
+        """
         self._session = session
         self._run = session.runtime
-        self._custody = custody
+        self._kept_session = kept_session
         self.token = "" if attached is None else attached.token
         self._keys = [] if attached is None else attached.keys
         self._gateway = "" if attached is None else attached.gateway
-        # By site: those that have something of this session, as far as is known.
+        # By site: the workers that are known to have meshes of this session.
         self._workers = {} if attached is None else {one.site: one for one in attached.workers}
-        self._taken: dict[str, Future[SiteTaken]] = {}
+        self._site_reports: dict[str, Future[SiteTaken]] = {}
         self._run.handle(SiteTaken, self._on_taken)
         self._run.handle(SiteLost, self._on_lost)
 
@@ -84,7 +89,7 @@ class RemoteKeep:
     # --- keeping ----------------------------------------------------------------------------------
 
     def keep(self, name: str, meshes: Sequence[ProcMesh]) -> list[Future[Any]]:
-        """Have workers keep these, of which the agent knows; done when each of them does."""
+        """Have workers keep these meshes, which the agent knows. A future for each worker."""
         by_site: dict[str, list[int]] = {}
         for mesh in meshes:
             ref = mesh._procs.ref  # pyright: ignore[reportPrivateUsage]
@@ -92,7 +97,7 @@ class RemoteKeep:
                 by_site.setdefault(site, []).append(ref.uid)
         limit_s, here = settings().detached_limit, self._run.site
         return [
-            self._custody.ask(
+            self._kept_session.ask(
                 lambda number, uids=uids: KeepSite(number, name, self.token, limit_s, uids),
                 agent_of(site, here),
             )
@@ -108,12 +113,12 @@ class RemoteKeep:
                 address = "" if sites is None else sites.address_of(site)
                 if address and site not in self._workers:
                     self._workers[site] = KeptWorker(site, address)
-        for site in () if sites is None else sites.given_back:
+        for site in () if sites is None else sites.released_sites:
             self._workers.pop(site, None)
         if sites is not None:
             self._keys = sites.key_paths
             self._gateway = "" if sites.via is None else str(sites.via.dialled)
-            sites.when_given_back = self.tell
+            sites.on_site_released = self.tell
         self.token = self.token or secrets.token_hex(16)
         message = KeptAway(
             self.token, self._keys, list(self._workers.values()),
@@ -126,14 +131,14 @@ class RemoteKeep:
         procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
         ref = procs.ref
         if not self._workers.keys() & set(ref.sites):
-            return None  # here, or nowhere any more
+            return None  # it is on this host, or its hosts are gone
         return KeptMesh(
             ref.uid, ref.name, list(ref.labels), list(ref.sizes), procs.cleanup_s,
             time.monotonic() - procs.spawned_at, list(ref.sites),
         )  # fmt: skip
 
-    def heard(self, mesh: int, actor: int, failures: Sequence[RankFailure]) -> None:
-        """The failures of procs, or of actors, have reached somebody."""
+    def on_acknowledged(self, mesh: int, actor: int, failures: Sequence[RankFailure]) -> None:
+        """Tell workers that the client has got these failures of procs, or of actors."""
         for owned in _kept(self._session):
             procs = owned._procs  # pyright: ignore[reportPrivateUsage]
             actors = procs.actors.get(actor)
@@ -147,15 +152,15 @@ class RemoteKeep:
                 if site:
                     self._run.routes.tell_agent_at(site, Heard(mesh, actor, ranks))
 
-    # --- taking up --------------------------------------------------------------------------------
+    # --- attaching --------------------------------------------------------------------------------
 
-    def take_up(self) -> None:
-        """Have the workers of the session, as far as they can be had; the others are lost to it.
+    def attach(self) -> None:
+        """Attach to the workers of the session. Those that cannot be attached are lost to it.
 
         Raises:
-            HostUnreachableError: none of them can be reached, or one cannot work with this process.
-            FileNotFoundError, PermissionError, ValueError: its keys are not what they were.
-            SessionError: one of them has answered, and then no more.
+            HostUnreachableError: no worker can be reached, or one cannot work with this process.
+            FileNotFoundError, PermissionError, ValueError: the keys have changed, or are gone.
+            SessionError: a worker has answered, but did not report its meshes.
         """
         wanted = [one for one in self._workers.values() if not one.lost]
         if not wanted:
@@ -166,28 +171,28 @@ class RemoteKeep:
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"the keys of the hosts of this session are gone from {ca}. If their job was "
-                "killed, its hosts are gone too, and `monarch kill` ends what is left of the "
-                f"session; or put them back ({error})"
+                "killed, its hosts are gone too, and `monarch kill` ends the rest of the session; "
+                f"or else put the keys back ({error})"
             ) from None
         session, run = self._session, self._run
         from monarch._src.session.attached_hosts import (
-            AttachedHosts,  # zmq's part of it loads asyncio
+            AttachedHosts,  # imports asyncio by way of zmq
         )
 
         if self._gateway:
             gateway = parse_address(self._gateway)
             session.via = GatewayAddress(gateway, gateway)
         sites = session.sites = AttachedHosts(run, own, self._keys, session.via)
-        self._taken = {one.site: run.new_future() for one in wanted}
-        lost = sites.take_up(wanted, self.token)
+        self._site_reports = {one.site: run.new_future() for one in wanted}
+        lost = sites.attach_kept(wanted, self.token)
         patience = settings().liveness
         for site in sites.held():
-            if not run.node.wait(self._taken[site], patience):
+            if not run.node.wait(self._site_reports[site], patience):
                 raise SessionError(
-                    f"{host_of_site(site)} did not say what it has of the session within "
+                    f"{host_of_site(site)} did not report its meshes of the session within "
                     f"{patience:g} s"
                 )
-            for other in self._taken[site].result().lost:
+            for other in self._site_reports[site].result().lost:
                 lost.setdefault(
                     other, f"the host {host_of_site(other)} was lost to an earlier client"
                 )
@@ -201,10 +206,10 @@ class RemoteKeep:
             known = self._workers.get(site)
             if known is not None:
                 self._workers[site] = KeptWorker(known.site, known.address, lost=True)
-            run.node.send(run.name, SiteLost(site, why))  # where such things are handled
+            run.node.send(run.name, SiteLost(site, why))  # handled on the receiving thread
         self.tell()
 
-    # --- on the thread that receives --------------------------------------------------------------
+    # --- on the receiving thread ------------------------------------------------------------------
 
     def _on_taken(self, peer: str, message: SiteTaken, _payload: Payload) -> None:
         site = self._run.node.site_of(peer)
@@ -213,14 +218,14 @@ class RemoteKeep:
         for mesh in _kept(self._session):
             procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
             if site in procs.ref.sites and procs.ref.uid not in message.kept:
-                why = "nothing of that mesh was kept there"
+                why = "that host kept no proc of the mesh"
                 self._run.ends.gone_at(procs.ref.uid, site, why)
             for actor, failures in message.failures:
                 actors = procs.actors.get(actor)
                 if actors is not None:
                     region = actors.region
                     actors.failures.update({region.global_rank(f.rank): f for f in failures})
-        future = self._taken.get(site)
+        future = self._site_reports.get(site)
         if future is not None:
             future.settle(lambda: message)
 
@@ -228,12 +233,12 @@ class RemoteKeep:
         if peer == self._run.name:
             self._run.site_lost(message.site, message.why)
 
-    # --- letting go -------------------------------------------------------------------------------
+    # --- detaching --------------------------------------------------------------------------------
 
     def detach(self) -> list[Future[Any]]:
-        """Let go of workers, which go on; each future is done when what was tied there has ended.
+        """Release workers that keep meshes. Each future is done when all else has ended on one.
 
-        Those that keep nothing are still this client's then.
+        Workers that keep nothing stay attached.
         """
         sites, kept = self._sites, _kept(self._session)
         used = {site for mesh in kept for site in mesh._procs.ref.sites}  # pyright: ignore[reportPrivateUsage]
@@ -243,7 +248,7 @@ class RemoteKeep:
         for site in sites.held():
             if site in used:
                 sites.leaves(site)
-                found.append(self._custody.ask(Detach, agent_of(site, self._run.site)))
+                found.append(self._kept_session.ask(Detach, agent_of(site, self._run.site)))
         return found
 
 

@@ -1,4 +1,4 @@
-"""Sessions of this user on this machine, each with what its agent says of its ranks.
+"""Sessions of this user on this machine, with the snapshots that their agents give of their ranks.
 
 Runs in: any process, which need not be a client.
 """
@@ -16,7 +16,7 @@ from monarch._src.wire.messages import MeshState, Refused, Snapshotted
 
 
 class SeenSession(msgspec.Struct):
-    """A session, and what its agent has answered."""
+    """A session, and the answer of its agent."""
 
     session: Session
     answer: Answer
@@ -29,24 +29,25 @@ class SeenSession(msgspec.Struct):
 
     @property
     def state(self) -> str:
-        """In a word: live, detached, orphan, ending, starting, gone."""
+        """One of live, detached, orphan, ending, starting, gone."""
         ending = isinstance(self.answer, Snapshotted) and self.answer.ending
         state = self.session.state
         return "ending" if ending and state in ("live", "detached") else state
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it, and what to do."""
+        """A problem of the session and its remedy; None if there is none."""
         session = self.session
         match session.state:
             case "gone" if read_away(session.directory) is not None:
                 return (
-                    "its host agent is gone, and worker hosts keep something of it; "
-                    "`monarch reap` ends that"
+                    "its host agent is gone, and worker hosts keep meshes of it; "
+                    "`monarch reap` ends those"
                 )
             case "gone":
                 return (
-                    "its host agent is gone, and this directory is left: the next session sweeps it"
+                    "its host agent is gone, and only this directory is left: the next session "
+                    "removes it"
                 )
             case "starting":
                 if session.is_left_behind:
@@ -71,13 +72,13 @@ class SeenSession(msgspec.Struct):
         if agent.state in ("T", "t"):
             return (
                 "its host agent is stopped by a signal and does not answer; "
-                f"`kill -CONT {agent.pid}` lets it go on, {ends}"
+                f"`kill -CONT {agent.pid}` resumes it, {ends}"
             )
         return f"its host agent does not answer; {ends}"
 
 
-def look(bases: Sequence[str] | None, timeout_s: float) -> list[SeenSession]:
-    """The sessions of this user, each asked for what its ranks do."""
+def snapshot_sessions(bases: Sequence[str] | None, timeout_s: float) -> list[SeenSession]:
+    """The sessions of this user, with the answers of their agents."""
     found = find_sessions(bases)
     asked = [one for one in found if one.state in AGENT_LIVES]
     answers = dict(

@@ -1,6 +1,6 @@
-"""Workers: hosts that wait for a client, and what a client does to have them.
+"""Workers: programs that make their host a worker, and clients that attach to workers.
 
-Runs in: a program that makes its host a worker; a client, which attaches to some.
+Runs in: a program that makes its host a worker; a client that attaches to some.
 """
 
 from __future__ import annotations
@@ -57,16 +57,17 @@ def run_worker_loop_forever(*, address: str, ca: CA, private_key: Path | None = 
 
     Args:
         address: where to listen: `tcp://HOST:PORT`, `tcp://*:PORT`, `ipc://PATH`, or `DIAL@BIND`,
-            to listen at BIND and have others dial DIAL. With port 0, any that is free, it prints
-            the one that it got, as `monarch worker` does.
+            to listen at BIND while others dial DIAL. Port 0 means any free port; the program
+            prints the one it got, as `monarch worker` does.
         ca: the directory with the keys of the job (`monarch keys make`), or its `job.public`.
-            `"trust_all_connections"`: without keys, which only loopback allows.
+            `"trust_all_connections"`: without keys, which is allowed on loopback only.
         private_key: the file of the worker's own key; `worker.key` beside the others if None.
 
     Raises:
-        PermissionError: other hosts could connect, and there are no keys; or others could read one.
+        PermissionError: other hosts could connect, and there are no keys; or other users could
+            read a key.
         OSError, ValueError, TypeError: it cannot listen there; the text says why.
-        SessionError: the worker did not end as a client's `shutdown` ends it.
+        SessionError: the worker ended otherwise than by a client's `shutdown`.
     """
     run_worker_loop_until_shutdown(address=address, ca=ca, private_key=private_key)
     raise SystemExit(0)
@@ -75,14 +76,14 @@ def run_worker_loop_forever(*, address: str, ca: CA, private_key: Path | None = 
 def run_worker_loop_until_shutdown(
     *, address: str, ca: CA, private_key: Path | None = None
 ) -> None:
-    """The same, but returns when a client has shut it down."""
+    """As `run_worker_loop_forever`, but returns when a client has shut it down."""
     _Worker(address, ca, private_key).wait()
 
 
 def start_worker_loop_forever(
     *, address: str, ca: CA, private_key: Path | None = None
 ) -> Future[None]:
-    """Serve this host from now on, and as long as this program runs; returns when it listens.
+    """Serve this host while this program runs. Returns when the worker listens.
 
     The future is done when a client has shut it down, and fails if it ends otherwise. Arguments and
     errors are those of `run_worker_loop_forever`.
@@ -103,7 +104,7 @@ def start_worker_loop_forever(
 
 
 class _Worker:
-    """The process of a worker, a child of this one that ends with it."""
+    """The process of a worker: a child of this process, which ends with it."""
 
     def __init__(self, address: str, ca: CA, private_key: Path | None) -> None:
         report_r, report_w = os.pipe()
@@ -142,7 +143,7 @@ class _Worker:
             self._end()
             raise _KINDS.get(self.report.kind, OSError)(self.report.problem)
         if asked.bind.transport == "tcp" and not asked.bind.port:
-            # Nobody could dial it otherwise; this program is the worker, as far as others see.
+            # Clients need the port to dial it; this program is the worker, as far as they see.
             sys.stdout.write(self.report.as_text())
             sys.stdout.flush()
 
@@ -150,7 +151,7 @@ class _Worker:
         """Return when a client has shut it down."""
         try:
             status = self._child.wait()
-        finally:  # an interrupt too leaves nothing
+        finally:  # also after an interrupt
             self._end()
         if status:
             raise SessionError(f"the worker (pid {self._child.pid}) ended with status {status}")
@@ -165,8 +166,8 @@ class _Worker:
 def _path(what: str, value: Any) -> str:
     if isinstance(value, bytes):
         raise TypeError(
-            f"{what} is given as bytes: keys are read from files, and stay there; give the path "
-            f"(`{MAKE_KEYS}` makes them)"
+            f"{what} is given as bytes: keys are read from files, and stay there; give a path "
+            f"(`{MAKE_KEYS}` makes keys)"
         )
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{what}={value!r}: give the path of keys, or {TRUST_ALL!r} as ca")
@@ -186,39 +187,39 @@ def attach_to_workers(
     private_key: Path | None = None,
     name: str | None = None,
 ) -> HostMesh:
-    """Have these workers: a mesh of hosts with the dim `hosts`, in the order given.
+    """Attach to workers: a mesh of hosts with the dim `hosts`, in the order given.
 
-    Returns at once; `initialized` of the mesh is done when each of them has answered, and what
-    needs them waits for that. One that starts late is waited for, for `attach_timeout`; so is one
-    whose last client is gone, until that has been noticed.
+    Returns at once. `initialized` of the mesh is done when each worker has answered, and methods
+    that need the hosts wait for that. A worker that starts late is waited for, for
+    `attach_timeout`; so is a worker whose last client is gone, until it has noticed that.
 
     Args:
         ca: the directory with the keys of the job, or its `job.public`; `"trust_all_connections"`:
-            without keys, for workers on loopback that were told the same.
-        workers: their addresses; of `DIAL@BIND` the part that others dial.
-        private_key: the file of the key to act with; `owner.key` beside the others if None.
-        name: what front ends call the mesh.
+            without keys, for workers on loopback that were started that way.
+        workers: their addresses; the DIAL part of `DIAL@BIND`.
+        private_key: the file of this client's key; `owner.key` beside the others if None.
+        name: the name of the mesh in front ends.
 
     Raises:
-        SessionError: this is no client.
-        ValueError: an address that is none, no worker, or keys of another job than that of hosts
-            which this client has.
-        RuntimeError: `enable_transport("ipc")` was called, and one is not at `ipc://`.
-        FileNotFoundError, PermissionError: there are no such keys, or others could read them.
+        SessionError: this process is not a client.
+        ValueError: an invalid address, no worker, or keys of another job than that of hosts which
+            this client has.
+        RuntimeError: `enable_transport("ipc")` was called, and a worker is not at `ipc://`.
+        FileNotFoundError, PermissionError: the keys do not exist, or other users could read them.
 
-    `initialized`, and what needs the hosts, raises:
-        HostUnreachableError: one cannot be reached (the text lists what was tried), or does not let
-            this process in.
-        SessionError: one belongs to another client.
-        ValueError: one was given twice, or is a host of this client already.
+    `initialized`, and methods that need the hosts, raise:
+        HostUnreachableError: a worker cannot be reached (the text lists the attempts), or does not
+            admit this process.
+        SessionError: a worker belongs to another client.
+        ValueError: a worker was given twice, or is a host of this client already.
     """
     return _attach(ca, workers, private_key, name, settings().attach_s)
 
 
 def attached_workers(*, ca: CA, workers: Sequence[str], name: str) -> HostMesh:
-    """The same of workers that have been started: returns when each of them has answered.
+    """As `attach_to_workers`, for workers that have been started. Blocks until each has answered.
 
-    Raises as `attach_to_workers` and `initialized` of what that gives.
+    Raises as `attach_to_workers` and as `initialized` of its mesh.
     """
     mesh = _attach(ca, workers, None, name, settings().liveness / PATIENCE_PART)
     _ = mesh.hosts  # waits for them
@@ -242,7 +243,7 @@ def _attach(
         name_text("a host mesh", name)
     own = _loaded(ca, private_key)
     if own is None:
-        _check_near(addresses)
+        _check_local(addresses)
     with lock:
         sites = _sites(own, ca, private_key)
         sites.begin()
@@ -252,34 +253,35 @@ def _attach(
 
 
 def attach(address: str, *, ca: CA | None = None, private_key: Path | None = None) -> None:
-    """Reach workers through that one from now on: for a client that can connect to it alone.
+    """Reach workers through a gateway from now on, for a client that can connect to nothing else.
 
     `address` is where a worker of the job listens, as this process reaches it: a login host, or a
-    port of this host that is forwarded there. All other workers are dialled from there: addresses
-    given to `attach_to_workers` after this are as that host sees them. What passes is encrypted
-    between this process and each worker. It is a gateway whoever has its host, and no host of this
-    process unless it is among the workers.
+    port of this host that is forwarded there. That worker dials all others, so addresses given to
+    `attach_to_workers` afterwards are as its host sees them. Traffic is encrypted between this
+    process and each worker. Any worker can be the gateway, whichever client has it, and it is no
+    host of this process unless it is among the attached workers.
 
-    Say it before `attach_to_workers`. Saying the same again is nothing; another gateway takes its
-    place while this process has no workers. It holds until `shutdown_context()`; a session that is
-    kept, and taken up again, takes its gateway along.
+    Call it before `attach_to_workers`. Repeating a call has no effect; another gateway replaces it
+    while this process has no workers. It holds until `shutdown_context()`; a session that is kept
+    keeps its gateway too.
 
     Args:
-        ca: the directory with the keys of the job, as for `attach_to_workers`: then the gateway is
-            asked at once whether it lets this process in. If None it is asked by the first
-            `attach_to_workers`, with the keys given there.
-        private_key: the file of the key to act with; `owner.key` beside the others if None.
+        ca: the directory with the keys of the job, as for `attach_to_workers`: then this call
+            checks that the gateway admits this process. If None, the first `attach_to_workers`
+            does, with the keys given there.
+        private_key: the file of this client's key; `owner.key` beside the others if None.
 
     Raises:
-        HostUnreachableError: nobody answers there; with `ca`: it does not let this process in.
-        SessionError: this process has workers already, reached in another way; or is no client.
+        HostUnreachableError: the gateway does not answer; with `ca`: it does not admit this
+            process.
+        SessionError: this process has workers already, by another route; or is not a client.
         ValueError, RuntimeError, PermissionError, FileNotFoundError: as `attach_to_workers`.
     """
     said = _dialled(address)
     check_transport([said])
     own = None if ca is None else _loaded(ca, private_key)
     if ca is not None and own is None:
-        _check_near([said])
+        _check_local([said])
     with lock:
         held = _client_session()
         if held.via is None or not held.via.is_at(said):
@@ -294,10 +296,10 @@ def attach(address: str, *, ca: CA | None = None, private_key: Path | None = Non
 def _go_through(held: ClientSession, via: GatewayAddress) -> None:
     sites = hosts_of_session(held)
     if sites is not None and sites.is_used:
-        way = "by itself" if held.via is None else f"through the gateway {held.via.said}"
+        way = "directly" if held.via is None else f"through the gateway {held.via.said}"
         raise SessionError(
             f"attach({str(via.said)!r}) comes too late: this process has workers already, which it "
-            f"reaches {way}; say it before attach_to_workers, or give them back first (stop())"
+            f"reaches {way}; call it before attach_to_workers, or release them first (stop())"
         )
     if sites is not None:
         sites.close()
@@ -315,12 +317,12 @@ def _loaded(ca: CA, private_key: Path | None) -> keys.Keys | None:
 def _client_session() -> ClientSession:
     held = session()
     if held.runtime.proc_ref is not None:
-        raise SessionError("only a client has workers, and this is a process of a mesh")
+        raise SessionError("only a client can have workers, and this is a process of a mesh")
     return held
 
 
 def _sites(own: keys.Keys | None, ca: CA, private_key: Path | None) -> AttachedHosts:
-    """What has the workers of this job. Under the lock."""
+    """The attached hosts of this session, with the keys of this job. Under the lock."""
     held = _client_session()
     job = None if own is None else own.allowed.job
     public = "" if own is None else own.public
@@ -347,7 +349,7 @@ def _sites(own: keys.Keys | None, ca: CA, private_key: Path | None) -> AttachedH
 
 
 def has_workers(mesh: HostMesh) -> bool:
-    """Whether these are workers, all of which this process has now."""
+    """Whether the mesh consists of workers, all of which this process has now."""
     found = current_session()
     held = None if found is None else found.sites
     sites = mesh._sites  # pyright: ignore[reportPrivateUsage]
@@ -363,16 +365,16 @@ def _dialled(worker: str | Future[str]) -> Address:
     return parse_dialled(text)
 
 
-def _check_near(addresses: Sequence[Address]) -> None:
-    """Without keys nobody is dialled beyond this host: any who answers could run code here."""
+def _check_local(addresses: Sequence[Address]) -> None:
+    """Refuse to dial beyond this host without keys: a process there could run code here."""
     for address in addresses:
         try:
             resolved = resolve(address) if address.transport == "tcp" else []
         except OSError:
-            resolved = []  # a gateway may know it; it is no loopback address, then
+            resolved = []  # only a gateway may resolve it, so it is no loopback address
         if is_beyond_this_host(address, resolved):
             raise PermissionError(
-                f"refused to dial {address} without keys: whoever answers there could run code in "
-                f"this process. Make keys with `{MAKE_KEYS}`, start the worker with them, and give "
-                "their directory as ca"
+                f"refused to dial {address} without keys: any process that answers there could run "
+                f"code in this one. Make keys with `{MAKE_KEYS}`, start the worker with them, and "
+                "give their directory as ca"
             )

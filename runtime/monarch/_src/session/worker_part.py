@@ -1,12 +1,11 @@
-"""The part of a worker's agent in who has the host: listens, takes clients, lets them go.
+"""The side of a worker's agent that manages its client: listens, accepts a client, lets it leave.
 
-Runs in: the host agent of a worker, on its one thread. What follows from what,
-`session.state.tenancy` decides.
-Owns: the gateway of this host, the descriptor by which who has started the worker tells its end,
-and a watch on the process of a client that is on this very host.
-Invariants: one client at a time is obeyed, and the hosts that it has; another one may ask for the
-host, and nothing else. What was a client's is gone before the next one has the host, but what is
-kept, which the next client of the same session has (`session.detached_part`).
+Runs in: the host agent of a worker, on its one thread. `session.state.tenancy` makes the decisions.
+Owns: the gateway of this host; the descriptor that reports the end of the program that started the
+worker; a watch on the process of a client on the same host.
+Invariants: the agent obeys one client at a time, and the other hosts of that client; others may
+request the host, and nothing else. All that one client had has ended before the next one gets the
+host, except kept meshes, which the next client of the same session gets (`session.detached_part`).
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ log = logging.getLogger("monarch.agent")
 
 @dataclass(frozen=True)
 class Serving:
-    """How a worker listens. `lifeline`: a descriptor that ends with who has started it, or None."""
+    """How a worker listens. `lifeline`: a descriptor that closes with the starting program."""
 
     listening: Listening
     keys: Keys | None
@@ -103,7 +102,7 @@ class Serving:
 
 
 class WorkerHost:
-    """The driver of one `Tenancy`; a Tenure."""
+    """Drives one `Tenancy` with messages, links and timers, as an `Owner` of the agent."""
 
     def __init__(
         self, serving: Serving, directory: Path, node: Node, host: Host, driver: AgentServices
@@ -115,18 +114,18 @@ class WorkerHost:
         self._host = host
         self._driver = driver
         self._tenancy = Tenancy()
-        shelter = self._shelter = DetachedMeshes(node, host, self._tenancy)
-        self._lost_sites: set[str] = set()  # those that the session had, and its client has lost
-        self._sites: set[str] = set()  # the others that the tenant has
-        self._client_process = ClientProcess(driver, self._client_ended)
+        detached = self._detached = DetachedMeshes(node, host, self._tenancy)
+        self._lost_sites: set[str] = set()  # hosts of the session that its client has lost
+        self._sites: set[str] = set()  # the other hosts of the tenant
+        self._client_process = ClientProcess(driver, self._on_client_ended)
         gateway = self._gateway = Gateway(
-            node, node.site, serving.keys, serving.audit, serving.liveness_s, self._told,
-            admits=self._admits, stranger=self._asked, unknown=self._expect,
-            tunnel=self._on_tunnel, observed=self._observed,
+            node, node.site, serving.keys, serving.audit, serving.liveness_s, self._on_link_notice,
+            admits=self._admits, stranger=self._on_stranger, unknown=self._expect,
+            tunnel=self._on_tunnel, observed=self._on_snapshot,
         )  # fmt: skip
         try:
             bind = gateway.links.listen(serving.listening, trusts_all=serving.trusts_all)
-            self.listening = serving.listening.at(bind)  # with the port that it got
+            self.listening = serving.listening.at(bind)  # with the actual port
             if self.listening != serving.listening:
                 records.write_listening(directory, str(self.listening))
         except BaseException:
@@ -142,15 +141,15 @@ class WorkerHost:
         )  # fmt: skip
         gateway.on_forked = bulk.forked
         fetcher = self._fetcher = Fetcher(node, gateway, segments.to_lend, bulk, self._watch_sender)
-        node.on_forget = self._forgotten
+        node.on_forget = self._on_node_forgotten
         driver.watch_quietly(gateway.links.fileno(), gateway.links.work)
         self._tunnels = FarTunnels(gateway, driver, self.note)
         if serving.lifeline is not None:
-            driver.watch(serving.lifeline, self._starter_gone)
+            driver.watch(serving.lifeline, self._on_starter_ended)
         self.handlers: dict[type, Callable[[str, Any, Any], None]] = {
             LetSiteGo: self._on_let_go,
             Detach: self._on_detach,
-            **shelter.handlers,
+            **detached.handlers,
             SitesAre: self._on_sites,
             SiteLost: self._on_site_lost,
             PayloadPart: fetcher.on_part,
@@ -161,29 +160,29 @@ class WorkerHost:
             BulkAt: lambda _peer, message, _payload: bulk.on_told(message),
         }
 
-    def told_to_others(self) -> list[Address]:
-        """Where other hosts may dial this one; ValueError if nowhere, with the reason."""
+    def advertised_addresses(self) -> list[Address]:
+        """The addresses by which other hosts may dial this one; ValueError if there are none."""
         bind = self.listening.bind
         resolved = resolve(bind) if bind.transport == "tcp" else []
         return candidates(self.listening, interface_addresses(), resolved=resolved)
 
-    def _told_addresses(self) -> list[str]:
+    def _advertised(self) -> list[str]:
         try:
-            return [str(address) for address in self.told_to_others()]
+            return [str(address) for address in self.advertised_addresses()]
         except ValueError:
-            return [str(self.listening.bind)]  # its client has got here, and what else is here may
+            return [str(self.listening.bind)]  # the client and others on this host can reach it
 
-    # --- what the agent asks ----------------------------------------------------------------------
+    # --- called by the agent ----------------------------------------------------------------------
 
     @property
     def client(self) -> str:
-        """The node that has this host, or the last that had."""
+        """The node that has this host, or had it last."""
         tenant = self._tenancy.tenant
         return "" if tenant is None else tenant.node
 
     @property
     def client_now(self) -> str:
-        """The same; empty while nobody has it."""
+        """The node that has this host; empty while no client does."""
         return self._tenancy.holder
 
     @property
@@ -194,11 +193,11 @@ class WorkerHost:
 
     @property
     def serves_at(self) -> tuple[str, list[str]]:
-        """Where this listens, at ports of their own."""
+        """The interface and addresses of this host, for services with ports of their own."""
         bind = self._serving.listening.bind
         if bind.transport != "tcp":
             return "", []
-        dialled = map(parse_address, self._told_addresses())
+        dialled = map(parse_address, self._advertised())
         return bind.host, [address.host for address in dialled]
 
     is_awaited = False
@@ -207,11 +206,11 @@ class WorkerHost:
 
     @property
     def is_pending(self) -> bool:
-        """Whether something has come by a link of which no descriptor tells."""
+        """Whether a link has messages that no descriptor reports."""
         return self._gateway.is_pending
 
     def begin(self) -> None:
-        """There is no client yet."""
+        """Does nothing: there is no client yet."""
 
     def poll_client(self) -> None:
         """Links tell whether the client lives."""
@@ -221,23 +220,23 @@ class WorkerHost:
         return False
 
     def next_deadline(self) -> float | None:
-        """When links are to be looked at, or what is kept is, or tunnels are."""
-        others = (self._shelter.next_deadline(), self._tunnels.next_deadline())
+        """When links, kept meshes or tunnels have something to do."""
+        others = (self._detached.next_deadline(), self._tunnels.next_deadline())
         links = self._gateway.links.next_deadline()
         return min([links, *(found for found in others if found is not None)])
 
     def obeys(self, peer: str) -> bool:
-        """Whether messages of that node count, whoever has passed them on."""
+        """Whether messages of that node count, by whichever route they came."""
         return peer not in self._gateway.former
 
     def after_poll(self) -> None:
         """Let the next client have the host once nothing is left of what the last one had."""
-        self._shelter.looked()
+        self._detached.looked()
         self._tunnels.looked()
-        for node, request in self._shelter.no_longer_awaited():
+        for node, request in self._detached.finished_detaches():
             self._gateway.say(node, Kept(request))
         if self._tenancy.state is TenancyState.DETACHED:
-            why = self._shelter.why_give_up(time.monotonic())
+            why = self._detached.reason_to_end(time.monotonic())
             if why:
                 self._do(self._tenancy.given_up(why))
         if self._tenancy.state is TenancyState.CLEARING and not self._host.meshes:
@@ -245,30 +244,30 @@ class WorkerHost:
 
     def mesh_spawned(self, spec: SpawnProcs) -> None:
         """A mesh was asked for."""
-        self._shelter.spawned(spec)
+        self._detached.spawned(spec)
 
     def proc_starting(self, *nodes: str) -> None:
         """Procs begin."""
-        self._shelter.proc_comes(*nodes)
+        self._detached.proc_comes(*nodes)
 
     def proc_ended(self, mesh: int, rank: int) -> None:
-        """A proc is gone; watchers are told by the host."""
-        self._shelter.proc_ended(mesh, rank)
+        """A proc has ended; the host tells the watchers."""
+        self._detached.proc_ended(mesh, rank)
 
     def mesh_freed(self, mesh: int) -> None:
-        """Nothing is left of that mesh; `looked` comes after it."""
-        self._shelter.mesh_freed(mesh)
+        """Every proc of that mesh has ended; `looked` is called next."""
+        self._detached.mesh_freed(mesh)
 
     def told_to_end(self, why: str) -> None:
-        """By a signal, by the client, or by who has started the worker."""
+        """A signal, the client, or the end of the starting program ends the worker."""
         self._do(self._tenancy.told_to_end(why))
 
     def note(self, what: str, peer: str, **facts: str) -> None:
-        """An operator has done something."""
+        """Record the action of an operator in the audit."""
         self._serving.audit.note(what, node=peer, **facts)
 
     def close(self) -> None:
-        """Say goodbye to everybody."""
+        """Close all links and release all resources."""
         self._client_process.unwatch()
         self._tunnels.close()
         self._bulk.close()
@@ -276,20 +275,21 @@ class WorkerHost:
         self._segments.close()
         self._serving.audit.close()
 
-    # --- who may say what -------------------------------------------------------------------------
+    # --- access control ---------------------------------------------------------------------------
 
     def _admits(self, link: str) -> bool:
-        """Whether what comes by that link is for the client of this host, or of its hosts."""
+        """Whether messages of that link are accepted: the client's, or another of its hosts'."""
         tenancy = self._tenancy
         if link == self.client:
             return tenancy.state in (TenancyState.HELD, TenancyState.CLEARING)
         return link in self._sites
 
-    def _asked(self, link: str, message: AnyMessage) -> None:
+    def _on_stranger(self, link: str, message: AnyMessage) -> None:
         """Somebody who is not the client says something to this agent."""
         self._driver.wake_parts()
         if not isinstance(message, HoldSite):
-            self.note("refused", link, why=f"a {type(message).__name__} of who has not this host")
+            why = f"a {type(message).__name__} of a node that does not have this host"
+            self.note("refused", link, why=why)
             return
         client = Tenant(
             link, message.request, message.pid, message.program, message.host, message.liveness_s,
@@ -297,7 +297,7 @@ class WorkerHost:
         )  # fmt: skip
         role = self._gateway.role_of(link)
         if role not in (None, Role.OWNER):
-            why = f"its key is that of {role.value}, and owners have hosts" if role else ""
+            why = f"its key is that of {role.value}, and only owners have hosts" if role else ""
             self._do([Refuse(client, why)])
             return
         holder = self._tenancy.holder
@@ -305,15 +305,15 @@ class WorkerHost:
             self._do(self._tenancy.out_of_reach(holder))
         self._do(self._tenancy.asked(client))
 
-    def _observed(self, link: str, message: Snapshot) -> None:
+    def _on_snapshot(self, link: str, message: Snapshot) -> None:
         self._gateway.say(link, self._driver.snapshot(message))
 
     def _on_tunnel(self, link: str, message: TunnelMessage, payload: Payload) -> None:
         self._driver.wake_parts()
-        self._tunnels.heard(link, message, payload)
+        self._tunnels.on_message(link, message, payload)
 
     def _expect(self, node: str) -> None:
-        """A message is for a proc that is not here: it may be about to be asked for."""
+        """A message for an unknown proc: hold it, since the proc may be about to be spawned."""
         place = parse_proc_node(node)
         host = self._host
         if place is not None and place[0] not in host.meshes and not host.was_freed(place[0]):
@@ -342,7 +342,7 @@ class WorkerHost:
             self._node.link_remote(agent_at(site), site)
             self._node.send(agent_at(site), Watch(sender))
 
-    def _forgotten(self, node: str) -> None:
+    def _on_node_forgotten(self, node: str) -> None:
         self._segments.gone(node)
         self._fetcher.forgotten(node)
         self._gateway.forgotten(node)
@@ -350,16 +350,16 @@ class WorkerHost:
         if site != self._node.site:
             self._fetcher.ended(site, AGENT if node == agent_at(site) else node)
 
-    # --- what links tell --------------------------------------------------------------------------
+    # --- notices of links -------------------------------------------------------------------------
 
-    def _told(self, peer: str, notice: Notice) -> None:
+    def _on_link_notice(self, peer: str, notice: Notice) -> None:
         self._driver.wake_parts()
         if is_tunnel(peer):
-            self._tunnels.told(peer, notice)
+            self._tunnels.on_notice(peer, notice)
         elif isinstance(notice, ENDS):
             if peer in self._sites:
                 host = host_of_site(peer)
-                self._site_lost(peer, f"the host {host} is lost for this one: {notice.why}")
+                self._site_lost(peer, f"the host {host} is lost to this one: {notice.why}")
             self._do(self._tenancy.lost(peer, f"its client is lost: {notice.why}"))
         elif isinstance(notice, LinkUp):
             self._do(self._tenancy.reached(peer))
@@ -367,7 +367,7 @@ class WorkerHost:
             self._do(self._tenancy.out_of_reach(peer))
 
     def _site_lost(self, site: str, why: str) -> None:
-        """The processes here wait for nothing any more that is there."""
+        """Fail everything here that waits for processes of that host."""
         self._fetcher.ended(site)
         procs = [proc.node for mesh in self._host.meshes.values() for proc in mesh.procs]
         self._node.forward(procs, SiteLost(site, why), NO_PAYLOAD)
@@ -377,11 +377,11 @@ class WorkerHost:
             self._node.drop(node)
         self._driver.site_lost(site)
 
-    def _starter_gone(self) -> None:
+    def _on_starter_ended(self) -> None:
         assert self._serving.lifeline is not None
         self._driver.unwatch(self._serving.lifeline)
         os.close(self._serving.lifeline)
-        self.told_to_end("the program that has started this worker has ended")
+        self.told_to_end("the program that started this worker has ended")
 
     def _watch_client(self, tenant: Tenant) -> None:
         def is_it() -> bool:  # in a container, that number may be of another process
@@ -391,22 +391,22 @@ class WorkerHost:
         if tenant.host == os.uname().nodename:
             self._client_process.watch(tenant.pid, is_it)
 
-    def _client_ended(self) -> None:
+    def _on_client_ended(self) -> None:
         tenant = self._tenancy.tenant
         assert tenant is not None
         why = f"{tenant.words} has ended"
         self._gateway.links.work()
-        self._gateway.drain()  # what it has said before comes first, its farewell too
+        self._gateway.drain()  # handle its last messages first
         self._gateway.links.hang_up(tenant.node, why)
         self._do(self._tenancy.lost(tenant.node, why))
 
     # --- messages ---------------------------------------------------------------------------------
 
     def _on_let_go(self, peer: str, message: LetSiteGo, _payload: Payload) -> None:
-        self._do(self._tenancy.let_go(peer, message.request))
+        self._do(self._tenancy.released(peer, message.request))
 
     def _on_detach(self, peer: str, message: Detach, _payload: Payload) -> None:
-        self._do(self._tenancy.left(peer, message.request))
+        self._do(self._tenancy.detached(peer, message.request))
 
     def _on_sites(self, peer: str, message: SitesAre, _payload: Payload) -> None:
         if peer != self._tenancy.holder:
@@ -432,56 +432,58 @@ class WorkerHost:
         for action in actions:
             match action:
                 case Grant(tenant):
-                    self._welcome(tenant)
+                    self._grant(tenant)
                 case Refuse(tenant, why):
                     self.note("refused", tenant.node, why=why, host=tenant.host)
                     self._gateway.say(
                         tenant.node, SiteIs(tenant.request, self._node.site, "", "", [], why)
                     )
                 case Resume(tenant):
-                    self._welcome(tenant)
-                    self._take_up(tenant)
+                    self._grant(tenant)
+                    self._resume(tenant)
                 case ReleaseClient(tenant, why, request):
-                    self._leave(tenant, why)
+                    self._release_client(tenant, why)
                     if request:
-                        self._shelter.awaits(tenant.node, request)
+                        self._detached.add_detach(tenant.node, request)
                 case Evict(tenant, why):
-                    self._leave(tenant, why)
+                    self._release_client(tenant, why)
                     self._gateway.links.hang_up(tenant.node, why)
                 case Clear(tenant, why):
                     self.note("left", tenant.node, why=why)
                     self._clear(tenant, why)
                 case Drop(tenant, request):
-                    self._part_with(tenant, request)
+                    self._drop_tenant(tenant, request)
                 case End(why):
                     tenant = self._tenancy.tenant
                     if tenant is not None:
                         self._clear(tenant, why)
                     self._driver.end(why)
 
-    def _welcome(self, tenant: Tenant) -> None:
+    def _grant(self, tenant: Tenant) -> None:
         gateway, site = self._gateway, self._node.site
         gateway.client = tenant.node
-        self._shelter.came(tenant)
+        self._detached.on_client(tenant)
         self._watch_client(tenant)
         gateway.links.bound(tenant.node, bounds_of(tenant.liveness_s))
         self.note("attach", tenant.node, host=tenant.host, program=tenant.program)
-        told = self._told_addresses()
+        told = self._advertised()
         gateway.say(
             tenant.node,
             SiteIs(tenant.request, site, host_of_site(site), str(self._directory), told),
         )
 
-    def _take_up(self, tenant: Tenant) -> None:
+    def _resume(self, tenant: Tenant) -> None:
         """It has the host now, and what is kept here is its own."""
         self._node.link_remote(tenant.node, "")
-        for message in self._shelter.taken_up(tenant, sorted(self._lost_sites)):
+        for message in self._detached.messages_for(tenant, sorted(self._lost_sites)):
             self._node.send(tenant.node, message)
-        self._shelter.tell_procs()
+        self._detached.tell_procs()
 
-    def _leave(self, tenant: Tenant, why: str) -> None:
-        """End what is tied to it. What runs where it does is out of reach from here on: the next
-        client passes on what is said from then on, and nobody knows what was under way.
+    def _release_client(self, tenant: Tenant, why: str) -> None:
+        """End everything of that client that is not kept.
+
+        Processes on the client's host are out of reach from here on: the next client relays only
+        messages sent after it attached, and the state of earlier calls is unknown.
         """
         self.note("left", tenant.node, why=why, kept=self._tenancy.name)
         self._client_process.unwatch()
@@ -489,23 +491,23 @@ class WorkerHost:
         now = time.monotonic()
         gone = {tenant.node, *self._node.remote_nodes("")}
         for node in gone:
-            self._driver.do(self._host.node_lost(node, now, why, self._shelter.meshes))
+            self._driver.do(self._host.node_lost(node, now, why, self._detached.meshes))
             self._node.drop(node)
         self._fetcher.ended("")
         self._bulk.serve_anew()
         self._driver.site_lost("")
         self._gateway.part_with(node for node in gone if not is_agent(node))
-        self._shelter.left(why)
+        self._detached.on_client_left(why)
 
     def _clear(self, tenant: Tenant, why: str) -> None:
         self._driver.drop_client(tenant.node)
         now = time.monotonic()
         owners = {mesh.spec.owner for mesh in self._host.meshes.values()}
         for owner in {tenant.node, *owners}:
-            if self._host.proc(owner) is None:  # the others end with their own procs
+            if self._host.proc(owner) is None:  # meshes owned by procs end with those
                 self._driver.do(self._host.node_lost(owner, now, why))
 
-    def _part_with(self, tenant: Tenant, request: int) -> None:
+    def _drop_tenant(self, tenant: Tenant, request: int) -> None:
         self._client_process.unwatch()
         if request:
             self._gateway.say(tenant.node, SiteFree(request))
@@ -517,7 +519,7 @@ class WorkerHost:
         self._bulk.serve_anew()
         self._sites.clear()
         self._lost_sites.clear()
-        self._shelter.cleared()
+        self._detached.reset()
         gateway.dialable.clear()
         gateway.client = ""
         gateway.former.clear()

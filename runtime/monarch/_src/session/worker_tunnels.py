@@ -1,9 +1,9 @@
-"""The part of a worker's agent in which it is the way to other hosts: the far ends of tunnels.
+"""Tunnels through a worker's agent to other hosts: their far ends.
 
-Runs in: the host agent of a worker, on its one thread. Whose host it is makes no difference: a
-tunnel asks for none, and several clients may go through one gateway. Owns: the connections.
-Invariants: only who has the key of an owner gets a stream, and such a one could have any program
-run here that connects to where it likes; each address that is asked for is in the audit.
+Runs in: the host agent of a worker, on its one thread. The gateway serves any client, whichever
+client has the host, and several at once. Owns: the connections.
+Invariants: only the holder of an owner's key gets a stream; such a client could run a program here
+that connects anywhere. The audit has each address that is requested.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ log = logging.getLogger("monarch.agent")
 
 
 class FarTunnels:
-    """See the module's text. `note` writes into the audit: what, who, facts."""
+    """The far ends of all tunnels. `note` writes into the audit: event, node, facts."""
 
     def __init__(self, gateway: Gateway, driver: AgentServices, note: Callable[..., None]) -> None:
         self._gateway = gateway
         self._driver = driver
         self._note = note
-        # Without keys anybody of this host may ask, and nobody could be asked who he is.
+        # Without keys any process of this host may ask, and none can be authenticated.
         self._tunnels = Tunnels(
             self._say, gateway.links.has_room, near=False, beyond=gateway.has_keys
         )
@@ -43,24 +43,24 @@ class FarTunnels:
         return self._tunnels.next_deadline()
 
     def looked(self) -> None:
-        """Give up what is dialled in vain."""
+        """Give up connections that were not established in time."""
         deadline = self._tunnels.next_deadline()
         if deadline is not None and deadline <= time.monotonic():
             self._tunnels.work()
 
-    def told(self, link: str, notice: Notice) -> None:
-        """Something has become of the link of a tunnel."""
+    def on_notice(self, link: str, notice: Notice) -> None:
+        """The link of a tunnel has changed its state."""
         if isinstance(notice, ENDS):
             self._tunnels.cut(link, notice.why)
         elif isinstance(notice, Room):
             self._tunnels.more_room(link)
 
-    def heard(self, link: str, message: TunnelMessage, payload: Payload) -> None:
-        """The near end of a tunnel has said that."""
+    def on_message(self, link: str, message: TunnelMessage, payload: Payload) -> None:
+        """The near end of a tunnel has sent a message."""
         if isinstance(message, TunnelOpen):
             role = self._gateway.role_of(link)
             if role not in (None, Role.OWNER):
-                why = f"its key is that of {role.value}, and owners go through gateways"
+                why = f"its key is that of {role.value}, and only owners use gateways"
                 self._note("refused", link, why=why, address=message.address)
                 self._say(link, TunnelOpened(message.stream, "", why), Payload(b""))
                 return
@@ -70,7 +70,7 @@ class FarTunnels:
     def _say(self, link: str, message: Message, payload: Payload) -> None:
         try:
             self._gateway.links.send(link, encode(message, payload))
-        except ConnectionError as error:  # it has just ended, of which we are about to be told
+        except ConnectionError as error:  # it has just ended, and a notice is on its way
             log.debug("a tunnel has ended: %s", error)
 
     def close(self) -> None:

@@ -61,17 +61,17 @@ def test_what_is_kept_is_left_when_the_tenant_is_lost_and_taken_up_by_the_next_c
 
 def test_a_tenant_that_goes_is_told_when_what_was_tied_has_ended() -> None:
     tenancy = kept_by_ann()
-    (leave,) = tenancy.left("ann", 5)
+    (leave,) = tenancy.detached("ann", 5)
     assert isinstance(leave, ReleaseClient)
     assert (leave.tenant, leave.request) == (ANN, 5)
 
 
 def test_one_that_lets_go_of_the_host_leaves_nothing() -> None:
     tenancy = kept_by_ann()
-    (clear,) = tenancy.let_go("ann", 5)
+    (clear,) = tenancy.released("ann", 5)
     assert isinstance(clear, Clear)
     assert tenancy.cleared() == [Drop(ANN, 5)]
-    assert "nothing of that session" in refused(tenancy.asked(BOB))
+    assert "no mesh of that session" in refused(tenancy.asked(BOB))
 
 
 def test_the_next_client_need_not_wait_until_the_one_before_it_is_known_to_be_gone() -> None:
@@ -89,19 +89,19 @@ def test_who_was_replaced_without_knowing_it_does_not_come_back() -> None:
     tenancy.asked(CARL)
     assert "carl" not in refused(tenancy.asked(BOB))
     tenancy.lost("carl", "gone")
-    assert "has taken that session up since" in refused(tenancy.asked(BOB))
+    assert "has attached to that session since" in refused(tenancy.asked(BOB))
     assert tenancy.asked(client("dora", 3)) == [Resume(client("dora", 3))]
 
 
 def test_who_knows_the_token_of_another_session_gets_nothing() -> None:
     tenancy = detached()
-    assert "nothing of that session" in refused(tenancy.asked(client("eve", 9, "4567")))
+    assert "no mesh of that session" in refused(tenancy.asked(client("eve", 9, "4567")))
     assert tenancy.state is TenancyState.DETACHED
 
 
 def test_who_wants_the_host_as_it_is_hears_which_session_keeps_it_and_how_that_ends() -> None:
     why = refused(detached().asked(client("fred", token="")))
-    assert "the session 'training' keeps it" in why
+    assert "the session 'training' keeps meshes on it" in why
     assert "monarch kill training" in why
 
 
@@ -129,7 +129,7 @@ def test_only_the_tenant_can_have_something_kept_and_only_while_it_has_the_host(
     assert not tenancy.keep_asked("ann", TOKEN, "training")
     tenancy.asked(ANN)
     assert not tenancy.keep_asked("bob", TOKEN, "training")
-    tenancy.let_go("ann", 1)
+    tenancy.released("ann", 1)
     assert not tenancy.keep_asked("ann", TOKEN, "training")
 
 
@@ -160,9 +160,9 @@ def test_whatever_happens_one_client_at_a_time_has_it_and_their_numbers_only_gro
             case 3:
                 actions = tenancy.lost(node, "gone")
             case 4:
-                actions = tenancy.left(node, step)
+                actions = tenancy.detached(node, step)
             case 5:
-                actions = tenancy.let_go(node, step)
+                actions = tenancy.released(node, step)
             case 6:
                 actions = tenancy.given_up("too late") if chance.random() < 0.3 else []
             case _:

@@ -68,7 +68,8 @@ def test_nobody_else_can_have_a_tied_session_even_by_force(lease: Lease) -> None
 
 
 def test_a_tied_session_that_is_let_go_of_ends(lease: Lease) -> None:
-    assert lease.let_go("client-1", 2.0) == [End("process 1 (train.py) on here has let go of it")]
+    why = "process 1 (train.py) on here has detached from it"
+    assert lease.detached("client-1", 2.0) == [End(why)]
 
 
 # --- kept -----------------------------------------------------------------------------------------
@@ -89,8 +90,8 @@ def test_a_kept_session_outlives_its_client(lease: Lease) -> None:
 
 def test_letting_go_is_told_from_dying(lease: Lease) -> None:
     keep(lease, 5)
-    assert lease.let_go("client-1", 3.0)[0] == ReleaseClient(
-        "client-1", "process 1 (train.py) on here has let go of it"
+    assert lease.detached("client-1", 3.0)[0] == ReleaseClient(
+        "client-1", "process 1 (train.py) on here has detached from it"
     )
 
 
@@ -111,7 +112,7 @@ def test_it_is_kept_again_only_by_the_same_name(lease: Lease) -> None:
 def test_only_the_holder_keeps_or_lets_go(lease: Lease) -> None:
     assert "client-1" not in refusal(lease.keep_asked("client-2", "mine", [5], 2.0))
     keep(lease, 5)
-    assert lease.let_go("client-2", 3.0) == []
+    assert lease.detached("client-2", 3.0) == []
     assert lease.client == "client-1"
 
 
@@ -163,7 +164,7 @@ def test_it_ends_when_its_last_mesh_is_gone_and_nobody_is_attached(lease: Lease)
     keep(lease, 5, 6)
     lease.client_lost(3.0)
     assert lease.mesh_gone(5, 4.0) == [WriteRecord()]
-    assert lease.mesh_gone(6, 5.0) == [End("nothing is left of what it kept")]
+    assert lease.mesh_gone(6, 5.0) == [End("all of its kept meshes have ended")]
 
 
 def test_while_somebody_is_attached_it_goes_on_without_meshes(lease: Lease) -> None:
@@ -187,7 +188,7 @@ EVENTS: dict[str, Callable[[Lease], list[Action]]] = {
     "second mesh": lambda lease: lease.keep_asked(lease.holder.node, "training", [6], 2.0),
     "mesh gone": lambda lease: lease.mesh_gone(5, 2.0),
     "lost": lambda lease: lease.client_lost(2.0),
-    "let go": lambda lease: lease.let_go(lease.holder.node, 2.0),
+    "let go": lambda lease: lease.detached(lease.holder.node, 2.0),
     "attach": lambda lease: attach(lease, client(f"client-{lease.number + 10}")),
     "take": lambda lease: attach(lease, client(f"client-{lease.number + 10}"), take=True),
     "attach to the dead": lambda lease: attach(lease, SECOND, lives=False),

@@ -14,37 +14,37 @@ ALL: Callable[[str], bool] = lambda _: True  # noqa: E731
 
 def told(*procs: str, number: int = 1, at: float = 0.0) -> RollCall:
     roll = RollCall()
-    roll.told(procs, number, at)
+    roll.announced(procs, number, at)
     return roll
 
 
 def test_who_asks_is_answered_when_the_last_proc_has_said_so() -> None:
     roll = told("a", "b")
-    roll.asked("client", 7)
-    roll.answered("b", 1)
+    roll.requested("client", 7)
+    roll.confirmed("b", 1)
     assert roll.due(0.1, ALL) == []
-    roll.answered("a", 1)
+    roll.confirmed("a", 1)
     assert roll.due(0.1, ALL) == [("client", 7)]
     assert roll.due(0.1, ALL) == [], "once"
 
 
 def test_who_asks_behind_the_last_answer_is_answered_at_once() -> None:
     roll = told("a")
-    roll.answered("a", 1)
-    roll.asked("client", 7)
+    roll.confirmed("a", 1)
+    roll.requested("client", 7)
     assert roll.due(0.1, ALL) == [("client", 7)]
 
 
 def test_where_nobody_was_told_anything_nobody_waits() -> None:
     roll = RollCall()
-    roll.asked("client", 7)
+    roll.requested("client", 7)
     assert roll.due(0.0, ALL) == [("client", 7)]
 
 
 def test_a_proc_that_says_nothing_is_not_waited_for_longer_than_its_time() -> None:
     roll = told("a", at=5.0)
     assert roll.deadline is None, "nobody waits"
-    roll.asked("client", 7)
+    roll.requested("client", 7)
     assert roll.deadline == 5.0 + PATIENCE_S
     assert roll.due(4.9 + PATIENCE_S, ALL) == []
     assert roll.due(5.0 + PATIENCE_S, ALL) == [("client", 7)]
@@ -53,34 +53,34 @@ def test_a_proc_that_says_nothing_is_not_waited_for_longer_than_its_time() -> No
 
 def test_the_time_of_a_proc_begins_when_it_is_told_and_not_when_somebody_asks() -> None:
     roll = told("a", at=5.0)
-    roll.asked("client", 7)
+    roll.requested("client", 7)
     roll.due(5.0 + PATIENCE_S, ALL)
-    roll.asked("client", 8)
+    roll.requested("client", 8)
     assert roll.due(5.0 + PATIENCE_S, ALL) == [("client", 8)]
 
 
 def test_a_proc_that_has_ended_is_not_waited_for() -> None:
     roll = told("a", "b")
-    roll.asked("client", 7)
+    roll.requested("client", 7)
     assert roll.due(0.1, lambda proc: proc != "a") == []
-    roll.answered("b", 1)
+    roll.confirmed("b", 1)
     assert roll.due(0.1, ALL) == [("client", 7)]
 
 
 def test_that_a_proc_knows_an_earlier_client_is_no_answer() -> None:
     roll = told("a", number=1)
-    roll.told(["a"], 2, 0.0)
-    roll.asked("client", 7)
-    roll.answered("a", 1)
+    roll.announced(["a"], 2, 0.0)
+    roll.requested("client", 7)
+    roll.confirmed("a", 1)
     assert roll.due(0.1, ALL) == []
-    roll.answered("a", 2)
+    roll.confirmed("a", 2)
     assert roll.due(0.1, ALL) == [("client", 7)]
 
 
 def test_a_client_that_is_none_any_more_is_answered_nothing() -> None:
     roll = told("a")
-    roll.asked("client", 7)
-    roll.told([], 1, 0.5)  # there is none
+    roll.requested("client", 7)
+    roll.announced([], 1, 0.5)  # there is none
     assert roll.due(9.0, ALL) == []
 
 
@@ -92,13 +92,13 @@ def test_who_asks_is_answered_exactly_when_nobody_owes_an_answer(
     procs: set[str], events: list[tuple[str, str]]
 ) -> None:
     roll = told(*procs)
-    roll.asked("client", 7)
+    roll.requested("client", 7)
     owing = set(procs)
     ended: set[str] = set()
     for what, proc in [("ends", "nobody"), *events]:
         owing.discard(proc)
         if what == "answers":
-            roll.answered(proc, 1)
+            roll.confirmed(proc, 1)
         else:
             ended.add(proc)
         due = roll.due(0.1, lambda one: one not in ended)
@@ -110,7 +110,7 @@ def test_who_asks_is_answered_exactly_when_nobody_owes_an_answer(
 def test_of_many_procs_none_is_asked_about_again_and_again() -> None:
     procs = [str(number) for number in range(1000)]
     roll = told(*procs)
-    roll.asked("client", 7)
+    roll.requested("client", 7)
     looks: list[str] = []
 
     def counts(proc: str) -> bool:
@@ -119,6 +119,6 @@ def test_of_many_procs_none_is_asked_about_again_and_again() -> None:
 
     for proc in reversed(procs):
         assert roll.due(0.1, counts) == []
-        roll.answered(proc, 1)
+        roll.confirmed(proc, 1)
     assert roll.due(0.1, counts) == [("client", 7)]
     assert len(looks) == 1000

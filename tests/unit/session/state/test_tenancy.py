@@ -42,7 +42,7 @@ def test_who_asks_first_has_it_and_another_is_told_who_that_is() -> None:
 
 def test_who_lets_go_is_told_when_nothing_is_left_and_the_next_one_has_it_then() -> None:
     tenancy = held_by_ann()
-    (clear,) = tenancy.let_go("ann", 5)
+    (clear,) = tenancy.released("ann", 5)
     assert isinstance(clear, Clear)
     assert clear.tenant == ANN
     assert tenancy.asked(BOB) == []
@@ -69,7 +69,7 @@ def test_or_until_that_is_back() -> None:
 
 def test_who_waits_and_goes_gets_nothing() -> None:
     tenancy = held_by_ann()
-    tenancy.let_go("ann", 1)
+    tenancy.released("ann", 1)
     tenancy.asked(BOB)
     assert tenancy.lost("bob", "it left") == []
     assert tenancy.cleared() == [Drop(ANN, 1)]
@@ -78,21 +78,21 @@ def test_who_waits_and_goes_gets_nothing() -> None:
 
 def test_one_that_lets_go_and_is_lost_before_the_end_is_told_nothing() -> None:
     tenancy = held_by_ann()
-    tenancy.let_go("ann", 5)
+    tenancy.released("ann", 5)
     assert tenancy.lost("ann", "gone") == []
     assert tenancy.cleared() == [Drop(ANN, 0)]
 
 
 def test_strangers_take_nothing_away() -> None:
     tenancy = held_by_ann()
-    assert tenancy.let_go("bob", 1) == []
+    assert tenancy.released("bob", 1) == []
     assert tenancy.lost("bob", "gone") == []
     assert tenancy.holder == "ann"
 
 
 def test_it_ends_when_it_is_told_to_and_refuses_who_waits_or_asks() -> None:
     tenancy = held_by_ann()
-    tenancy.let_go("ann", 1)
+    tenancy.released("ann", 1)
     tenancy.asked(BOB)
     assert tenancy.told_to_end("SIGTERM") == [Refuse(BOB, "it is ending"), End("SIGTERM")]
     assert tenancy.told_to_end("SIGTERM") == []
@@ -125,7 +125,7 @@ def test_whatever_happens_each_who_asks_is_answered_once_and_one_at_a_time_has_i
                 actions = tenancy.lost(node, "gone")
                 open_questions.pop(node, None)
             case 5:
-                actions = tenancy.let_go(node, step)
+                actions = tenancy.released(node, step)
             case _:
                 actions = tenancy.cleared()
         tenancy.validate()

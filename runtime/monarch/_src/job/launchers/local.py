@@ -1,6 +1,6 @@
-"""A job on the host of who asks: it reserves nothing, and stands where a larger one will.
+"""A job on the caller's own host: it reserves nothing, and stands in for a larger job.
 
-Runs in: clients. Owns: the program that `apply` was given, which outlives this one.
+Runs in: clients. Owns: the client script that `apply` was given, which outlives this process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LocalJob(JobTrait):
         hosts: the names of its meshes.
 
         Raises:
-            ValueError: there are none, or one is no Python identifier. TypeError: it is one text.
+            ValueError: there are none, or one is not a Python identifier. TypeError: a single text.
         """
         super().__init__()
         if isinstance(hosts, str):
@@ -51,7 +51,7 @@ class LocalJob(JobTrait):
         return JobState({name: this_host() for name in self._host_names})
 
     def _create(self, client_script: str | None) -> None:
-        """With a script, run it detached from this program, its output in `log_directory`."""
+        """Run the script detached from this program, with its output in `log_directory`."""
         if client_script is None:
             return
         if not os.path.isfile(client_script):
@@ -70,12 +70,12 @@ class LocalJob(JobTrait):
 
     @property
     def log_directory(self) -> str | None:
-        """Where `stdout.log` and `stderr.log` of the script are; None if there is none."""
+        """The directory of the script's `stdout.log` and `stderr.log`; None without a script."""
         return self._log_directory
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The script that was started.
+        """The process of the script.
 
         Raises:
             ValueError: this object has started none.

@@ -1,8 +1,8 @@
-"""Workers that a job has started on this machine: their begin, whether they live, their end.
+"""Workers that a job has started on this machine: starts them, checks them, ends them.
 
-Runs in: clients, and on a host of a job for as long as its launcher is there. Owns nothing: workers
-outlive the program that has started them, and are known by pid and start time, which no other
-process has.
+Runs in: clients, and on a host of a job while its launcher is connected. Owns nothing: workers
+outlive the program that has started them. They are identified by pid and start time, which are
+unique together.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from monarch._src.system import process_table
 from monarch._src.system.process import undebugged
 from monarch._src.system.process_table import began_of
 
-GRACE_S = 10.0  # a worker ends its procs first, which may clean up
-PREFIX = "mjob-"  # of directories of jobs; not that of sessions, which are swept
+GRACE_S = 10.0  # a worker first ends its procs, whose actors may clean up
+PREFIX = "mjob-"  # of directories of jobs; not that of session directories, which are swept
 
 
 class WorkerRecord(msgspec.Struct, frozen=True):
     """One worker. `address` is where it listens; `began` is that of `table.Entry`.
 
-    `session` is the directory that it keeps, and removes as it ends, if it is not killed.
+    `session` is its session directory, which it removes as it ends, unless it is killed.
     """
 
     mesh: str
@@ -41,15 +41,17 @@ class WorkerRecord(msgspec.Struct, frozen=True):
     session: str
 
     def entry(self) -> process_table.Entry:
-        """It, in the table of processes."""
+        """Its entry in the process table."""
         return process_table.Entry(self.pid, 0, 0, "", self.began)
 
 
 class Starting:
-    """A worker that begins, detached from this process; what it says goes to `log`."""
+    """A worker that is starting, detached from this process; its output goes to `log`."""
 
     def __init__(self, options: WorkerOptions, log: Path, env: Mapping[str, str]) -> None:
-        """`env` is added to the environment; `options.report` is seen to here."""
+        """Args:
+        env: added to the environment. `options.report` is set here.
+        """
         self._log = log
         self._report, report_w = os.pipe()
         directory = sessions.make()
@@ -74,15 +76,15 @@ class Starting:
         finally:
             os.close(report_w)
         self.pid, self.began, self.session = child.pid, began_of(child.pid), str(directory)
-        # So that no dead one is left behind while this process lives.
+        # Reaps the worker, so that it is no zombie while this process lives.
         threading.Thread(target=child.wait, name="reaps-a-worker", daemon=True).start()
 
     def record(self, mesh: str, index: int, address: str) -> WorkerRecord:
-        """What is written of it."""
+        """The record of this worker."""
         return WorkerRecord(mesh, index, address, self.pid, self.began, self.session)
 
     def wait(self) -> Report:
-        """How it has begun, with the end of its log if it has not."""
+        """Its report; if it has failed, with the end of its log. Blocks until it has reported."""
         with open(self._report, "rb", closefd=False) as reports:
             said = reports.readline()
         report = msgspec.json.decode(said, type=Report) if said else Report(problem="it has ended")
@@ -93,23 +95,23 @@ class Starting:
         return report
 
     def close(self) -> None:
-        """Listen to it no more. It lives on."""
+        """Stop listening to the worker, which goes on."""
         os.close(self._report)
 
 
 def gone(workers: Sequence[WorkerRecord]) -> list[WorkerRecord]:
-    """Those that do not live any more."""
+    """The workers that have ended."""
     return [one for one in workers if not process_table.lives(one.entry())]
 
 
 def end(workers: Sequence[WorkerRecord]) -> None:
-    """End them: SIGTERM, and what has not ended then, SIGKILL. Returns when they are gone."""
+    """End workers: SIGTERM, then SIGKILL to those that remain. Blocks until all have ended."""
     entries = [one.entry() for one in workers if process_table.lives(one.entry())]
     for number in (signal.SIGTERM, signal.SIGKILL):
         for one in entries:
-            with suppress(ProcessLookupError):  # it was quicker
+            with suppress(ProcessLookupError):  # it has just ended
                 os.kill(one.pid, number)
-                os.kill(one.pid, signal.SIGCONT)  # one that is stopped would not hear
+                os.kill(one.pid, signal.SIGCONT)  # a stopped process handles no signal
         entries = process_table.wait_ended(entries, GRACE_S)
         if not entries:
             break

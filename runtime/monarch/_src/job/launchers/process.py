@@ -1,6 +1,7 @@
-"""A job whose hosts are processes of this machine: many hosts to try things on, without any.
+"""A job whose hosts are processes of this machine: many hosts for trials and tests.
 
-Runs in: clients. Owns: the workers, which outlive it, and a directory with their sockets and logs.
+Runs in: clients. Owns: the workers, which outlive this process, and a directory with their sockets
+and logs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from monarch._src.session.worker_options import WorkerOptions
 
 
 class ProcessJob(JobTrait):
-    """A job with so many workers for each mesh, each a process of this machine.
+    """A job with a number of workers for each mesh, each a process of this machine.
 
     They listen on sockets in a directory that only this user can enter, so there are no keys.
     """
@@ -38,12 +39,12 @@ class ProcessJob(JobTrait):
 
     def __init__(self, meshes: Mapping[str, int], env: Mapping[str, str] | None = None) -> None:
         """Args:
-        meshes: how many hosts each has, as in `{"trainers": 4}`.
-        env: added to the environment of the workers, which their procs have too.
+        meshes: the number of hosts of each mesh, as in `{"trainers": 4}`.
+        env: added to the environment of the workers, and so of their procs.
 
         Raises:
-            ValueError: there is no mesh, a name is no Python identifier, or a number is below 1.
-            TypeError: `meshes` or `env` is no dict, or something in `env` no text.
+            ValueError: there is no mesh, a name is not a Python identifier, or a number is below 1.
+            TypeError: `meshes` or `env` is not a dict, or `env` has an item that is not text.
         """
         super().__init__()
         check_names(meshes, "a ProcessJob")
@@ -58,11 +59,11 @@ class ProcessJob(JobTrait):
 
     @property
     def pids(self) -> list[int]:
-        """The processes of its workers, mesh by mesh; none before it is applied."""
-        return [one.pid for one in self._of_running()._workers]
+        """The pids of its workers, mesh by mesh; empty before it is applied."""
+        return [one.pid for one in self._running_job()._workers]
 
     def places(self) -> list[tuple[str, str]]:
-        workers = self._of_running()._workers
+        workers = self._running_job()._workers
         return [(f"{one.mesh}[{one.index}]", f"process {one.pid}") for one in workers]
 
     def can_run(self, spec: JobTrait) -> bool:
@@ -111,12 +112,12 @@ class ProcessJob(JobTrait):
         return starting
 
     def _check_host(self) -> None:
-        """A record may be seen from other hosts, whose processes have the same numbers."""
+        """Raise JobError on another host than the job's, where its pids mean other processes."""
         here = os.uname().nodename
         if here != self._host:
             raise JobError(
-                f"this is a ProcessJob of the host {self._host}, and here is {here}: use it there, "
-                "or keep the record of another one at another path"
+                f"this is a ProcessJob of the host {self._host}, and this host is {here}: use it "
+                "there, or keep the record of another job at another path"
             )
 
     def _state(self) -> JobState:

@@ -1,15 +1,15 @@
-"""Whether a session outlives its client, and who holds it. No I/O.
+"""Lease: whether a session outlives its client, and which client holds it. No I/O.
 
-A session begins *tied*: it ends with the client that started it. A client that gives it a name
-*keeps* it: meshes that are kept live on when that client lets go or dies, until another one
-attaches. One client at a time holds a session; each that comes is a node of its own, so that what
-earlier ones had sent or were owed can't be mistaken for theirs.
+A session begins *tied*: it ends with the client that started it. A client *keeps* it by giving it a
+name. When that client detaches or dies, the kept meshes live on until another client attaches. One
+client at a time holds a session. Each client is a node of its own, so that messages of earlier
+clients can't be mistaken for its own.
 
-    TIED --kept--> ATTACHED --let go / client lost--> DETACHED --attached--> ATTACHED
-      |               |  ^ |                             |
-      |               |  +-+ taken over                  | its last kept mesh is gone,
-      |               |                                  | or it is told to end
-      +-- client lost, let go of nothing kept, told to end --> ENDING
+    TIED --kept--> ATTACHED --detached / client lost--> DETACHED --attached--> ATTACHED
+      |               |  ^ |                               |
+      |               |  +-+ taken over                    | its last kept mesh is gone,
+      |               |                                    | or it is told to end
+      +-- client lost, detached with nothing kept, told to end --> ENDING
 
 Events are methods named in the past tense; each returns the actions that follow, in order. The
 driver is `monarch._src.session.agent_part`. `now` is a time of day in seconds, since people read
@@ -26,7 +26,7 @@ import msgspec
 
 
 class LeaseState(enum.Enum):
-    """Whose a session is."""
+    """The states of a session."""
 
     TIED = "tied"
     ATTACHED = "attached"
@@ -45,9 +45,9 @@ TRANSITIONS: dict[LeaseState, frozenset[LeaseState]] = {
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A client: its node, and what people know it by. `since`: when it became the holder.
+    """A client: its node, and its process for people. `since`: when it became the holder.
 
-    `began` tells two lives of one pid apart.
+    `began` distinguishes processes with the same pid.
     """
 
     node: str
@@ -76,21 +76,21 @@ class End(msgspec.Struct, frozen=True):
 
 
 class ReleaseClient(msgspec.Struct, frozen=True):
-    """That node is the client no more, and nobody is yet: stop what is tied to it, forget it."""
+    """That node is no longer the client, and there is no other: end all that is not kept."""
 
     node: str
     why: str
 
 
 class Evict(msgspec.Struct, frozen=True):
-    """As Leave, and tell that client, which lives, who has taken its place."""
+    """As `ReleaseClient`, and tell that client, which lives, which client has taken its place."""
 
     node: str
     why: str
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """That client owns the kept meshes from now on: give them to it, and tell their procs."""
+    """That client owns the kept meshes from now on: send them to it, and tell their procs."""
 
     holder: Holder
 
@@ -103,7 +103,7 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 class WriteRecord(msgspec.Struct, frozen=True):
-    """What others can read of the session has changed."""
+    """The session's record for other processes has changed."""
 
 
 Action: TypeAlias = End | ReleaseClient | Evict | Grant | Refuse | WriteRecord
@@ -115,11 +115,11 @@ class Lease:
     def __init__(self, holder: Holder) -> None:
         self.state = LeaseState.TIED
         self.name = ""  # under which it is kept; empty exactly while it never was
-        # Who holds it, or was the last to: the owner of all meshes that clients have made.
+        # The client that holds it, or was the last to: the owner of all meshes made by clients.
         self.holder = holder
         self.number = 0  # how many clients held it before this one
         self.kept_since = 0.0
-        self.left = ""  # why nobody holds it
+        self.left = ""  # why no client holds it
         # All and only the meshes that a client has made and that outlive it.
         self.meshes: set[int] = set()
         self.story: list[tuple[float, LeaseState]] = [(holder.since, self.state)]
@@ -127,7 +127,7 @@ class Lease:
     # --- events -------------------------------------------------------------------------------
 
     def keep_asked(self, node: str, name: str, meshes: Iterable[int], now: float) -> list[Action]:
-        """The holder wants these meshes to outlive it, in a session of that name."""
+        """The holder asks to keep these meshes, in a session of that name."""
         if node != self.holder.node or self.state not in (LeaseState.TIED, LeaseState.ATTACHED):
             return [Refuse(node, f"it is held by {self.holder.words}")]
         if self.name and name != self.name:
@@ -139,12 +139,12 @@ class Lease:
         return [WriteRecord()]
 
     def mesh_gone(self, mesh: int, now: float) -> list[Action]:
-        """Nothing is left of that mesh, or it is stopped and will be gone."""
+        """Every proc of that mesh has ended, or it is being stopped."""
         if mesh not in self.meshes:
             return []
         self.meshes.discard(mesh)
         if self.state is LeaseState.DETACHED and not self.meshes:
-            return self._end("nothing is left of what it kept", now)
+            return self._end("all of its kept meshes have ended", now)
         return [WriteRecord()]
 
     def client_lost(self, now: float) -> list[Action]:
@@ -153,16 +153,16 @@ class Lease:
             return []
         return self._left(f"{self.holder.words} has ended", now)
 
-    def let_go(self, node: str, now: float) -> list[Action]:
-        """The holder wants no more of it."""
+    def detached(self, node: str, now: float) -> list[Action]:
+        """The holder detaches."""
         if node != self.holder.node or self.state in (LeaseState.ENDING, LeaseState.DETACHED):
             return []
-        return self._left(f"{self.holder.words} has let go of it", now)
+        return self._left(f"{self.holder.words} has detached from it", now)
 
     def attach_asked(
         self, client: Holder, now: float, *, take: bool, holder_lives: bool
     ) -> list[Action]:
-        """A client wants to hold it. `take`: also if another one does, which lives."""
+        """A client asks to hold it. `take`: also if another client, which lives, does."""
         match self.state:
             case LeaseState.ENDING:
                 return [Refuse(client.node, "it is ending")]
@@ -187,26 +187,26 @@ class Lease:
                             f"{self.holder.words} holds it; take=True (--take) takes it over",
                         )
                     ]
-                elif not self.meshes:  # as when the holder lets go: there is nothing to give
-                    return [Refuse(client.node, "nothing is left of what it kept")]
+                elif not self.meshes:  # as when the holder detaches: there is nothing to give
+                    return [Refuse(client.node, "all of its kept meshes have ended")]
                 else:
                     leave = [Evict(self.holder.node, f"{client.words} has taken it over")]
         self.holder = client
         self.number += 1
         self.left = ""
         self._move(LeaseState.ATTACHED, now)
-        # Who looks as soon as the client has its answer finds the record of it.
+        # The record comes first, so that it is there when the client gets its answer.
         return [*leave, WriteRecord(), Grant(client)]
 
     def told_to_end(self, why: str, now: float) -> list[Action]:
-        """By its client, or by a signal."""
+        """The client, or a signal, ends the session."""
         return [] if self.ending else self._end(why, now)
 
     # --- questions ----------------------------------------------------------------------------
 
     @property
     def ending(self) -> bool:
-        """Whether everything ends."""
+        """Whether the session is ending."""
         return self.state is LeaseState.ENDING
 
     @property
@@ -217,7 +217,7 @@ class Lease:
 
     def validate(self) -> None:
         """Assert every invariant; tests call it after each event."""
-        assert (self.state is LeaseState.TIED) <= (not self.name), "what has a name is kept"
+        assert (self.state is LeaseState.TIED) <= (not self.name), "a session with a name is kept"
         assert not self.meshes or self.name
         assert self.state is not LeaseState.DETACHED or (self.meshes and self.left)
         assert self.state is not LeaseState.ATTACHED or not self.left

@@ -1,13 +1,12 @@
-"""Which procs of a host have heard who the client is now, and who waits until all have. No I/O.
+"""RollCall: which procs of a host know the current client, and which clients wait for that. No I/O.
 
-A host agent gives a session to a client and tells its procs, each by its own pipe. What the client
-then says to one proc may come to another one by way of the first, before that one has heard of the
-client; it would hold the call for one of the client before. So the client asks its agents once more
-before it begins, and is answered when every proc has said that it knows.
+A host agent gives a session to a client and tells its procs, each by its own pipe. A call of the
+client to one proc may lead to a call to another that has not heard of the client yet; that proc
+would take it for a call of the last client. So an attaching client asks its agents to answer when
+every proc has confirmed that it knows the client.
 
-Nobody waits long: a proc that says nothing for `PATIENCE_S` (it stands still, or nothing of it runs
-but one long computation) is not waited for, and one of which nothing more is expected, since it has
-ended or is about to, not at all.
+The wait is bounded: procs that have not confirmed after `PATIENCE_S` (they are stopped, or run one
+long computation) are ignored, and so are procs that have ended or are about to.
 
 Events are methods named in the past tense. `now` is seconds on any clock that never goes back. The
 driver is `monarch._src.session.client_announcement`.
@@ -21,47 +20,47 @@ PATIENCE_S = 1.0
 
 
 class RollCall:
-    """Of one host, for the client of the moment."""
+    """The confirmations of one host's procs for the current client."""
 
     def __init__(self) -> None:
-        self._number = 0  # of that client
-        # All and only the procs that were told of it, have not answered, and are not known to be
-        # out of the question.
-        self._owing: dict[str, None] = {}
-        self._until = 0.0  # then nobody is waited for
-        self._asked: list[tuple[str, int]] = []  # who waits: node, number of its question
+        self._number = 0  # the number of that client
+        # Exactly the procs that were told of it, have not answered, and may still answer.
+        self._unconfirmed: dict[str, None] = {}
+        self._until = 0.0  # when waiting ends
+        # The waiting clients: node, number of the request.
+        self._requests: list[tuple[str, int]] = []
 
-    def told(self, procs: Iterable[str], number: int, now: float) -> None:
-        """These have been told of a client, of that number; whoever asked was one before it."""
-        self._number, self._owing = number, dict.fromkeys(procs)
+    def announced(self, procs: Iterable[str], number: int, now: float) -> None:
+        """These procs were told of a client with that number. Drops requests of earlier clients."""
+        self._number, self._unconfirmed = number, dict.fromkeys(procs)
         self._until = now + PATIENCE_S
-        self._asked.clear()
+        self._requests.clear()
 
-    def answered(self, proc: str, number: int) -> None:
-        """That one knows the client of that number."""
+    def confirmed(self, proc: str, number: int) -> None:
+        """A proc confirms that it knows the client with that number."""
         if number == self._number:
-            self._owing.pop(proc, None)
+            self._unconfirmed.pop(proc, None)
 
-    def asked(self, node: str, request: int) -> None:
-        """Somebody wants to hear when all do."""
-        self._asked.append((node, request))
+    def requested(self, node: str, request: int) -> None:
+        """A client asks to be told when all procs know it."""
+        self._requests.append((node, request))
 
     def due(self, now: float, counts: Callable[[str], bool]) -> list[tuple[str, int]]:
-        """Who is to be answered now. `counts`: whether that proc is still to be waited for."""
-        if not self._asked or (now < self._until and self._is_owed(counts)):
+        """The requests to answer now. `counts`: whether an answer of a proc is still expected."""
+        if not self._requests or (now < self._until and self._is_owed(counts)):
             return []
-        found, self._asked = self._asked, []
+        found, self._requests = self._requests, []
         return found
 
     def _is_owed(self, counts: Callable[[str], bool]) -> bool:
-        while self._owing:
-            first = next(iter(self._owing))
+        while self._unconfirmed:
+            first = next(iter(self._unconfirmed))
             if counts(first):
                 return True
-            del self._owing[first]
+            del self._unconfirmed[first]
         return False
 
     @property
     def deadline(self) -> float | None:
-        """When `due` has another answer though nothing has happened; None: never."""
-        return self._until if self._asked else None
+        """When `due` changes without an event; None: never."""
+        return self._until if self._requests else None

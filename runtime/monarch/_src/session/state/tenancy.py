@@ -1,25 +1,25 @@
-"""Who has a worker host. No I/O.
+"""Tenancy: which client has a worker host. No I/O.
 
-A worker serves one client at a time, its *tenant*. It begins without one, and when one has left,
-whichever way, it ends what that one had before it takes the next; but what is *kept* goes on, for
-the next client of the same session.
+A worker serves one client at a time, its *tenant*. It begins without one. When a tenant has left,
+however, the worker ends all that the tenant had before it accepts the next; but *kept* meshes go
+on, for the next client of the same session.
 
-    FREE --asked--> HELD --let go / lost, nothing kept--> CLEARING --cleared--> FREE
-                    |  ^  |                                  ^
-    taken over by   +--+  | left / lost, something kept      | given up, nothing left
-    the session's         v                                  |
-    next client        DETACHED -----------------------------+
+    FREE --asked--> HELD --released / lost, nothing kept--> CLEARING --cleared--> FREE
+                    |  ^  |                                    ^
+    taken over by   +--+  | left / lost, meshes kept           | given up, nothing left
+    the session's         v                                    |
+    next client        DETACHED -------------------------------+
                           | claimed by the session's next client --> HELD
 
     told to end, in any state --> ENDING
 
-A client that asks while another one holds it is refused, but while that other one cannot be
-reached it waits, and so it does while the host is cleared: who starts a program again after a
-crash gets the host as soon as the crash has been noticed.
+A client that asks while another holds the host is refused. But it waits while the holder cannot be
+reached, and while the host is cleared, so that a program that is restarted after a crash gets the
+host as soon as the worker has noticed the crash.
 
-A session is known by its *token*, and its clients are numbered. Who shows the token and has a
-larger number than the tenant has the host at once, whether that one can be reached or not; who has
-a smaller one was replaced without knowing it, and is refused.
+A session is identified by its *token*, and its clients are numbered. A client with the token and a
+larger number than the tenant's gets the host at once, whether the tenant can be reached or not. A
+client with a smaller number was replaced without its knowledge, and is refused.
 
 Events are methods named in the past tense; each returns the actions that follow, in order. The
 driver is `monarch._src.session.worker_part`.
@@ -36,7 +36,7 @@ from monarch._src.session.state.lease import End, process_words
 
 
 class TenancyState(enum.Enum):
-    """Whose a worker host is."""
+    """The states of a worker host."""
 
     FREE = "free"
     HELD = "held"
@@ -56,10 +56,10 @@ TRANSITIONS: dict[TenancyState, frozenset[TenancyState]] = {
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """A client that asks for the host; `request` is the number of its question.
+    """A client that asks for the host; `request` is the number of its request.
 
-    `number`: how many clients its session had before it. `token`: of a session of which this host
-    is to have something; empty for who wants the host as it is.
+    `number`: how many clients its session had before it. `token`: of a session that has kept meshes
+    on this host; empty for a client that wants a free host.
     """
 
     node: str
@@ -81,21 +81,21 @@ class Tenant(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """That client has the host."""
+    """That client gets the host."""
 
     tenant: Tenant
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """That client has the host, and owns what is kept there: give it to it, tell the procs."""
+    """That client gets the host, and owns the kept meshes: send them to it, tell the procs."""
 
     tenant: Tenant
 
 
 class ReleaseClient(msgspec.Struct, frozen=True):
-    """That client has the host no more, and nobody has: end what is tied to it, keep the rest.
+    """That client no longer has the host, and there is no other: end all that is not kept.
 
-    It waits to be told when that has ended, with that number, unless that is 0.
+    Unless `request` is 0, the client waits for the answer to that request, when all has ended.
     """
 
     tenant: Tenant
@@ -104,28 +104,28 @@ class ReleaseClient(msgspec.Struct, frozen=True):
 
 
 class Evict(msgspec.Struct, frozen=True):
-    """As Leave; that client may live, and another one comes next: say nothing to it any more."""
+    """As `ReleaseClient`, but another client gets the host: send the old one no more messages."""
 
     tenant: Tenant
     why: str
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """That client can't have it."""
+    """That client can't have the host."""
 
     tenant: Tenant
     why: str
 
 
 class Clear(msgspec.Struct, frozen=True):
-    """End everything that the tenant had; report `cleared` when nothing of it is left."""
+    """End everything that the tenant had; report `cleared` when it has ended."""
 
     tenant: Tenant
     why: str
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Nothing of that tenant is left. It waits to be told, with that number, unless that is 0."""
+    """All that the tenant had has ended. Answer its request, unless `request` is 0."""
 
     tenant: Tenant
     request: int
@@ -139,23 +139,23 @@ class Tenancy:
 
     def __init__(self) -> None:
         self.state = _S.FREE
-        # Who has it, or had it last; None before the first.
+        # The client that has the host, or had it last; None before the first.
         self.tenant: Tenant | None = None
-        self._reachable = True  # whether the tenant can be, as far as is known
-        self._waiting: list[Tenant] = []  # in the order in which they asked
-        self._leaving = 0  # the number of the question with which the tenant let go
-        # Of the session that keeps something here; both are empty while nothing is kept.
+        self._reachable = True  # whether the tenant can be reached, as far as is known
+        self._waiting: list[Tenant] = []  # in the order of their requests
+        self._leaving = 0  # the number of the request by which the tenant released the host
+        # Of the session that has kept meshes here; both are empty while there are none.
         self._token = ""
         self.name = ""
 
     # --- events -------------------------------------------------------------------------------
 
     def asked(self, client: Tenant) -> list[Action]:
-        """A client wants the host."""
+        """A client asks for the host."""
         if self.state is _S.ENDING:
             return [Refuse(client, "it is ending")]
         if any(client.node == other.node for other in self._waiting):
-            return [Refuse(client, "this process has asked for it already")]
+            return [Refuse(client, "this process has already asked for it")]
         if client.token:
             return self._claimed(client)
         if self.state is _S.DETACHED:
@@ -163,29 +163,29 @@ class Tenancy:
         if self.state is _S.FREE:
             return self._welcome(client)
         if self.state is _S.HELD and self._holds(client.node):
-            return [Refuse(client, "this process has it already")]
+            return [Refuse(client, "this process already has it")]
         if self.state is _S.HELD and self._reachable:
             return [self._refused(client)]
         self._waiting.append(client)
         return []
 
     def keep_asked(self, node: str, token: str, name: str) -> bool:
-        """The tenant wants something here to outlive it; whether it may."""
+        """The tenant asks to keep meshes here; whether it may."""
         if self.state is not _S.HELD or not self._holds(node) or not token:
             return False
         self._token, self.name = token, name
         return True
 
-    def left(self, node: str, request: int) -> list[Action]:
-        """The tenant goes, and leaves here what is kept."""
+    def detached(self, node: str, request: int) -> list[Action]:
+        """The tenant detaches; kept meshes stay."""
         if self.state is not _S.HELD or not self._holds(node):
             return []
         assert self.tenant is not None
-        why = f"{self.tenant.words} has let go of its session"
-        return self._detach(why, request) if self._token else self.let_go(node, request)
+        why = f"{self.tenant.words} has detached from its session"
+        return self._detach(why, request) if self._token else self.released(node, request)
 
     def given_up(self, why: str) -> list[Action]:
-        """Nothing of what is kept is left, or nobody has come for it in time."""
+        """All kept meshes have ended, or no client has attached in time."""
         return self._clear(why) if self.state is _S.DETACHED else []
 
     def reached(self, node: str) -> list[Action]:
@@ -197,31 +197,31 @@ class Tenancy:
         return [self._refused(client) for client in waiting]
 
     def out_of_reach(self, node: str) -> list[Action]:
-        """There is none for the time being."""
+        """There is no connection to that client for the time being."""
         if self._holds(node):
             self._reachable = False
         return []
 
     def lost(self, node: str, why: str) -> list[Action]:
-        """A client has gone, or counts as lost."""
+        """A client is gone, or counts as lost."""
         self._waiting = [client for client in self._waiting if client.node != node]
         if not self._holds(node):
             return []
-        self._leaving = 0  # nobody is there to be told
+        self._leaving = 0  # the client is gone, and needs no answer
         if self.state is not _S.HELD:
             return []
         return self._detach(why, 0) if self._token else self._clear(why)
 
-    def let_go(self, node: str, request: int) -> list[Action]:
-        """A client wants the host no more."""
+    def released(self, node: str, request: int) -> list[Action]:
+        """The tenant releases the host."""
         if self.state is not _S.HELD or not self._holds(node):
             return []
         self._leaving = request
         assert self.tenant is not None
-        return self._clear(f"{self.tenant.words} has let go of this host")
+        return self._clear(f"{self.tenant.words} has released this host")
 
     def cleared(self) -> list[Action]:
-        """Nothing of the tenant is left."""
+        """All that the tenant had has ended."""
         if self.state is not _S.CLEARING:
             return []
         assert self.tenant is not None
@@ -236,7 +236,7 @@ class Tenancy:
         return actions
 
     def told_to_end(self, why: str) -> list[Action]:
-        """By the tenant, by a signal, or by who has started it."""
+        """The tenant, a signal, or the starting program ends the worker."""
         if self.state is _S.ENDING:
             return []
         self._move(_S.ENDING)
@@ -247,12 +247,12 @@ class Tenancy:
 
     @property
     def holder(self) -> str:
-        """The node that has it now; empty if none does."""
+        """The node that has the host; empty if none does."""
         held = self.state is _S.HELD
         return self.tenant.node if held and self.tenant is not None else ""
 
     def knows(self, token: str) -> bool:
-        """Whether something of that session is kept here."""
+        """Whether meshes of the session with that token are kept here."""
         return bool(token) and token == self._token
 
     def validate(self) -> None:
@@ -274,12 +274,12 @@ class Tenancy:
         return held and self.tenant is not None and self.tenant.node == node
 
     def _claimed(self, client: Tenant) -> list[Action]:
-        """Somebody says that something of its session is here."""
+        """A client claims the kept meshes of its session."""
         if not self.knows(client.token):
-            return [Refuse(client, "nothing of that session is left there")]
+            return [Refuse(client, "no mesh of that session is left there")]
         assert self.tenant is not None
         if client.number <= self.tenant.number:
-            return [Refuse(client, f"{self.tenant.words} has taken that session up since")]
+            return [Refuse(client, f"{self.tenant.words} has attached to that session since")]
         actions: list[Action] = []
         if self.state is _S.HELD:
             actions.append(Evict(self.tenant, f"{client.words} has taken its session over"))
@@ -300,11 +300,15 @@ class Tenancy:
         if self.state is _S.DETACHED:
             return Refuse(
                 client,
-                f"the session {self.name!r} keeps it, whose last client was {self.tenant.words}: "
-                f"there `monarch attach {self.name}` takes that up, `monarch kill {self.name}` "
-                "ends it",
+                f"the session {self.name!r} keeps meshes on it; its last client was "
+                f"{self.tenant.words}: there, `monarch attach {self.name}` attaches to the "
+                f"session, `monarch kill {self.name}` ends it",
             )
-        return Refuse(client, f"{self.tenant.words} has it; it is free when that stops it, or ends")
+        return Refuse(
+            client,
+            f"{self.tenant.words} has it; it becomes free when that process stops the host mesh "
+            "or ends",
+        )
 
     def _welcome(self, client: Tenant) -> list[Action]:
         self.tenant, self._reachable = client, True

@@ -77,7 +77,7 @@ def test_no_monarch_says_what_to_install_where(tmp_path: Path) -> None:
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     status, (arrived,), _ = arrive({}, str(tmp_path / "none"))
     assert status == 1
-    assert "h1 has not the working directory: " in arrived_problem("h1", arrived)
+    assert "the working directory does not exist on h1: " in arrived_problem("h1", arrived)
     assert str(tmp_path / "none") in arrived_problem("h1", arrived)
 
 
@@ -86,7 +86,7 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     [
         ("no-such-python", 127, "no-such-python cannot be run on h1: "),
         ("/", 126, "/ cannot be run on h1: "),
-        ("false", 1, "false on h1 ended with status 1: it said nothing"),
+        ("false", 1, "false on h1 ended with status 1: it printed nothing"),
     ],
 )
 def test_what_is_no_python_is_told_by_its_status(python: str, status: int, why: str) -> None:
@@ -100,8 +100,8 @@ def test_what_is_no_python_is_told_by_its_status(python: str, status: int, why: 
 def test_what_ssh_itself_could_not_do_is_told_with_a_command_to_try() -> None:
     said = ["Warning: of no interest", "ssh: connect to host h1 port 22: Connection refused"]
     assert status_problem("h1", "python3", 255, said, "ssh -o BatchMode=yes h1 true") == (
-        "ssh does not get there: ssh: connect to host h1 port 22: Connection refused; "
-        "`ssh -o BatchMode=yes h1 true` has to work without asking for anything"
+        "ssh cannot connect: ssh: connect to host h1 port 22: Connection refused; "
+        "`ssh -o BatchMode=yes h1 true` has to work without a prompt"
     )
 
 

@@ -1,1 +1,1 @@
-"""Hosts that are reached by ssh."""
+"""Jobs whose hosts are reached by ssh."""

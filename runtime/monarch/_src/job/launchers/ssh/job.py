@@ -1,9 +1,10 @@
-"""A job whose hosts are reached by ssh, with the user's own program, configuration and keys for it.
+"""A job whose hosts are reached by ssh, with the user's own ssh program, configuration and keys.
 
-Runs in: clients. Owns: a worker on each host, which outlives it, and the keys of the job, made for
-it, in a directory of the user's. What reaches a host is written to the input of a program there.
-Invariants: until every worker has started and has answered, each of them ends with the connection
-by which it was started; so a job is there as a whole, or nothing of it, also when its client dies.
+Runs in: clients. Owns: a worker on each host, which outlives this process, and the keys made for
+the job, in a directory of the user's. Secrets reach a host through the standard input of a program
+there.
+Invariants: until every worker has started and answered, each worker ends with the ssh connection
+that started it. So the job exists as a whole or not at all, also if its client dies.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from monarch._src.net.interfaces import first_that_answers
 from monarch._src.net.state.access import Role
 from monarch._src.net.state.addresses import Address, Listening, parse_address, parse_listening
 
-START_S = 120.0  # to start a worker: its interpreter may come over a slow file system
-ENDS_S = 30.0  # to end one that is not wanted
+START_S = 120.0  # to start a worker: its interpreter may be on a slow file system
+ENDS_S = 30.0  # to end a worker
 ANYWHERE = "tcp://*:0"
 KILLED = "the job was killed, and not all of its hosts could be given back; kill() tries again"
 T = TypeVar("T")
@@ -47,10 +48,11 @@ class SSHHost(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         host: as `ssh` takes it: a name, an alias of its configuration, `user@name`.
-        user: port: given to ssh, where they are.
+        user: passed to ssh if given.
+        port: passed to ssh if given.
         python: the interpreter that has monarch there; `~/` is the home of that user.
-        env: added to the environment of the worker, which its ranks have too.
-        cwd: where its ranks are; where the client is, if that is there, if empty.
+        env: added to the environment of the worker, and so of its ranks.
+        cwd: the working directory of its ranks; if empty, the client's, if that exists there.
         address: where the worker listens, or `DIAL@BIND`; a free port of every interface if empty.
     """
 
@@ -64,7 +66,7 @@ class SSHHost(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def destination(self) -> list[str]:
-        """What ssh is given to get there."""
+        """The arguments by which ssh connects to the host."""
         user = ["-l", self.user] if self.user else []
         port = ["-p", str(self.port)] if self.port else []
         return [*user, *port, "--", self.host]
@@ -74,7 +76,7 @@ Hosts: TypeAlias = "Sequence[str | SSHHost]"
 
 
 class SSHWorker(msgspec.Struct, frozen=True):
-    """A worker that runs. `address` is where this job dials it; the rest is what its host says."""
+    """A running worker. `address` is where this job dials it; its host reported the rest."""
 
     mesh: str
     index: int
@@ -87,12 +89,12 @@ class SSHWorker(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """`trainers[0] (h1)`."""
+        """The host for people, as in `trainers[0] (h1)`."""
         return f"{self.mesh}[{self.index}] ({self.host.host})"
 
 
 class SSHJob(JobTrait):
-    """A job with a worker on each of these hosts, which are reached by ssh without a question."""
+    """A job with a worker on each of these hosts, to which ssh must connect without a prompt."""
 
     _meshes: dict[str, list[SSHHost]]
     _ssh: list[str]
@@ -109,16 +111,17 @@ class SSHJob(JobTrait):
         ssh: Sequence[str] = ("ssh",),
     ) -> None:
         """Args:
-        hosts: of the mesh `hosts`, or of each mesh by its name; names, or `SSHHost` with options.
-        python, env, cwd: of all hosts that say nothing else; `env` is added to. The interpreter is
-            at the path of this one if it is not given.
+        hosts: the hosts of the mesh `hosts`, or of each mesh by its name; names, or `SSHHost` with
+        options. python, env, cwd: for all hosts without options of their own; `env` is merged. The
+        interpreter
+            defaults to the path of the one that runs this.
         ssh: the program, with options, as in `("ssh", "-F", "config")`.
 
         Raises:
-            ValueError: there is no host, one that ssh would take for an option, or an address that
-                is none.
-            TypeError: hosts that are no list, or one that is neither text nor an SSHHost; options
-                of other types than they have.
+            ValueError: there is no host, or a host name that ssh would take for an option, or an
+                invalid address.
+            TypeError: hosts that are not a list, or one that is neither text nor an SSHHost;
+                options of other types.
         """
         super().__init__()
         if isinstance(hosts, str):
@@ -143,18 +146,18 @@ class SSHJob(JobTrait):
 
     @property
     def hosts(self) -> list[str]:
-        """What ssh calls its hosts, mesh by mesh."""
+        """The names of its hosts for ssh, mesh by mesh."""
         return [one.host for given in self._meshes.values() for one in given]
 
     @property
     def pids(self) -> list[tuple[str, int]]:
-        """Its workers, by host and by process there, mesh by mesh; none before it is applied."""
-        return [(one.host.host, one.pid) for one in self._of_running()._workers]
+        """Its workers, by host and pid there, mesh by mesh; empty before it is applied."""
+        return [(one.host.host, one.pid) for one in self._running_job()._workers]
 
     def places(self) -> list[tuple[str, str]]:
         return [
             (f"{one.mesh}[{one.index}]", f"process {one.pid} on {one.host.host}, at {one.address}")
-            for one in self._of_running()._workers
+            for one in self._running_job()._workers
         ]
 
     def can_run(self, spec: JobTrait) -> bool:
@@ -174,7 +177,7 @@ class SSHJob(JobTrait):
             keys.make(self._keys)
             self._start_all()
         except BaseException:
-            self._workers = []  # none is kept, or all were ended, or the error says which is left
+            self._workers = []  # none was kept, or all were ended, or the error names those left
             self._forget_keys()
             raise
 
@@ -186,8 +189,8 @@ class SSHJob(JobTrait):
         ]
         with self._conversations([host for _, _, host in every], "start") as talks:
             until = time.monotonic() + START_S
-            self._say_what_to_start(talks, [host for _, _, host in every])
-            _each(talks, lambda talk: talk.arrive(until))
+            self._send_starts(talks, [host for _, _, host in every])
+            _each(talks, lambda talk: talk.check_interpreter(until))
             started = _each(talks, lambda talk: talk.answer(Started, until))
             addresses = self._reach_all([host for _, _, host in every], started)
             self._workers = [
@@ -198,23 +201,23 @@ class SSHJob(JobTrait):
             if lost:
                 raise JobError(_listed(lost))
             for talk in talks:
-                talk.say(KEEP)
+                talk.send(KEEP)
             try:
                 until = time.monotonic() + START_S
                 _each(talks, lambda talk: talk.answer(Done, until))
             except BaseException:
-                self._end_workers()  # some are kept already
+                self._end_workers()  # some may have been kept already
                 raise
 
-    def _say_what_to_start(self, talks: Sequence[Conversation], hosts: Sequence[SSHHost]) -> None:
+    def _send_starts(self, talks: Sequence[Conversation], hosts: Sequence[SSHHost]) -> None:
         assert self._keys is not None
         own = {name: text.reveal().decode() for name, text in keys.for_a_worker(self._keys).items()}
         for talk, host in zip(talks, hosts, strict=True):
             asked = Start(host.address or ANYWHERE, own, host.cwd)
-            talk.say(msgspec.json.encode(asked) + b"\n")
+            talk.send(msgspec.json.encode(asked) + b"\n")
 
     def _reach_all(self, hosts: Sequence[SSHHost], started: Sequence[Started]) -> list[Address]:
-        """Where this client reaches each of these workers; all are tried at once."""
+        """The address by which this client reaches each worker. Tries all of them in parallel."""
         found: dict[int, Address | Exception] = {}
 
         def reach(number: int) -> None:
@@ -234,7 +237,7 @@ class SSHJob(JobTrait):
         return _each(range(len(hosts)), lambda number: _raised(found[number]))
 
     def _reached(self, host: SSHHost, started: Started) -> Address:
-        """Where this client reaches that worker: where ssh went, or what the worker says."""
+        """The address by which this client reaches a worker: that of ssh, or a reported one."""
         dial = parse_listening(host.address or ANYWHERE).dial
         if dial is None:
             told = [parse_address(text) for text in started.others]
@@ -246,12 +249,12 @@ class SSHJob(JobTrait):
             return first_that_answers(who, told, settings().liveness / PART_OF_LIVENESS)
         except HostUnreachableError as error:
             raise JobError(
-                f"{error}\nopen its ports to this host and to each other's, or give address= to "
-                "say where it is to listen"
+                f"{error}\nopen its ports to this host and to the other hosts, or choose by "
+                "address= where it listens"
             ) from None
 
     def _host_name(self, host: SSHHost) -> str:
-        """What that name means to ssh, which may have it for an alias."""
+        """The host name that ssh resolves an alias to."""
         asked = subprocess.run(
             [*self._ssh, "-G", *host.destination],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
@@ -265,7 +268,7 @@ class SSHJob(JobTrait):
     # --- using ------------------------------------------------------------------------------------
 
     def _silent(self) -> list[str]:
-        """Which workers do not answer to this job, and why, a text each."""
+        """The workers that do not answer to this job, with the reason, a text for each."""
         if self._keys is None:
             return [KILLED]
         try:
@@ -287,22 +290,22 @@ class SSHJob(JobTrait):
     # --- giving back ------------------------------------------------------------------------------
 
     def _kill(self) -> None:
-        self._forget_keys()  # to end what is left takes none
+        self._forget_keys()  # ending workers takes no keys
         self._end_workers()
 
     def _end_workers(self) -> None:
-        """End every worker; JobError names those that could not be, which stay in the record."""
+        """End every worker. JobError names those that remain, which stay in the record."""
         ending = self._workers
         problems: list[str] = []
         left: list[SSHWorker] = []
         with self._conversations([one.host for one in ending], "end") as talks:
             for talk, one in zip(talks, ending, strict=True):
                 asked = End(one.pid, one.began, one.session, one.directory)
-                talk.say(msgspec.json.encode(asked) + b"\n")
+                talk.send(msgspec.json.encode(asked) + b"\n")
             until = time.monotonic() + START_S
             for talk, one in zip(talks, ending, strict=True):
                 try:
-                    talk.arrive(until)
+                    talk.check_interpreter(until)
                     talk.answer(Done, until)
                 except JobError as error:
                     problems.append(f"{one.words}, pid {one.pid}: {error}")
@@ -311,7 +314,8 @@ class SSHJob(JobTrait):
         if problems:
             raise JobError(
                 f"{len(problems)} of {len(ending)} workers could not be ended: "
-                f"{_listed(problems)}\nkill() tries again; one whose host is gone is gone with it"
+                f"{_listed(problems)}\nkill() tries again; a worker whose host is gone has ended "
+                "with it"
             )
 
     def _forget_keys(self) -> None:
@@ -321,14 +325,14 @@ class SSHJob(JobTrait):
 
     @contextlib.contextmanager
     def _conversations(self, hosts: Sequence[SSHHost], call: str) -> Generator[list[Conversation]]:
-        """One with each of them, all at once; ended, and waited for, behind it."""
+        """A conversation with each host, all opened together; closed and waited for on exit."""
         talks: list[Conversation] = []
         connect_s = settings().liveness / PART_OF_LIVENESS
         try:
             for host in hosts:
                 talk = Conversation(self._ssh, host.destination, host.host, host.python, connect_s)
                 talks.append(talk)
-                talk.say(remote_shell.lines(call, host.env, host.cwd if call == "start" else ""))
+                talk.send(remote_shell.lines(call, host.env, host.cwd if call == "start" else ""))
             yield talks
         finally:
             for talk in talks:
@@ -368,10 +372,10 @@ def _raised(found: Address | Exception) -> Address:
 
 
 def _each(items: Iterable[T], do: Callable[[T], R]) -> list[R]:
-    """Do that for each.
+    """Apply a function to each item.
 
     Raises:
-        JobError: some failed so; the text is that of each.
+        JobError: it raised JobError for some items; the text has all of them.
     """
     found: list[R] = []
     problems: list[str] = []
@@ -386,6 +390,6 @@ def _each(items: Iterable[T], do: Callable[[T], R]) -> list[R]:
 
 
 def _listed(problems: Sequence[str]) -> str:
-    """Problems of several hosts, each told once."""
+    """Problems of several hosts as one text, without repetitions."""
     once = list(dict.fromkeys(problems))
     return once[0] if len(once) == 1 else "".join(f"\n- {one}" for one in once)

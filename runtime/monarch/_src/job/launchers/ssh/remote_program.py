@@ -1,10 +1,10 @@
-"""What a launcher has done on a host of its job: start a worker there, end one.
+"""The program that a launcher runs on a host of its job, to start or end a worker there.
 
-Runs in: a program on that host, which the launcher's shell has begun
-(`job.launchers.ssh.remote_shell` has the lines that lead here), on its main thread. It reads from
-its standard input, and answers on its standard output.
-Owns: a worker until the launcher says `KEEP`, which ends with the input before that; keys, in
-files, until the worker has read them. The rest of a job's directory goes when the worker is ended.
+Runs in: a process on that host, on its main thread. `job.launchers.ssh.remote_shell` has the shell
+lines that start it. It reads requests from standard input, and answers on standard output.
+Owns: a worker, until the launcher sends `KEEP`; if the input ends before that, it ends the worker.
+Files with keys, until the worker has read them. The rest of the job's directory is removed when the
+worker is ended.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from monarch._src.net.hosts import keys
 from monarch._src.net.hosts.keys import Secret
 from monarch._src.session.worker_options import WorkerOptions
 
-ANSWER = b"monarch-answer "  # what shells and profiles print is no answer
+ANSWER = b"monarch-answer "  # tells answers from the output of shells and profiles
 KEEP = b"keep\n"
 LOG = "worker.log"
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Start a worker: where it listens, its keys by the name of the file, where its ranks are."""
+    """Start a worker: where it listens, its keys by file name, its ranks' working directory."""
 
     address: str
     keys: dict[str, str]
@@ -43,7 +43,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """It listens: at which port, and where others are told that they reach it."""
+    """The worker listens: its port, and the addresses by which other hosts may reach it."""
 
     pid: int
     began: str
@@ -54,7 +54,7 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """End that worker, and take away what it had here."""
+    """End that worker, and remove its files."""
 
     pid: int
     began: str
@@ -63,22 +63,22 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What was asked for last has been done."""
+    """The last request is done."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """It could not be."""
+    """The last request has failed."""
 
     text: str
 
 
 def main(call: str) -> int:
-    """Do what the next line asks for; the exit status."""
+    """Carry out the request on the next line; returns the exit status."""
     said = _line()
     calls: dict[str, Callable[[bytes], None]] = {"start": _start, "end": _end}
     try:
         calls[call](said)
-    except (OSError, ValueError, msgspec.MsgspecError) as error:  # none quotes what it read
+    except (OSError, ValueError, msgspec.MsgspecError) as error:  # their texts quote no input
         _answer(Problem(str(error)))
         return 1
     return 0
@@ -121,14 +121,14 @@ def _end(said: bytes) -> None:
     asked = msgspec.json.decode(said, type=End)
     directory = Path(asked.directory)
     if not directory.name.startswith(local_workers.PREFIX):
-        raise ValueError(f"{directory} is no directory of a job")
+        raise ValueError(f"{directory} is not a directory of a job")
     local_workers.end([WorkerRecord("", 0, "", asked.pid, asked.began, asked.session)])
     shutil.rmtree(directory, ignore_errors=True)
     _answer(Done())
 
 
 def _line() -> bytes:
-    # Unbuffered: what follows may be for another program.
+    # Unbuffered: the next lines may be for another program.
     with open(0, "rb", buffering=0, closefd=False) as lines:
         return lines.readline()
 

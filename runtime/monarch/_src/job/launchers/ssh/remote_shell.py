@@ -1,9 +1,9 @@
-"""Shell lines that start `ssh.remote_program` on another host, and what went wrong there.
+"""Shell lines that start `ssh.remote_program` on another host, and the wording of its failures.
 
-Runs in: clients. No I/O: lines to write to that shell's program, and texts made of what came back.
-Invariants: nothing but the path of an interpreter is in the arguments of a process there; the rest,
-keys among it, is read from standard input. The lines run on any Python 3, so that one that is too
-old, or has no monarch, is told as what it is.
+Runs in: clients. No I/O: it makes lines for the standard input there, and texts from answers.
+Invariants: the arguments of a process there hold the path of an interpreter and nothing else; the
+rest, keys included, is read from standard input. The lines run on any Python 3, so that an
+interpreter that is too old or lacks monarch is reported as such.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from monarch._src.version import VERSION
 from monarch._src.wire.versions import mismatch
 
 PACKAGE = "monarch-jupyter"
-NO_SUCH_COMMAND, NOT_EXECUTABLE = 127, 126  # of a shell
+NO_SUCH_COMMAND, NOT_EXECUTABLE = 127, 126  # exit statuses of a shell
 
-# Reads one line, no byte more, and runs the text that it is the `repr` of.
+# Reads exactly one line, the `repr` of a program, and runs that.
 _BEGIN = 'exec(eval(open(0,"rb",0,closefd=False).readline()))'
 _ANSWERS = f"""
 import json, os, sys
@@ -32,8 +32,8 @@ def said():
 def answer(**what):
     os.write(1, {remote_program.ANSWER!r} + json.dumps(what).encode() + b"\\n")
 """
-# Environment and directory first, in which an interpreter begins anew: it may be told by them where
-# to import from.
+# Sets environment and directory, then executes the interpreter again, since they may decide where
+# it imports from.
 _ENTER = f"""{_ANSWERS}
 where = said()
 if "XDG_RUNTIME_DIR" not in where["env"]:
@@ -63,7 +63,8 @@ if fits:
 
 
 class Arrived(msgspec.Struct, frozen=True):
-    """What the interpreter there says first. `why`: what keeps it from more, `versions` as a rule.
+    """The first answer of the interpreter there. `why`: what prevents it from going on, such as
+    `versions`.
 
     `monarch` is empty if it has none, with the reason in `text`; `at` is the interpreter.
     """
@@ -76,13 +77,13 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 def command(python: str) -> str:
-    """What a shell is to run there. `~/` stands for the home of that user."""
+    """The command for the shell there. `~/` stands for the home directory of that user."""
     home, path = ("~/", python[2:]) if python.startswith("~/") else ("", python)
     return f"exec {home}{shlex.quote(path)} -c {shlex.quote(_BEGIN)}"
 
 
 def lines(call: str, env: Mapping[str, str], cwd: str) -> bytes:
-    """What it is to read, up to the line for `remote.main`."""
+    """The lines for its standard input, up to the request for `remote_program.main`."""
     wanted = {"monarch": VERSION, "python": list(sys.version_info[:2]), "call": call}
     said = [
         ascii(_ENTER),
@@ -97,9 +98,12 @@ def lines(call: str, env: Mapping[str, str], cwd: str) -> bytes:
 
 
 def arrived_problem(host: str, arrived: Arrived) -> str:
-    """Why it cannot go on there, and what helps; empty if it can."""
+    """The reason why it cannot go on there, with the remedy; empty if it can."""
     if arrived.why == "no directory":
-        return f"{host} has not the working directory: {arrived.text}; make it, or give another cwd"
+        return (
+            f"the working directory does not exist on {host}: {arrived.text}; make it, or give "
+            "another cwd"
+        )
     if not arrived.why:
         return ""
     install = f"`{arrived.at} -m pip install {PACKAGE}=={VERSION}` on {host}"
@@ -116,13 +120,13 @@ def arrived_problem(host: str, arrived: Arrived) -> str:
 
 
 def status_problem(host: str, python: str, status: int, said: Sequence[str], again: str) -> str:
-    """Why there was no answer, from the status and the last words of the ssh that has ended.
+    """The reason for a missing answer, from the exit status and last output of ssh.
 
     `again`: a command that shows whether the host can be reached at all.
     """
-    last = said[-1].strip() if said else "it said nothing"
+    last = said[-1].strip() if said else "it printed nothing"
     if status == 255:
-        return f"ssh does not get there: {last}; `{again}` has to work without asking for anything"
+        return f"ssh cannot connect: {last}; `{again}` has to work without a prompt"
     if status in (NO_SUCH_COMMAND, NOT_EXECUTABLE):
         return f"{python} cannot be run on {host}: {last}; give python= one that has monarch there"
     if status < 0:

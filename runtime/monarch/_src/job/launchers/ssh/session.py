@@ -1,8 +1,8 @@
-"""One ssh to a host of a job, and what is said to the program there.
+"""One ssh connection to a host of a job, and the conversation with the program there.
 
-Runs in: clients. Owns: the process of the user's own `ssh`, and a thread that reads what it says.
-Invariants: its arguments hold the name of the host, options and the path of an interpreter, and no
-more; it asks nobody for anything; a host that says nothing ends it.
+Runs in: clients. Owns: the process of the user's own `ssh`, and a thread that reads its output.
+Invariants: the arguments of ssh hold the name of the host, options and the path of an interpreter,
+and no more; ssh never prompts; a silent host ends the connection.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from monarch._src.job.launchers.ssh import remote_program, remote_shell
 from monarch._src.job.launchers.ssh.remote_program import Problem
 from monarch._src.job.launchers.ssh.remote_shell import Arrived
 
-# Of ours alone: no terminal, no question, no connection that outlives us and holds our pipes.
+# No terminal, no prompt, and no shared connection that would outlive this ssh and hold its pipes.
 OPTIONS = (
     "-T", "-o", "BatchMode=yes", "-o", "ControlMaster=no", "-o", "ServerAliveInterval=5",
     "-o", "ServerAliveCountMax=3",
 )  # fmt: skip
-FAREWELL_S = 5.0  # between the last word of an ssh and its end
+FAREWELL_S = 5.0  # between the end of ssh's output and the end of its process
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Conversation:
-    """See the module's text."""
+    """A conversation with the program on one host, by the process of one ssh."""
 
     def __init__(
         self, ssh: Sequence[str], destination: Sequence[str], host: str, python: str,
         connect_s: float,
     ) -> None:  # fmt: skip
         """Args:
-        ssh: the program, with its own options. destination: options that say where, and the host.
-        host: what errors call it. connect_s: how long a connection may take.
+        ssh: the program, with its own options. destination: options for the host, and the host.
+        host: its name in errors. connect_s: how long connecting may take.
 
         Raises:
             JobError: there is no such program.
@@ -54,7 +54,7 @@ class Conversation:
             self._process = subprocess.Popen(
                 [*ssh, *OPTIONS, *timeout, *destination, remote_shell.command(python)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-                start_new_session=True,  # an interrupt of the notebook is not for it
+                start_new_session=True,  # an interrupt of the notebook must not reach it
             )  # fmt: skip
         except OSError as error:
             self._errors.close()
@@ -73,15 +73,15 @@ class Conversation:
                 self._lines.put(line[len(remote_program.ANSWER) :])
         self._lines.put(b"")
 
-    def say(self, said: bytes) -> None:
-        """Write that to the program there. One that is gone is told of by `answer`."""
+    def send(self, said: bytes) -> None:
+        """Write to the program there. If it has ended, the next `answer` says so."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(said)
             self._process.stdin.flush()
 
-    def arrive(self, until: float) -> None:
-        """Hear that the right interpreter is there. Raises as `answer`."""
+    def check_interpreter(self, until: float) -> None:
+        """Wait for the interpreter there, and check it. Raises as `answer`."""
         arrived = self._next(Arrived, until)
         problem = remote_shell.arrived_problem(self.host, arrived)
         if problem:
@@ -91,7 +91,7 @@ class Conversation:
         """The next answer from there.
 
         Raises:
-            JobError: it tells of a problem, there is none until then, or ssh has ended.
+            JobError: the answer reports a problem, there is none in time, or ssh has ended.
         """
         return self._next(kind, until)
 
@@ -100,7 +100,7 @@ class Conversation:
             line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
             raise JobError(
-                f"{self.host} has not answered in time; `{self._again}` shows whether it does"
+                f"{self.host} has not answered in time; `{self._again}` shows whether it can"
             ) from None
         if not line:
             raise JobError(self._why_ended())
@@ -112,7 +112,7 @@ class Conversation:
     def _why_ended(self) -> str:
         try:
             status = self._process.wait(timeout=FAREWELL_S)
-        except subprocess.TimeoutExpired:  # what runs there has closed its output, and goes on
+        except subprocess.TimeoutExpired:  # the program there has closed its output, but goes on
             self._process.kill()
             status = self._process.wait()
         self._errors.seek(0)
@@ -120,19 +120,19 @@ class Conversation:
         return remote_shell.status_problem(self.host, self._python, status, said, self._again)
 
     def hang_up(self) -> None:
-        """Say no more: what was not to be kept ends there."""
+        """Close the input of the program there, which then ends a worker that was not kept."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, which is what is wanted
+        with contextlib.suppress(BrokenPipeError):  # it has ended already
             self._process.stdin.close()
 
     def end(self, until: float) -> None:
-        """Wait until the other side has ended, but not longer than that."""
+        """Wait until the program there has ended, but no longer than that; then end ssh."""
         assert self._process.stdout is not None
         self.hang_up()
         try:
             self._process.wait(timeout=max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            pass  # the host is cut off: the program there sees the end of its input when ssh's does
+            pass  # the host is cut off; its sshd will close the input of the program there
         finally:
             self._process.kill()
             self._process.wait()
