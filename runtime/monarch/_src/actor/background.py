@@ -136,7 +136,7 @@ class _Deferred(Future[R]):
     __slots__ = ("_body", "_context", "_thread")
 
     def __init__(self, run: Runtime, body: Coroutine[Any, Any, R]) -> None:
-        super().__init__(*run.waits())
+        super().__init__(*run.future_parts())
         self._body: Coroutine[Any, Any, R] | None = body
         self._context = contextvars.copy_context()
         self._thread = 0
@@ -160,7 +160,7 @@ class _Deferred(Future[R]):
                 )
             body = self._take()
             if body is not None and _runs_a_loop():
-                return self._get_beside(body, timeout)
+                return self._get_from_shared_loop(body, timeout)
             if body is not None:
                 self._thread = here
                 self._run_here(body, timeout)
@@ -190,7 +190,7 @@ class _Deferred(Future[R]):
     def on_done(self, callback: Callable[[], None], *, receives: bool = False) -> None:
         body = self._take()
         if body is not None:
-            self._begin_beside(body)
+            self._begin_on_shared_loop(body)
         super().on_done(callback, receives=receives)
 
     # --- where the body runs ------------------------------------------------------------------
@@ -230,7 +230,7 @@ class _Deferred(Future[R]):
         task.add_done_callback(partial(self._on_end, body))
         return task
 
-    def _begin_beside(self, body: Coroutine[Any, Any, R]) -> Callable[[], None]:
+    def _begin_on_shared_loop(self, body: Coroutine[Any, Any, R]) -> Callable[[], None]:
         """On the shared loop; returns what cancels it."""
         return background.submit(self._settled_by(body), self._context, partial(self._on_end, body))
 
@@ -250,7 +250,7 @@ class _Deferred(Future[R]):
 
         from monarch._src.actor.run.event_loop import new_loop  # which loads asyncio
 
-        loop = new_loop(self._baton)
+        loop = new_loop(self._receive_leader)
         task = self._task_on(loop, body)
         try:
             try:
@@ -267,9 +267,9 @@ class _Deferred(Future[R]):
             finally:
                 loop.close()
 
-    def _get_beside(self, body: Coroutine[Any, Any, R], timeout: float | None) -> R:
+    def _get_from_shared_loop(self, body: Coroutine[Any, Any, R], timeout: float | None) -> R:
         """On the shared loop, while this thread, which runs another one, is blocked."""
-        cancel = self._begin_beside(body)
+        cancel = self._begin_on_shared_loop(body)
         try:
             return super().get(timeout)
         except TimeoutError:
@@ -310,7 +310,7 @@ def _wind_up(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
     loop.run_until_complete(loop.shutdown_default_executor())
 
 
-def begun(body: Coroutine[Any, Any, R]) -> Future[R]:
+def deferred(body: Coroutine[Any, Any, R]) -> Future[R]:
     """The future of a coroutine that runs where it is first waited for."""
     try:
         return _Deferred(runtime(), body)
@@ -337,6 +337,6 @@ def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]
     # nothing but a function that the other side can import.
     @functools.wraps(function)
     def start(*args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        return begun(function(*args, **kwargs))
+        return deferred(function(*args, **kwargs))
 
     return start

@@ -77,8 +77,8 @@ class ActorInstance(msgspec.Struct, eq=False):
     # Of a sync actor: what its thread is blocked on, what becomes done when its supervisor is to be
     # asked meanwhile, and what asks it then.
     blocked_on: Any = None
-    asked: Any = None
-    judge: Callable[[], None] | None = None
+    check_due: Any = None
+    check_failures: Callable[[], None] | None = None
 
     @property
     def name(self) -> str:

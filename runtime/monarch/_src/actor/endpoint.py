@@ -76,35 +76,35 @@ class EndpointMethod(Generic[P, R]):
         plain = all(p.kind in simple for p in parameters)
         needed = sum(p.default is inspect.Parameter.empty for p in parameters)
         # How many positional arguments fit without asking `inspect`, 10 us a call.
-        self._fits = range(needed, len(parameters) + 1) if plain else range(0)
+        self._positional_counts = range(needed, len(parameters) + 1) if plain else range(0)
 
     @cached_property
     def signature(self) -> inspect.Signature:
         """What a call takes."""
-        parameters = list(self._whole.parameters.values())
-        return inspect.Signature(parameters[self._ours :])
+        parameters = list(self._full_signature.parameters.values())
+        return inspect.Signature(parameters[self._skipped :])
 
     @cached_property
-    def _whole(self) -> inspect.Signature:
+    def _full_signature(self) -> inspect.Signature:
         return inspect.signature(self.function)
 
     @property
-    def _ours(self) -> int:
+    def _skipped(self) -> int:
         """How many parameters are no caller's: self, and the port."""
         return 2 if self.by_port else 1
 
     def __getstate__(self) -> dict[str, Any]:
         """Without its signatures, which the function has: most who get it never ask."""
-        derived = ("signature", "_whole")
+        derived = ("signature", "_full_signature")
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def check(self, class_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """TypeError if a call with these arguments could not begin."""
-        if not kwargs and len(args) in self._fits:
+        if not kwargs and len(args) in self._positional_counts:
             return
         try:
             # The whole of it: who names self, or the port, would fail there in place of here.
-            self._whole.bind(*(None,) * self._ours, *args, **kwargs)
+            self._full_signature.bind(*(None,) * self._skipped, *args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{class_name}.{self.name}{self.signature}: {error}") from None
 
@@ -256,8 +256,8 @@ class ActorClass(msgspec.Struct, frozen=True):
 
 
 # What was found of the classes that were used last. It keeps them: a notebook defines many.
-_known: dict[type, ActorClass] = {}
-MOST_KNOWN = 256
+_classes: dict[type, ActorClass] = {}
+MAX_CLASSES = 256
 _without_endpoints = frozenset(Actor.__mro__)
 
 # Each proc goes through the classes of its actors, and pays most for the pages that it is the first
@@ -291,7 +291,7 @@ def _endpoints_of(cls: type) -> dict[str, EndpointMethod[Any, Any]]:
 
 def forget_classes() -> None:
     """Keep no class any longer; each is looked at anew when it is used again."""
-    _known.clear()
+    _classes.clear()
 
 
 def actor_class(cls: Any) -> ActorClass:
@@ -300,7 +300,7 @@ def actor_class(cls: Any) -> ActorClass:
     Raises:
         TypeError: it is no class. ValueError: it breaks a rule of actor classes.
     """
-    found = _known.get(cls) if isinstance(cls, type) else None
+    found = _classes.get(cls) if isinstance(cls, type) else None
     if found is not None and found.endpoints == _endpoints_of(cls):
         return found  # and nobody has assigned another endpoint to it
     if not isinstance(cls, type):
@@ -324,22 +324,22 @@ def actor_class(cls: Any) -> ActorClass:
             f"{cls.__name__}.__init__ is `async def`, which Python cannot await: do that in an "
             "endpoint, called first"
         )
-    made_async = [n for n, e in endpoints.items() if e.is_async]
-    made_sync = [n for n, e in endpoints.items() if not e.is_async]
-    if made_async and made_sync:
+    async_names = [n for n, e in endpoints.items() if e.is_async]
+    sync_names = [n for n, e in endpoints.items() if not e.is_async]
+    if async_names and sync_names:
         raise ValueError(
-            f"{cls.__name__} mixes `async def` endpoints ({', '.join(made_async)}) with plain ones "
-            f"({', '.join(made_sync)}); make them all of one kind"
+            f"{cls.__name__} mixes `async def` endpoints ({', '.join(async_names)}) with plain "
+            f"ones ({', '.join(sync_names)}); make them all of one kind"
         )
     for hook in ("__cleanup__", "__supervise__", "_handle_undeliverable_message"):
         own = getattr(cls, hook, None)
-        if not made_async and own is not getattr(Actor, hook, None) and _is_async(own):
+        if not async_names and own is not getattr(Actor, hook, None) and _is_async(own):
             raise ValueError(
                 f"{cls.__name__}.{hook} is `async def`, but its endpoints are plain: "
                 "a sync actor has no loop to run it on"
             )
-    found = ActorClass(cls, endpoints, bool(made_async))
-    _known[cls] = found
-    if len(_known) > MOST_KNOWN:
-        _known.pop(next(iter(_known)), None)
+    found = ActorClass(cls, endpoints, bool(async_names))
+    _classes[cls] = found
+    if len(_classes) > MAX_CLASSES:
+        _classes.pop(next(iter(_classes)), None)
     return found

@@ -28,7 +28,7 @@ R = TypeVar("R")
 OTHERS_S = 0.05
 PAUSES = Pauses()
 """What this process has been told of ranks that stand at a breakpoint."""
-LOOK_S = 0.1  # how often a wait whose deadline stands still looks whether it goes on
+POLL_S = 0.1  # how often a wait whose deadline stands still looks whether it goes on
 _decoding = threading.RLock()
 _observing = threading.RLock()
 
@@ -45,7 +45,7 @@ class Prober(Protocol):
         """Look whether that wait is in a cycle, which then ends it."""
         ...
 
-    def held_up(self, thread: int) -> Sequence[ActorInstance]:
+    def blocked_by(self, thread: int) -> Sequence[ActorInstance]:
         """The actors of this process that can't go on before that thread has done what it does."""
         ...
 
@@ -54,26 +54,26 @@ class Future(Waitable, Generic[R]):
     """The answer to come. Dropping it does not unsend the message."""
 
     __slots__ = (
-        "_baton",
         "_callbacks",
         "_cycle",
         "_decode",
         "_error",
         "_prober",
+        "_receive_leader",
         "_value",
-        "given_up",
+        "abandoned",
         "pending",
         "rest",
         "source",
     )
 
-    def __init__(self, baton: ReceiveLeader, prober: Prober | None = None) -> None:
-        """`prober` is asked whether a long wait of an actor can ever end."""
+    def __init__(self, leader: ReceiveLeader, prober: Prober | None = None) -> None:
+        """`prober` is check_due whether a long wait of an actor can ever end."""
         # What `super().__init__()` would: one is made for every call.
         self.done = False
         self.leader = None
         self.sleepers = None
-        self._baton = baton
+        self._receive_leader = leader
         self._prober = prober
         self._decode: Callable[[], R] | None = None
         self._value: R | None = None
@@ -82,7 +82,7 @@ class Future(Waitable, Generic[R]):
         # Done when every rank has answered; a first error settles the future before that.
         self.rest: Waitable | None = None
         # Whoever waited has stopped waiting: a receiver may hand this future out again.
-        self.given_up = False
+        self.abandoned = False
         # The call that it answers, as far as there is one.
         self.pending: Any = None
         # In which its last wait was, if that had a time-out.
@@ -105,7 +105,7 @@ class Future(Waitable, Generic[R]):
         return future
 
     @staticmethod
-    def aside() -> Future[Any]:
+    def unmanaged() -> Future[Any]:
         """One that another thread of this process settles, where there may be no runtime."""
         return Future(cast(ReceiveLeader, UnmanagedWait()))
 
@@ -125,10 +125,10 @@ class Future(Waitable, Generic[R]):
     def _finish_in_turn(self) -> None:
         pending = self.pending
         # After a first error of several ranks those who wait give the others a moment, first.
-        if pending is None or pending.behind is None or self.rest is not None:
+        if pending is None or pending.after_output is None or self.rest is not None:
             self._finish()
         else:
-            pending.behind(self._finish)
+            pending.after_output(self._finish)
 
     def on_done(self, callback: Callable[[], None], *, receives: bool = False) -> None:
         """Call when done, at once if it is; on the thread that settles it, so be quick.
@@ -148,7 +148,7 @@ class Future(Waitable, Generic[R]):
         if self.done:
             self._run_callbacks()
         elif not receives:
-            self._baton.receive_now()
+            self._receive_leader.receive_now()
 
     def _finish(self) -> None:
         self.finish()
@@ -186,26 +186,26 @@ class Future(Waitable, Generic[R]):
             _warn_under_a_loop()
             began = monotonic() if timeout else 0.0
             if not self._wait(timeout) and not self._outlasts_pauses(timeout, began):
-                if self._baton.ended:
-                    raise RuntimeEnded(self._baton.ended)
-                self.given_up = True
-                raise TimeoutError(self._too_late(timeout))
+                if self._receive_leader.ended:
+                    raise RuntimeEnded(self._receive_leader.ended)
+                self.abandoned = True
+                raise TimeoutError(self._timeout_text(timeout))
         if self.rest is not None:
             # Ranks that fail alike do so together: a moment's patience folds them into one error.
             rest, self.rest = self.rest, None
-            self._baton.wait(rest, OTHERS_S)
+            self._receive_leader.wait(rest, OTHERS_S)
             if (
-                self.pending is not None and self.pending.behind is not None
+                self.pending is not None and self.pending.after_output is not None
             ):  # and so do their last lines
                 shown = Waitable()
-                self.pending.behind(shown.finish)
-                self._baton.wait(shown)
+                self.pending.after_output(shown.finish)
+                self._receive_leader.wait(shown)
         return self._result()
 
     def _wait(self, timeout: float | None) -> bool:
         context = current.get()
         if context is None or context.actor_instance.thread != threading.get_ident():
-            return self._wait_beside(timeout)
+            return self._wait_outside_actor(timeout)
         instance = context.actor_instance
         deadline = None if timeout is None else monotonic() + timeout
         wait = None
@@ -215,20 +215,20 @@ class Future(Waitable, Generic[R]):
                 instance.waiting.begin(wait)
             instance.blocked_on = self
             while True:
-                asked = instance.asked
+                check_due = instance.check_due
                 left = None if deadline is None else max(0.0, deadline - monotonic())
                 round_s = None if wait is None else wait.next_round_s()
                 probes = round_s is not None and (left is None or round_s < left)
-                if self._baton.wait(self, round_s if probes else left, unless=asked):
+                if self._receive_leader.wait(self, round_s if probes else left, unless=check_due):
                     return True
-                if asked is not None and asked.done:
-                    if instance.judge is None:
+                if check_due is not None and check_due.done:
+                    if instance.check_failures is None:
                         return False
                     # A safe point: what has failed may be what this wait would never end without.
                     instance.blocked_on = None
-                    instance.judge()
+                    instance.check_failures()
                     instance.blocked_on = self
-                elif not probes or wait is None or self._baton.ended:
+                elif not probes or wait is None or self._receive_leader.ended:
                     return False  # not in time, or the runtime was shut down
                 elif self._prober is not None:
                     self._prober.probe(instance, wait)
@@ -243,14 +243,14 @@ class Future(Waitable, Generic[R]):
                 instance.waiting.end(wait)
                 self._cycle = wait.cycle
 
-    def _wait_beside(self, timeout: float | None) -> bool:
+    def _wait_outside_actor(self, timeout: float | None) -> bool:
         """Wait on a thread that takes no messages of an actor.
 
         It may wait for what an actor of this process brings about, but for no actor that waits for
         this thread to end.
         """
         if self.pending is None or self._prober is None or not self._prober.has_actors:
-            return self._baton.wait(self, timeout)
+            return self._receive_leader.wait(self, timeout)
         deadline = None if timeout is None else monotonic() + timeout
         number, thread = self.pending.number, threading.get_ident()
         waits: dict[ActorInstance, Wait] = {}
@@ -259,12 +259,12 @@ class Future(Waitable, Generic[R]):
             while True:
                 left = None if deadline is None else max(0.0, deadline - monotonic())
                 probes = left is None or round_s < left
-                if self._baton.wait(self, round_s if probes else left):
+                if self._receive_leader.wait(self, round_s if probes else left):
                     return True
-                if not probes or self._baton.ended:
+                if not probes or self._receive_leader.ended:
                     return False
                 round_s *= 2
-                for instance in self._prober.held_up(thread):
+                for instance in self._prober.blocked_by(thread):
                     wait = waits.get(instance)
                     if wait is None:
                         timed = timeout is not None
@@ -276,10 +276,10 @@ class Future(Waitable, Generic[R]):
                 instance.waiting.end(wait)
                 self._cycle = wait.cycle or self._cycle
 
-    def _too_late(self, timeout: float | None) -> str:
+    def _timeout_text(self, timeout: float | None) -> str:
         late = f"no answer within {timeout} s"
         if not self._cycle:
-            return f"{late}{_owed_by(self.pending)}; the call goes on, ask again"
+            return f"{late}{_owing_text(self.pending)}; the call goes on, ask again"
         return f"{late}; none can come while this waits: {DeadlockError(self._cycle)}"
 
     def _outlasts_pauses(self, timeout: float | None, began: float) -> bool:
@@ -292,7 +292,7 @@ class Future(Waitable, Generic[R]):
             left = began + timeout + stood_still - now
             if left <= 0 and not paused:
                 break
-            self._wait(max(left, LOOK_S))
+            self._wait(max(left, POLL_S))
         return self.done
 
     def result(self, timeout: float | None = None) -> R:
@@ -312,23 +312,23 @@ class Future(Waitable, Generic[R]):
     def __await__(self) -> Generator[Any, None, R]:
         if not self.done:
             waiter = self._when_done()
-            watched = self._watched(waiter)
+            watched = self._task_wait(waiter)
             try:
                 yield from waiter.__await__()
             except BaseException:
-                self.given_up = True
+                self.abandoned = True
                 raise
             finally:
                 if watched is not None:
                     watched.end()
         rest, self.rest = self.rest, None
-        if rest is not None and self.pending is not None and self.pending.behind is not None:
-            shown: Future[None] = Future(self._baton)
-            self.pending.behind(lambda: shown.settle(_nothing))
+        if rest is not None and self.pending is not None and self.pending.after_output is not None:
+            shown: Future[None] = Future(self._receive_leader)
+            self.pending.after_output(lambda: shown.settle(_nothing))
             yield from shown.__await__()
         return self._result()
 
-    def _watched(self, waiter: asyncio.Future[None]) -> _Watched | None:
+    def _task_wait(self, waiter: asyncio.Future[None]) -> _TaskWait | None:
         """See that a task of an actor does not wait for ever on what it keeps from happening."""
         context = current.get()
         if context is None or self.pending is None or self._prober is None:
@@ -342,7 +342,7 @@ class Future(Waitable, Generic[R]):
         elif instance.thread != threading.get_ident():
             return None
         wait = Wait(self.pending.number, self, waiter)
-        return _Watched(self._prober, instance, wait, waiter.get_loop())
+        return _TaskWait(self._prober, instance, wait, waiter.get_loop())
 
     def as_asyncio(self) -> asyncio.Future[R]:
         """An asyncio future of the running loop with the same outcome; cancelling it is local."""
@@ -361,12 +361,12 @@ class Future(Waitable, Generic[R]):
 
         def give_up(done: asyncio.Future[R]) -> None:
             if done.cancelled():
-                self.given_up = True
+                self.abandoned = True
 
         mirror.add_done_callback(give_up)  # which also keeps this future while that one is kept
         waiter = self._when_done()
         waiter.add_done_callback(copy)
-        watched = None if self.done else self._watched(waiter)
+        watched = None if self.done else self._task_wait(waiter)
         if watched is not None:
             waiter.add_done_callback(watched.end)
         return mirror
@@ -398,7 +398,7 @@ class Future(Waitable, Generic[R]):
         return waiter
 
     def _result(self) -> R:
-        self.given_up = False
+        self.abandoned = False
         if self._decode is not None:
             try:
                 # Not `with`: from Python 3.14 on an exception can arrive between the acquisition
@@ -455,8 +455,8 @@ class Future(Waitable, Generic[R]):
         return f"<Future {state}{hint}>"
 
 
-def _owed_by(pending: Any) -> str:
-    """` from Trainer.step on workers[gpus=3] (1 of 8 ranks)`: who has not answered a call."""
+def _owing_text(pending: Any) -> str:
+    """` from Trainer.step on cells[gpus=3] (1 of 8 ranks)`: who has not answered a call."""
     if pending is None or not pending.endpoint:
         return ""
     owing = [pending.region.global_rank(position) for position in pending.owing()]
@@ -502,7 +502,7 @@ def _cancel(pending: Any) -> None:
         run.cancel(pending)
 
 
-class _Watched:
+class _TaskWait:
     """The wait of a task, which sends its probes from the loop of that task."""
 
     __slots__ = ("_instance", "_loop", "_prober", "_timer", "_wait")
@@ -515,11 +515,11 @@ class _Watched:
         self._wait = wait
         self._loop = loop
         instance.waiting.begin(wait)
-        self._timer = loop.call_later(wait.next_round_s(), self._look)
+        self._timer = loop.call_later(wait.next_round_s(), self._probe)
 
-    def _look(self) -> None:
+    def _probe(self) -> None:
         self._prober.probe(self._instance, self._wait)
-        self._timer = self._loop.call_later(self._wait.next_round_s(), self._look)
+        self._timer = self._loop.call_later(self._wait.next_round_s(), self._probe)
 
     def end(self, _done: object = None) -> None:
         self._timer.cancel()

@@ -127,7 +127,7 @@ class Port(Generic[R]):
                 context = current.get()
                 reply.sent_by = 0 if context is None else context.actor_instance.actor_id.uid
             if not run.node.send(self._node, reply, payload) and self._rank is None:
-                run.returns.port_gone(self._node, self._number, reply.sent_by)
+                run.undeliverable.on_port_gone(self._node, self._number, reply.sent_by)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Port):
@@ -209,16 +209,16 @@ class _Received(Future[R]):
         return self.done and self._message is None
 
     @property
-    def given_up(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def abandoned(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the last wait for it has ended without it."""
         return self._stopped_waiting
 
-    @given_up.setter
-    def given_up(self, value: bool) -> None:
+    @abandoned.setter
+    def abandoned(self, value: bool) -> None:
         if value and not self._stopped_waiting:
             receiver = self._receiver()
             if receiver is not None:
-                receiver.given_up.append(weakref.ref(self))
+                receiver.abandoned.append(weakref.ref(self))
         self._stopped_waiting = value
 
     def on_done(self, callback: Callable[[], None], *, receives: bool = False) -> None:
@@ -254,7 +254,7 @@ class PortReceiver(Generic[R]):
     """
 
     def __init__(self, run: Runtime, *, once: bool) -> None:
-        self.waits = run.waits()
+        self.waits = run.future_parts()
         self._once = once
         self._lock = GuardedLock()
         self._came = self._asked = 0
@@ -262,7 +262,7 @@ class PortReceiver(Generic[R]):
         self._claims: deque[weakref.ref[_Received[Any]]] = deque()  # oldest first
         self._held: set[_Received[Any]] = set()  # claims that something waits for
         self._returned: deque[_Message | None] = deque()  # by finalizers; None: a mere claim
-        self.given_up: deque[weakref.ref[_Received[Any]]] = deque()
+        self.abandoned: deque[weakref.ref[_Received[Any]]] = deque()
         self.number = run.open_port(self)
 
     def __repr__(self) -> str:
@@ -292,7 +292,7 @@ class PortReceiver(Generic[R]):
             future = self._oldest_given_up()
             if future is not None:
                 future.ranked = ranked
-                future.given_up = False
+                future.abandoned = False
             elif self._once and self._is_taken():
                 raise RuntimeError("this port takes one message, and it has been read")
             else:
@@ -315,12 +315,12 @@ class PortReceiver(Generic[R]):
     def _oldest_given_up(self) -> _Received[Any] | None:
         """Of the futures whose wait has ended without them, the first. Under the lock."""
         found: list[_Received[Any]] = []
-        for _ in range(len(self.given_up)):
-            future = self.given_up.popleft()()
-            if future is not None and future.given_up and not future.is_read:
+        for _ in range(len(self.abandoned)):
+            future = self.abandoned.popleft()()
+            if future is not None and future.abandoned and not future.is_read:
                 found.append(future)
         found.sort(key=lambda future: future.claim)
-        self.given_up.extend(map(weakref.ref, found[1:]))
+        self.abandoned.extend(map(weakref.ref, found[1:]))
         return found[0] if found else None
 
     def deliver(self, rank: int, status: int, payload: Payload) -> None:

@@ -21,7 +21,7 @@ class LocalActor(Protocol):
 
     dead: RankFailure | None
     instance: ActorInstance
-    keeper: Supervisor
+    supervisor: Supervisor
 
     @property
     def point(self) -> dict[str, int]:
@@ -32,7 +32,7 @@ class LocalActor(Protocol):
         """Queue a message for it."""
         ...
 
-    def returned(self, message: Undelivered) -> None:
+    def on_undelivered(self, message: Undelivered) -> None:
         """Queue a message of its own that has come back."""
         ...
 
@@ -40,7 +40,7 @@ class LocalActor(Protocol):
         """End that call, which is queued, runs, or is still to come."""
         ...
 
-    def seen(self) -> SeenActor:
+    def snapshot(self) -> SeenActor:
         """What it is and has at this moment."""
         ...
 

@@ -34,9 +34,9 @@ class ProcsRef(msgspec.Struct, frozen=True):
         """The dims of the whole mesh."""
         return Extent(self.labels, self.sizes)
 
-    def node(self, rank: int, life: int = 0) -> str:
+    def node(self, rank: int, incarnation: int = 0) -> str:
         """The node name of one proc, in that life of its rank."""
-        return self.nodes[rank] if self.nodes else proc_node(self.uid, rank, life)
+        return self.nodes[rank] if self.nodes else proc_node(self.uid, rank, incarnation)
 
     def point_of(self, node: str) -> Point:
         """The place in the whole mesh of the proc of that name. ValueError if it is none of it."""
@@ -105,7 +105,7 @@ class Known:
         self._dead: dict[int, dict[int, RankFailure]] = {}  # by mesh and rank
         # By mesh: ranks in another life than the first; of a mesh that somebody else owns, all
         # whose life was asked for and is known.
-        self._lives: dict[int, dict[int, int]] = {}
+        self._incarnations: dict[int, dict[int, int]] = {}
         self._down: dict[int, dict[int, RankFailure]] = {}  # those that are being started again
 
     def learn(self, ref: ProcsRef) -> None:
@@ -120,29 +120,29 @@ class Known:
         """All of them, oldest first."""
         return list(self._refs.values())
 
-    def died(self, mesh: int, rank: int, failure: RankFailure) -> None:
+    def mark_dead(self, mesh: int, rank: int, failure: RankFailure) -> None:
         """A proc is gone."""
         self._dead.setdefault(mesh, {})[rank] = failure
 
     # --- of meshes whose procs are started again --------------------------------------------------
 
-    def lives(self, mesh: int) -> dict[int, int]:
+    def incarnations(self, mesh: int) -> dict[int, int]:
         """In which life ranks of that mesh are."""
-        return self._lives.get(mesh, _NO_LIVES) if self._lives else _NO_LIVES
+        return self._incarnations.get(mesh, _FIRST) if self._incarnations else _FIRST
 
-    def life(self, mesh: int, rank: int) -> int:
+    def incarnation(self, mesh: int, rank: int) -> int:
         """In which life that rank is, as far as this process has heard."""
-        return self.lives(mesh).get(rank, 0)
+        return self.incarnations(mesh).get(rank, 0)
 
-    def lives_on(self, mesh: int, rank: int, life: int) -> None:
+    def set_incarnation(self, mesh: int, rank: int, incarnation: int) -> None:
         """That rank is in that life."""
-        self._lives.setdefault(mesh, {})[rank] = life
+        self._incarnations.setdefault(mesh, {})[rank] = incarnation
 
-    def went_down(self, mesh: int, rank: int, why: RankFailure) -> None:
+    def mark_down(self, mesh: int, rank: int, why: RankFailure) -> None:
         """A proc is gone, and is being started again."""
         self._down.setdefault(mesh, {})[rank] = why
 
-    def came_up(self, mesh: int, rank: int) -> None:
+    def mark_up(self, mesh: int, rank: int) -> None:
         """It is back."""
         down = self._down.get(mesh)
         if down is not None:
@@ -161,10 +161,10 @@ class Known:
     def forget(self, mesh: int) -> ProcsRef | None:
         """The mesh has ended."""
         self._dead.pop(mesh, None)
-        self._lives.pop(mesh, None)
+        self._incarnations.pop(mesh, None)
         self._down.pop(mesh, None)
         return self._refs.pop(mesh, None)
 
 
 _NONE: dict[int, RankFailure] = {}
-_NO_LIVES: dict[int, int] = {}
+_FIRST: dict[int, int] = {}

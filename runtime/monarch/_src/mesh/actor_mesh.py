@@ -120,7 +120,7 @@ class CallTarget:
         found = {**dead, **failures}
         return {region.position(rank): found[rank] for rank in sorted(found) if rank in region}
 
-    def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
+    def describe_as_actor(self, failure: RankFailure, rank: int) -> RankFailure:
         """A failure of a proc, told of the actor that lived there."""
         if failure.actor_class or rank not in self._actors.region:
             return failure
@@ -223,8 +223,8 @@ class ActorMesh(MeshTrait):
         actors.stopped = reason
         if actors.held_in is not None:
             actors.held_in.pop(actors.uid, None)
-        self._runtime.routes.unkeep(actors.procs, actors.uid)
-        self._runtime.ownership.released(actors.uid)
+        self._runtime.routes.stop_replaying(actors.procs, actors.uid)
+        self._runtime.ownership.on_mesh_stopping(actors.uid)
         run = self._runtime
         future.on_done(partial(_forget, run, actors.uid, actors.procs.uid, actors.name))
         if actors.noted:
@@ -284,17 +284,17 @@ class OwnedActors:
         self._callees = call_target_of(mesh)
         self.name = self._callees.name
 
-    def note(self, failures: Sequence[RankFailure]) -> None:
+    def record(self, failures: Sequence[RankFailure]) -> None:
         """Actors of it have failed."""
         actors = self.mesh._actors  # pyright: ignore[reportPrivateUsage]
         for failure in failures:
             actors.failures.setdefault(failure.rank, failure)
 
-    def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
+    def describe_as_actor(self, failure: RankFailure, rank: int) -> RankFailure:
         """A failure of a proc, told of the actor that lived there."""
-        return self._callees.told_of(failure, rank)
+        return self._callees.describe_as_actor(failure, rank)
 
-    def stands_on(self, procs: int, rank: int) -> bool:
+    def runs_on(self, procs: int, rank: int) -> bool:
         """Whether an actor of it lives on that proc."""
         return self._callees.procs.uid == procs and rank in self._callees.region
 
@@ -307,7 +307,7 @@ reserve(name for name in dir(ActorMesh) if not name.startswith("_"))
 
 
 def _forget(run: Runtime, uid: int, procs: int, name: str) -> None:
-    run.ownership.gone(uid)
+    run.ownership.on_mesh_gone(uid)
     run.metrics.ended(procs, name)
 
 
@@ -337,15 +337,15 @@ class _AllDone(PendingCall):
         super().__init__(whom.procs.uid, whom, whom.region)
         self.future = future
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         if not self.owed:
             self.future.settle(lambda: None)
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
-        self.answered(position, payload)
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
+        self.on_answer(position, payload)
 
-    def lost(self, position: int, failure: RankFailure) -> None:
-        self.answered(position, NO_PAYLOAD)
+    def on_lost(self, position: int, failure: RankFailure) -> None:
+        self.on_answer(position, NO_PAYLOAD)
 
 
 class _Stopped(_AllDone):
@@ -359,10 +359,10 @@ class _Ready(_AllDone):
 
     __slots__ = ()
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
         whom = cast(CallTarget, self.actor_mesh)
-        OneCall(whom, self.region, self.future).raised(position, status, payload)
+        OneCall(whom, self.region, self.future).on_error(position, status, payload)
 
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         whom = cast(CallTarget, self.actor_mesh)
-        OneCall(whom, self.region, self.future).lost(position, failure)
+        OneCall(whom, self.region, self.future).on_lost(position, failure)

@@ -98,7 +98,7 @@ class ClientSession:
         self._noticed = Waitable()  # done when `lost` is known
         self._fd_lock = threading.Lock()
         self.actors = LocalActors(runtime)
-        runtime.ends.on_heard = self._heard
+        runtime.terminations.on_failures = self._heard
         node = runtime.node
         node.expect(AGENT)
         node.start()
@@ -136,7 +136,7 @@ class ClientSession:
         if said and not self._closed:
             lost += f"; its log ends with: {said}"
         self.lost = lost
-        self.runtime.host_lost(lost, expected=self._closed)
+        self.runtime.on_host_lost(lost, expected=self._closed)
         self._noticed.finish()
 
     def taken_over(self, why: str) -> None:
@@ -144,8 +144,8 @@ class ClientSession:
         self._drop_agent_fd()
         self._let_go = True
         self.lost = why
-        self.runtime.ownership.at_top = None
-        self.runtime.host_lost(why, expected=True, let_go=True)
+        self.runtime.ownership.on_unhandled = None
+        self.runtime.on_host_lost(why, expected=True, let_go=True)
         if self.sites is not None:
             self.sites.out_of_reach(why)
 
@@ -226,7 +226,7 @@ class ClientSession:
         if self._let_go:
             self.agent.let_live()
         else:  # the news of it may not have come before the end
-            runtime.host_lost(reason, expected=True)
+            runtime.on_host_lost(reason, expected=True)
             sessions.remove(self.directory)
         end_meshes_of(runtime, None if lost else reason)
 
@@ -267,13 +267,13 @@ class ClientSession:
             background.close()
             runtime.close(linger_s=0.2)
             self.agent.let_live()
-            runtime.host_lost(why, expected=True, let_go=True)
+            runtime.on_host_lost(why, expected=True, let_go=True)
             end_meshes_of(runtime, None)
 
     def _end_own(self, reason: str, bound: float) -> None:
         """What lives in this process ends; then what ranks have written by now is shown."""
         runtime = self.runtime
-        runtime.ownership.at_top = None  # what ends from here on ends because we end it
+        runtime.ownership.on_unhandled = None  # what ends from here on ends because we end it
         self.actors.stop(reason, bound)
         self.actors.join(bound)
         if self.lost is None:

@@ -123,7 +123,7 @@ class AttachedHosts:
         links, baton = self._gateway.links, node.baton
         run.handle(SiteIs, self._on_site)
         run.handle(SiteFree, self._on_free)
-        fetcher = self._fetcher = Fetcher(node, self._gateway, run.payloads.to_lend)
+        fetcher = self._fetcher = Fetcher(node, self._gateway, run.payloads.payload_sender)
         run.handle(PayloadPart, fetcher.on_part)
         run.payloads.on_gone.append(self._node_gone)
         run.handle(SitesKnown, self._on_known)
@@ -395,7 +395,7 @@ class AttachedHosts:
         )  # fmt: skip
         run.node.drop(agent)  # it may have been another client's, and ours before that
         run.node.link_far(agent, message.site)
-        run.agent.agent_came(agent)
+        run.agent.on_agent_joined(agent)
         one.future.settle(lambda: message)
 
     def _on_known(self, _peer: str, message: SitesKnown, _payload: Payload) -> None:
@@ -427,7 +427,7 @@ class AttachedHosts:
         if held.lost:
             return
         held.lost = why
-        self._run.site_lost(held.site, why, let_go=let_go, out_of_reach=out_of_reach)
+        self._run.on_site_lost(held.site, why, let_go=let_go, out_of_reach=out_of_reach)
         self._forget_nodes(held.site)
         self._fetcher.ended(held.site)
         with self._lock:

@@ -161,14 +161,14 @@ class KeptSession:
         """What of the session is on workers, from now on."""
         if self.away is None:
             away = self.away = self._session.away = RemoteKeep(self._session, self, attached)
-            on_heard = self._run.ends.on_heard
+            on_heard = self._run.terminations.on_failures
 
             def heard(mesh: int, actor: int, failures: list[RankFailure]) -> None:
                 if on_heard is not None:
                     on_heard(mesh, actor, failures)
                 away.heard(mesh, actor, failures)
 
-            self._run.ends.on_heard = heard
+            self._run.terminations.on_failures = heard
         return self.away
 
     # --- on the thread that receives ----------------------------------------------------------
@@ -211,7 +211,7 @@ class KeptSession:
             return
         run = self._run
         run.client_ref = client_ref(run.name, run.directory, run.host, message.number)
-        run.on_proc_ready, run.ends.on_bootstrapped = proc_ready, proc_bootstrapped
+        run.hooks.on_proc_ready, run.terminations.on_bootstrapped = proc_ready, proc_bootstrapped
         self._session.kept_as = message.name
         if message.token:
             self.has_away(message)

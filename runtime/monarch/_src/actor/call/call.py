@@ -52,7 +52,7 @@ def send_call(
     failed = target.failures_in(region)
     if failed and pending is None:  # all or none
         ranks = region.ranks()
-        raise death_error([target.told_of(f, ranks[p]) for p, f in failed.items()])
+        raise death_error([target.describe_as_actor(f, ranks[p]) for p, f in failed.items()])
     extent = region.extent
     runtime.routes.await_room(target.procs, region, large=payload.is_large)
     try:
@@ -79,7 +79,7 @@ def send_call(
             missed = runtime.routes.post(
                 target.procs, region, call, payload, skip=failed,
                 gather=pending is not None and not by_port,
-                each=pending is not None and pending.one_by_one,
+                each=pending is not None and pending.streams_answers,
             )  # fmt: skip
             if pending is not None and (missed or failed):
                 # What was missed got lost on the way; if that is not known yet, the notice follows.
@@ -87,9 +87,9 @@ def send_call(
                 failed = {**failed, **target.failures_in(region)}
                 with runtime.answering:
                     for position, failure in failed.items():
-                        runtime.calls.lost(number, position, failure)
+                        runtime.calls.on_rank_lost(number, position, failure)
             elif missed and port is None:
-                runtime.returns.undelivered(_not_sent(runtime, target, region, call, missed))
+                runtime.undeliverable.deliver(_not_sent(runtime, target, region, call, missed))
     except CallCancelled:
         # The endpoint that calls was cancelled meanwhile, and will not wait for this.
         if pending is not None:
@@ -266,13 +266,15 @@ class Endpoint(Generic[P, R]):
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """An error: call it by `.call(...)`, `.call_one`, `.choose`, `.stream` or `.broadcast`."""
-        raise TypeError(misuse.not_called_so(f"{self._target.class_name}.{self.name}", self.name))
+        raise TypeError(
+            misuse.not_callable_text(f"{self._target.class_name}.{self.name}", self.name)
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
         raise AttributeError(
-            misuse.no_adverb(f"{self._target.class_name}.{self.name}", self.name, name)
+            misuse.no_adverb_text(f"{self._target.class_name}.{self.name}", self.name, name)
         )
 
     # What shows a function to its user, as `t.step?` in a notebook, shows that of the endpoint.

@@ -15,19 +15,19 @@ R = TypeVar("R")
 ADVERBS = ("call", "call_one", "choose", "stream", "broadcast")
 
 
-def not_called_so(who: str, name: str) -> str:
+def not_callable_text(endpoint: str, name: str) -> str:
     """Of `mesh.name(...)`; `who` is `Trainer.step`."""
-    return f"{who} is an endpoint of a mesh, which has to be told whom to call: {_ways(name)}"
+    return f"{endpoint} is an endpoint of a mesh, which has to be told whom to call: {_ways(name)}"
 
 
-def no_adverb(who: str, name: str, wanted: str) -> str:
+def no_adverb_text(endpoint: str, name: str, wanted: str) -> str:
     """Of `mesh.name.wanted`."""
     import difflib  # for this alone
 
     near = difflib.get_close_matches(wanted, ADVERBS, n=1, cutoff=0.6)
     if near:
-        return f"the endpoint {who} has no {wanted!r}; did you mean .{name}.{near[0]}(...)?"
-    return f"the endpoint {who} has no {wanted!r}: it is called by {_ways(name)}"
+        return f"the endpoint {endpoint} has no {wanted!r}; did you mean .{name}.{near[0]}(...)?"
+    return f"the endpoint {endpoint} has no {wanted!r}: it is called by {_ways(name)}"
 
 
 def _ways(name: str) -> str:

@@ -45,7 +45,7 @@ class _Failures:
 
     def lost(self, rank: int, failure: RankFailure) -> SupervisionError:
         """Enter the death of a proc, by its rank there; the error to raise."""
-        self.list.append(self._target.told_of(failure, rank))
+        self.list.append(self._target.describe_as_actor(failure, rank))
         return death_error(self.list)
 
 
@@ -73,14 +73,14 @@ class OneCall(PendingCall):
     def futures_of(self) -> Sequence[Future[Any]]:
         return self._futures
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         read = Reader(self._target, self.region, self.endpoint).read
         self._futures[0].settle(partial(read, position, payload))
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
         self._futures[0].settle(_thrower(self._target, status, payload))
 
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         rank = self.region.global_rank(position)
         self._futures[0].fail(_Failures(self._target).lost(rank, failure))
 
@@ -92,7 +92,7 @@ class AllCall(PendingCall):
     """`call`: every rank; the values in rank order, or the first failure and those that join it."""
 
     __slots__ = ("_atom", "_failed", "_failures", "_futures", "_payloads", "_rest", "_target")
-    takes_runs = True
+    accepts_runs = True
 
     def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
         super().__init__(target.procs.uid, target, region)
@@ -113,16 +113,16 @@ class AllCall(PendingCall):
         self._futures = ()
         self._payloads = []
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         parts = (payload.body, *payload.buffers)
         if self._failed or parts != self._atom:
-            self.answered_alike(position, 1, payload)
+            self.on_equal_answers(position, 1, payload)
             return
         self._payloads[position] = self._atom
         if not self.owed:
             self._complete()
 
-    def answered_alike(self, first: int, count: int, payload: Payload) -> None:
+    def on_equal_answers(self, first: int, count: int, payload: Payload) -> None:
         if self._failed:
             self._note_answer()
             return
@@ -143,13 +143,13 @@ class AllCall(PendingCall):
         unflatten = partial(_unflatten, Reader(self._target, region, self.endpoint))
         self._futures[0].settle(lambda: ValueMesh.from_encoded(region, payloads, unflatten))
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
         if status == THROWN:
             self._settle(partial(_throw_as_it_is, payload))
         else:
             self._settle(self._failures.unpacked(status, payload))
 
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         error = self._failures.lost(self.region.global_rank(position), failure)
 
         def throw() -> Any:
@@ -189,7 +189,7 @@ class StreamCall(PendingCall):
     """`stream`: every rank; the nth future is settled by the nth answer."""
 
     __slots__ = ("_futures", "_next", "_target")
-    one_by_one = True
+    streams_answers = True
 
     def __init__(self, target: Target, region: Region, futures: Sequence[Future[Any]]) -> None:
         super().__init__(target.procs.uid, target, region)
@@ -204,13 +204,13 @@ class StreamCall(PendingCall):
         self._futures = ()
         self._next = iter(())
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         read = Reader(self._target, self.region, self.endpoint).read
         next(self._next).settle(partial(read, position, payload))
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
         next(self._next).settle(_thrower(self._target, status, payload))
 
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         rank = self.region.global_rank(position)
         next(self._next).fail(_Failures(self._target).lost(rank, failure))

@@ -84,7 +84,7 @@ class FoldCall(PendingCall):
         self._answers: list[Payload] = []
         self._one = OneCall(target, region, future)  # the first failure is told as that of one
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         self._answers.append(payload)
         if not self.owed:
             fold, answers = self._fold, self._answers
@@ -97,11 +97,11 @@ class FoldCall(PendingCall):
         self._futures, self._answers = (), []
         self._one.release()
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
-        self._one.raised(position, status, payload)
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
+        self._one.on_error(position, status, payload)
 
-    def lost(self, position: int, failure: RankFailure) -> None:
-        self._one.lost(position, failure)
+    def on_lost(self, position: int, failure: RankFailure) -> None:
+        self._one.on_lost(position, failure)
 
 
 class PlainMethod:

@@ -56,11 +56,12 @@ class Reader:
     def _told(self, position: int, payload: Payload, error: Exception) -> str:
         target, rank = self._target, self._region.global_rank(position)
         unplaced = RankFailure("", rank, {}, "", None, "", None, "endpoint", "", "")
-        who = f"{target.class_name}.{self._endpoint} on {target.told_of(unplaced, rank).where}"
+        where = target.describe_as_actor(unplaced, rank).where
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return (
-            f"the answer of {who}{_held(payload, error)} cannot be rebuilt in this process: {said}"
-            f"{_place(error)}. {_remedy(error)}"
+            f"the answer of {target.class_name}.{self._endpoint} on {where}"
+            f"{_held(payload, error)} cannot be rebuilt in this process: {said}{_place(error)}. "
+            f"{_remedy(error)}"
         )
 
 

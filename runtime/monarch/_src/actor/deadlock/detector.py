@@ -42,16 +42,16 @@ class HasInstance(Protocol):
 class DeadlockDetector:
     """The probes of this process."""
 
-    def __init__(self, node: Node, routes: Routes, workers: Mapping[int, HasInstance]) -> None:
+    def __init__(self, node: Node, routes: Routes, cells: Mapping[int, HasInstance]) -> None:
         self._node = node
         self._routes = routes
-        self._workers = workers
+        self._cells = cells
         self.proc_ref: ProcsRef | None = None
 
     @property
     def has_actors(self) -> bool:
         """Whether any actor lives in this process."""
-        return bool(self._workers)
+        return bool(self._cells)
 
     def probe(self, instance: ActorInstance, wait: Wait) -> None:
         """An actor has waited for a while: find out whether that can ever end."""
@@ -59,29 +59,29 @@ class DeadlockDetector:
         if blocks(instance, wait) is not Blocked.NOT:
             self._send(wait.future.pending, Probe(0, *begun, [self._described(instance)]))
 
-    def held_up(self, thread: int) -> list[ActorInstance]:
+    def blocked_by(self, thread: int) -> list[ActorInstance]:
         """The actors of this process that can't go on before that thread has done what it does."""
         from monarch._src.actor.deadlock.thread_waits import held_up_by
 
         held = held_up_by(thread)
-        instances = [worker.instance for worker in list(self._workers.values())]
+        instances = [cell.instance for cell in list(self._cells.values())]
         return [one for one in instances if _held_up(one, held) is not Blocked.NOT]
 
     def on_probe(self, peer: str, message: Probe, _payload: Payload) -> None:
         """A probe came for an actor of this process."""
-        worker = self._workers.get(message.actor)
-        if worker is None:
+        cell = self._cells.get(message.actor)
+        if cell is None:
             return
-        instance = worker.instance
+        instance = cell.instance
 
-        def keeps(wait: Wait) -> bool:
+        def blocks_answer(wait: Wait) -> bool:
             blocked = blocks(instance, wait)
-            return blocked is not Blocked.NOT and worker.owes(
+            return blocked is not Blocked.NOT and cell.owes(
                 peer, message.along, overlapping=blocked is Blocked.THREAD
             )
 
         probe = (message.node, message.initiator, message.call, message.round)
-        own, others = instance.waiting.probed(probe, keeps)
+        own, others = instance.waiting.on_probe(probe, blocks_answer)
         if own is not None and own.timed:
             own.cycle = message.path
         elif own is not None:
@@ -97,12 +97,12 @@ class DeadlockDetector:
         probe.along = pending.number
         for position in pending.owing():
             rank = pending.region.global_rank(position)
-            self._node.send(self._routes.reach(target.procs, rank), probe)
+            self._node.send(self._routes.route_to(target.procs, rank), probe)
 
     def _described(self, instance: ActorInstance) -> str:
         where = self.proc_ref.name if self.proc_ref is not None else "client"
-        worker = self._workers.get(instance.actor_id.uid)
-        at = at_text(dict(instance.rank) if worker is None else worker.point)
+        cell = self._cells.get(instance.actor_id.uid)
+        at = at_text(dict(instance.rank) if cell is None else cell.point)
         return f"{instance.class_name}.{instance.endpoint} on {where}{at}"
 
 

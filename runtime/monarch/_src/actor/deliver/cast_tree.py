@@ -1,6 +1,6 @@
-"""Casts of this process over a tree of hosts: what the pure forest of a mesh says is sent.
+"""Casts of this process over a tree of hosts: what the pure tree of a mesh says is sent.
 
-Runs in: any process, under the lock of the lane that a forest belongs to.
+Runs in: any process, under the lock of the lane that a tree belongs to.
 Owns: the sites that are lost, which are left out of what grows from here on.
 Invariants: a cast goes to the heads of its tree alone; who takes the place of a head that is lost,
 or can't pass it on, gets it from here.
@@ -32,7 +32,7 @@ class SentCast(msgspec.Struct, frozen=True):
     without: tuple[int, ...]
 
 
-class TellAgent(Protocol):
+class SendToAgent(Protocol):
     """Sends to the agent of a site; False if it is out of reach."""
 
     def __call__(self, site: str, message: Message, payload: Payload, /) -> bool: ...
@@ -41,9 +41,9 @@ class TellAgent(Protocol):
 class CastSender:
     """Sends what forests say, and knows which sites they do without."""
 
-    def __init__(self, node: Node, tell_agent_at: TellAgent) -> None:
+    def __init__(self, node: Node, tell_agent_at: SendToAgent) -> None:
         self._node = node
-        self._tell = tell_agent_at
+        self._send_to_agent = tell_agent_at
         self.lost: set[str] = set()
 
     def own(self, ref: ProcsRef) -> int | None:
@@ -55,31 +55,29 @@ class CastSender:
         """The numbers of the sites with these ranks, but for those that are lost."""
         return sites_of(where, math.prod(ref.sizes) // len(ref.places), self._left_out(ref))
 
-    def grow(
-        self, forest: TreeSender[SentCast], ref: ProcsRef, cast: Cast, payload: Payload
-    ) -> bool:
+    def send(self, tree: TreeSender[SentCast], ref: ProcsRef, cast: Cast, payload: Payload) -> bool:
         """Send a cast on its way; False if there is no site left for it."""
         sites = self.sites_of(ref, cast.region)
-        grown = SentCast(
+        sent = SentCast(
             msgspec.structs.replace(cast, message=msgspec.structs.replace(cast.message)),
             payload, ref.sites, self._left_out(ref),
         )  # fmt: skip
         # A call stands until its ranks have answered, for which it may take another message.
         size = 0 if cast.call else payload.nbytes
-        self._send(forest, forest.cast(cast.number, sites, grown, size, self.own(ref)))
+        self._send(tree, tree.cast(cast.number, sites, sent, size, self.own(ref)))
         return bool(sites)
 
-    def done(self, forest: TreeSender[SentCast], message: TreeDone) -> None:
+    def on_tree_done(self, tree: TreeSender[SentCast], message: TreeDone) -> None:
         """A stretch of hosts is done with a cast."""
-        self._send(forest, forest.done(message.number, message.place, message.missing))
+        self._send(tree, tree.done(message.number, message.place, message.missing))
 
-    def stuck(self, forest: TreeSender[SentCast], message: TreeStuck) -> None:
+    def on_tree_stuck(self, tree: TreeSender[SentCast], message: TreeStuck) -> None:
         """A host on the way can't pass a cast on."""
-        self._send(forest, forest.stuck(message.number, message.place, alive=True))
+        self._send(tree, tree.stuck(message.number, message.place, alive=True))
 
-    def without(self, forest: TreeSender[SentCast], site: int) -> None:
+    def on_site_lost(self, tree: TreeSender[SentCast], site: int) -> None:
         """The site of that number is lost; what was to go by way of it is sent anew."""
-        self._send(forest, forest.lost(site))
+        self._send(tree, tree.lost(site))
 
     def _left_out(self, ref: ProcsRef) -> tuple[int, ...]:
         if not self.lost:
@@ -89,13 +87,13 @@ class CastSender:
     def _is_lost(self, site: str) -> bool:
         return site in self.lost and not self._node.knows(agent_of(site, self._node.site))
 
-    def _send(self, forest: TreeSender[SentCast], heads: Iterable[SendToHead]) -> None:
+    def _send(self, tree: TreeSender[SentCast], heads: Iterable[SendToHead]) -> None:
         for head in heads:
-            grown, stretch = forest.item(head.number), head.stretch
-            standing = forest.standing() if head.number % TELL_EVERY == 0 else None
+            sent, stretch = tree.item(head.number), head.stretch
+            standing = tree.standing() if head.number % TELL_EVERY == 0 else None
             message = CastTree(
-                stretch.first, stretch.count, forest.fanout, grown.without, head.before, standing,
-                grown.cast,
+                stretch.first, stretch.count, tree.fanout, sent.without, head.before, standing,
+                sent.cast,
             )  # fmt: skip
-            if not self._tell(grown.sites[head.site], message, grown.payload):
-                self._send(forest, forest.stuck(head.number, stretch.first, alive=False))
+            if not self._send_to_agent(sent.sites[head.site], message, sent.payload):
+                self._send(tree, tree.stuck(head.number, stretch.first, alive=False))

@@ -28,7 +28,7 @@ class Inbound:
     def __init__(self) -> None:
         self._rank = -1
         self._incoming: dict[str, Incoming[Taken]] = {}
-        self.takers: dict[type, Callable[[str, Any, Payload], None]] = {}
+        self.handlers: dict[type, Callable[[str, Any, Payload], None]] = {}
 
     def begin(self, rank: int) -> None:
         """This process has that rank, or is a client (-1)."""
@@ -38,7 +38,7 @@ class Inbound:
         """Nothing comes from that process any more."""
         self._incoming.pop(node, None)
 
-    def came(self, peer: str, message: Ordered, payload: Payload) -> None:
+    def on_direct(self, peer: str, message: Ordered, payload: Payload) -> None:
         """A message came directly: have it taken in its turn, and what waited for it."""
         incoming = self._incoming.get(peer)
         if incoming is None:
@@ -46,15 +46,15 @@ class Inbound:
         if message.rank < 0:
             message.rank = self._rank
         if incoming.direct(message.after, (peer, message, payload)):
-            self.takers[type(message)](peer, message, payload)
+            self.handlers[type(message)](peer, message, payload)
         if incoming.holds:
             self._release(incoming)
 
     def _release(self, incoming: Incoming[Taken]) -> None:
         for peer, message, payload in incoming.released():
-            self.takers[type(message)](peer, message, payload)
+            self.handlers[type(message)](peer, message, payload)
 
-    def cast_came(self, cast: Cast, payload: Payload) -> None:
+    def on_cast(self, cast: Cast, payload: Payload) -> None:
         """A message came as a cast."""
         peer, message = cast.sender, cast.message
         message.rank = _position(self._rank, *cast.region)
@@ -67,7 +67,7 @@ class Inbound:
             incoming = self._incoming[peer] = Incoming()
         fence = next((count for rank, count in cast.fences if rank == self._rank), 0)
         if incoming.cast(cast.number, fence, (peer, message, payload)):
-            self.takers[type(message)](peer, message, payload)
+            self.handlers[type(message)](peer, message, payload)
         if incoming.holds:
             self._release(incoming)
 

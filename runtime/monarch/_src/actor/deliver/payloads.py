@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from monarch._src.payload.sender import PayloadSender
 
 log = logging.getLogger("monarch.actor")
-LOOK_S = 0.001
+POLL_S = 0.001
 _Item: TypeAlias = "tuple[str, AnyMessage, Payload]"
 # What is about payloads themselves waits for none: two may ask each other.
 _AT_ONCE = (AskPart, AskPayload, PayloadPart, PayloadSent, PayloadTaken)
@@ -76,7 +76,7 @@ class PayloadCounts(msgspec.Struct, frozen=True):
 NO_COUNTS = PayloadCounts(0, 0, 0, 0, 0, 0, {}, 0, 0)
 
 
-class _Aside:
+class _HeldMessages:
     """What waits until the parts of the first one have come, in order."""
 
     def __init__(self, first: _Item, lent: InSegment, word: int) -> None:
@@ -95,14 +95,14 @@ class Payloads:
         # Have a route to a node that listens at that address.
         self.reach: Callable[[str, str], None] = node.link
         self._making = threading.Lock()
-        self._lender: PayloadSender | None = None
-        self._borrower: PayloadReceiver | None = None
+        self._sender: PayloadSender | None = None
+        self._receiver: PayloadReceiver | None = None
         self._tidying: Tidying | None = None
         self._closed = False
-        self._far: set[str] = set()  # nodes that can map no segment of ours
-        self.aside: dict[str, _Aside] = {}  # by who sent what cannot be mapped here
+        self._cannot_map: set[str] = set()  # nodes that can map no segment of ours
+        self.held: dict[str, _HeldMessages] = {}  # by who sent what cannot be mapped here
         self.on_gone: list[Callable[[str], None]] = []  # told of nodes that are gone
-        node.on_forget, node.on_alias = self._gone, self._renamed
+        node.on_forget, node.on_alias = self._on_node_gone, self._on_node_renamed
 
     def begin(self, rank: int) -> None:
         """This process has that rank, or is a client (-1)."""
@@ -126,26 +126,26 @@ class Payloads:
         if far and not payload.loose:
             from monarch._src.payload.unmapped import in_place  # ctypes takes its time
 
-            return in_place(self.to_lend().served, payload, sole=sole)
-        placed = self.to_lend().place(payload, sole=sole)
+            return in_place(self.payload_sender().served, payload, sole=sole)
+        placed = self.payload_sender().place(payload, sole=sole)
         if placed is None:
             return payload.settled()
         assert self._tidying is not None
         self._tidying.want()
         return placed
 
-    def to_lend(self) -> PayloadSender:
+    def payload_sender(self) -> PayloadSender:
         """The segments of this process, which are looked after from now on."""
-        lender = self._lender
-        if lender is None:
-            lender = self._load()[0]
+        segments = self._sender
+        if segments is None:
+            segments = self._load()[0]
         assert self._tidying is not None
         self._tidying.want()
-        return lender
+        return segments
 
-    def _to_borrow(self) -> PayloadReceiver:
-        borrower = self._borrower
-        return self._load()[1] if borrower is None else borrower
+    def payload_receiver(self) -> PayloadReceiver:
+        mappings = self._receiver
+        return self._load()[1] if mappings is None else mappings
 
     def _load(self) -> tuple[PayloadSender, PayloadReceiver]:
         from monarch._src.payload.cleanup_thread import Tidying
@@ -153,19 +153,19 @@ class Payloads:
         from monarch._src.payload.sender import PayloadSender
 
         with self._making:
-            if self._lender is None or self._borrower is None:
-                lender, borrower = PayloadSender(self._receivers_of), PayloadReceiver()
-                rooms, served = self._node.rooms, lender.served
+            if self._sender is None or self._receiver is None:
+                segments, mappings = PayloadSender(self._receivers_of), PayloadReceiver()
+                rooms, served = self._node.rooms, segments.served
                 served.on_less, rooms.waits = rooms.more, served.waits
-                self._tidying = Tidying((lender.tidy, borrower.tidy))
-                self._lender, self._borrower = lender, borrower
-            return self._lender, self._borrower
+                self._tidying = Tidying((segments.tidy, mappings.tidy))
+                self._sender, self._receiver = segments, mappings
+            return self._sender, self._receiver
 
     def _receivers_of(self, node: str, message: Message) -> Sequence[str] | None:
         if isinstance(message, CastTree):  # for this host: to others nothing is lent
             message = message.cast
         if not isinstance(message, Cast):
-            return None if node in self._far else (node,)
+            return None if node in self._cannot_map else (node,)
         # Who dies from here on is told of when it is in the table.
         offset, sizes, strides = message.region
         mesh, lives = message.mesh, dict(message.lives)
@@ -178,32 +178,36 @@ class Payloads:
             for rank in ranks
         ]  # fmt: skip
 
-    def _gone(self, node: str) -> None:
+    def _on_node_gone(self, node: str) -> None:
         """Nothing more will be sent to that node, or come from it."""
-        self._far.discard(node)
-        self.aside.pop(node, None)
-        if self._lender is not None:
-            self._lender.node_gone(node)
+        self._cannot_map.discard(node)
+        self.held.pop(node, None)
+        if self._sender is not None:
+            self._sender.node_gone(node)
         for tell in list(self.on_gone):
             tell(node)
 
-    def _renamed(self, old: str, new: str) -> None:
-        if self._lender is not None:
-            self._lender.renamed(old, new)
+    def _on_node_renamed(self, old: str, new: str) -> None:
+        if self._sender is not None:
+            self._sender.renamed(old, new)
 
     # --- in ---------------------------------------------------------------------------------------
 
-    def came(self, peer: str, message: AnyMessage, payload: Payload, deliver: Deliver) -> bool:
+    def on_message(
+        self, peer: str, message: AnyMessage, payload: Payload, deliver: Deliver
+    ) -> bool:
         """A message came: whether it can be handled now, with its payload. If not, it will be."""
         sender = message.sender if isinstance(message, Cast) else peer
-        aside = self.aside.get(sender)
-        if aside is not None and not isinstance(message, _AT_ONCE):
-            aside.items.append((peer, message, payload))
+        held = self.held.get(sender)
+        if held is not None and not isinstance(message, _AT_ONCE):
+            held.items.append((peer, message, payload))
             return False
         lent = apart_of(payload)
-        return not isinstance(lent, InSegment) or self._borrow(sender, peer, message, payload, lent)
+        return not isinstance(lent, InSegment) or self._map_payload(
+            sender, peer, message, payload, lent
+        )
 
-    def _borrow(
+    def _map_payload(
         self, sender: str, peer: str, message: AnyMessage, payload: Payload, lent: InSegment
     ) -> bool:
         position = 0
@@ -211,19 +215,19 @@ class Payloads:
             offset, sizes, strides = message.region
             position = NDSlice(offset=offset, sizes=sizes, strides=strides).index(self._rank)
         try:
-            payload.buffers = (self._to_borrow().borrow(lent, position),)
+            payload.buffers = (self.payload_receiver().borrow(lent, position),)
         except OSError as error:
             word = lent.word + position
             log.debug("a payload of %s is asked for: %s", sender, error)
-            self.aside[sender] = _Aside((peer, message, payload), lent, word)
+            self.held[sender] = _HeldMessages((peer, message, payload), lent, word)
             ask = AskPayload(lent, word, bool(getattr(error, "lasting", False)))
-            self._node.send(self._lender_of(sender, message), ask)
+            self._node.send(self._owner_of_segment(sender, message), ask)
             return False
         assert self._tidying is not None
         self._tidying.want()
         return True
 
-    def _lender_of(self, sender: str, message: AnyMessage) -> str:
+    def _owner_of_segment(self, sender: str, message: AnyMessage) -> str:
         """Whose segment it is in which a payload came."""
         is_cast = isinstance(message, Cast)
         site = site_and_pipe(message.address)[0] if is_cast else self._node.site_of(sender)
@@ -236,35 +240,35 @@ class Payloads:
     def on_ask(self, peer: str, message: AskPayload, _payload: Payload) -> None:
         """A receiver cannot map what it was lent."""
         if message.lasting:
-            self._far.add(peer)
+            self._cannot_map.add(peer)
         from monarch._src.payload.host_server import send_copied
 
-        send_copied(self._node, self._lender, peer, message)
+        send_copied(self._node, self._sender, peer, message)
 
     def on_ask_part(self, peer: str, message: AskPart, _payload: Payload) -> None:
         """The gateway of another host fetches what was sent there."""
         from monarch._src.payload.host_server import send_piece
 
-        send_piece(self._node, self.to_lend().served, peer, message)
+        send_piece(self._node, self.payload_sender().served, peer, message)
 
     def on_taken(self, _peer: str, message: PayloadTaken, _payload: Payload) -> None:
         """It has."""
-        if self._lender is not None:
-            self._lender.served.taken(message.key, message.word)
+        if self._sender is not None:
+            self._sender.served.taken(message.key, message.word)
 
     def on_sent(self, _peer: str, message: PayloadSent, parts: Payload, deliver: Deliver) -> None:
         """What was asked for came."""
         named = message.number, message.key, message.word
-        for sender, aside in self.aside.items():
-            lent = aside.lent
-            if named == (lent.number, lent.key, aside.word):
-                self._parts_came(sender, aside, parts, deliver)
+        for sender, held in self.held.items():
+            lent = held.lent
+            if named == (lent.number, lent.key, held.word):
+                self._on_parts(sender, held, parts, deliver)
                 return
 
-    def _parts_came(self, sender: str, aside: _Aside, parts: Payload, deliver: Deliver) -> None:
-        lent = aside.lent
-        del self.aside[sender]
-        peer, first, payload = aside.items.popleft()
+    def _on_parts(self, sender: str, held: _HeldMessages, parts: Payload, deliver: Deliver) -> None:
+        lent = held.lent
+        del self.held[sender]
+        peer, first, payload = held.items.popleft()
         if parts.buffers or parts.body:
             if lent.body:
                 payload.body = parts.body
@@ -272,21 +276,21 @@ class Payloads:
             deliver(peer, first, payload)
         else:
             log.warning("a %s of %s is lost: its payload is gone", type(first).__name__, sender)
-        while aside.items:  # which may have to wait for the next such
-            item = aside.items.popleft()
-            if self.came(*item, deliver):
+        while held.items:  # which may have to wait for the next such
+            item = held.items.popleft()
+            if self.on_message(*item, deliver):
                 deliver(*item)
 
     # --- life -------------------------------------------------------------------------------------
 
     def counts(self) -> PayloadCounts:
         """What has become of the large payloads of this process."""
-        lender, borrower = self._lender, self._borrower
-        if lender is None or borrower is None:
+        segments, mappings = self._sender, self._receiver
+        if segments is None or mappings is None:
             return NO_COUNTS
         return PayloadCounts(
-            lender.placed, lender.placed_bytes, lender.made, lender.reused, borrower.count,
-            lender.served.bytes, dict(lender.carried), lender.segments, lender.pooled_bytes,
+            segments.placed, segments.placed_bytes, segments.made, segments.reused, mappings.count,
+            segments.served.bytes, dict(segments.carried), segments.segments, segments.pooled_bytes,
         )  # fmt: skip
 
     def close(self, linger_s: float) -> None:
@@ -295,23 +299,23 @@ class Payloads:
         In a process that was forked from one with payloads there are none.
         """
         self._closed = True
-        lender, borrower, tidying = self._lender, self._borrower, self._tidying
-        if lender is None or borrower is None or tidying is None:
+        segments, mappings, tidying = self._sender, self._receiver, self._tidying
+        if segments is None or mappings is None or tidying is None:
             return
         until = time.monotonic() + linger_s
-        while not lender.all_taken() and time.monotonic() < until:
-            time.sleep(LOOK_S)  # they do not tell, they write into memory
+        while not segments.all_taken() and time.monotonic() < until:
+            time.sleep(POLL_S)  # they do not tell, they write into memory
         tidying.close()
-        lender.close()
-        borrower.close()
+        segments.close()
+        mappings.close()
 
     def forked(self) -> None:
         """In a fork of this process: keep no memory of it. Takes no lock."""
         self._closed = True
-        if self._lender is not None:
-            self._lender.forked()
-        if self._borrower is not None:
-            self._borrower.close()
+        if self._sender is not None:
+            self._sender.forked()
+        if self._receiver is not None:
+            self._receiver.close()
 
 
 _alive: list[weakref.ref[Payloads]] = []

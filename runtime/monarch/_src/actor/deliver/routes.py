@@ -26,7 +26,7 @@ import msgspec
 from monarch._src.actor.deliver.cast_tree import CastSender, SentCast
 from monarch._src.actor.deliver.inbound import Inbound, Ordered
 from monarch._src.actor.deliver.payloads import Payloads
-from monarch._src.actor.deliver.restart_replay import Kept, KeptMessages
+from monarch._src.actor.deliver.restart_replay import ReplayedMessage, ReplayLog
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, out_of_reach
 from monarch._src.actor.state.calls import CallTable
 from monarch._src.config import settings
@@ -69,11 +69,11 @@ class MeshRoute(msgspec.Struct, frozen=True):
 
     lock: threading.Lock
     outgoing: Outgoing
-    forest: TreeSender[SentCast] | None  # if it has more hosts than are sent to from here
+    tree: TreeSender[SentCast] | None  # if it has more hosts than are sent to from here
     nodes: list[str]
 
 
-Lost: TypeAlias = "list[tuple[int, int]]"  # number of a call, position in it
+LostCalls: TypeAlias = "list[tuple[int, int]]"  # number of a call, position in it
 
 
 class Routes:
@@ -86,38 +86,38 @@ class Routes:
         self._payloads = payloads
         self.client = ""  # the node of the client, if there is one and it is known
         # By mesh. Two threads that number and send by turns would send out of order.
-        self._lanes: dict[int, MeshRoute] = {}
-        self._trees = CastSender(node, self.tell_agent_at)
-        self._kept = KeptMessages()
-        self.arrivals = Inbound()
+        self._mesh_routes: dict[int, MeshRoute] = {}
+        self._cast_sender = CastSender(node, self.tell_agent_at)
+        self._replay_log = ReplayLog()
+        self.inbound = Inbound()
 
     def begin(self, rank: int, directory: str) -> None:
         """This process has that rank, or is a client (-1), and its session that directory."""
         self._directory = directory
-        self.arrivals.begin(rank)
+        self.inbound.begin(rank)
 
     # --- nodes ------------------------------------------------------------------------------------
 
-    def reach(self, ref: ProcsRef, rank: int) -> str:
+    def route_to(self, ref: ProcsRef, rank: int) -> str:
         """The node name of a proc, with a route to it."""
-        life = 0
+        incarnation = 0
         if ref.restarts:
-            known_life = self._known.lives(ref.uid).get(rank)
-            if known_life is None and ref.owner != self._node.name:
-                return self._ask_for(ref, rank)
-            life = known_life or 0
-        node = ref.node(rank, life)
+            known_incarnation = self._known.incarnations(ref.uid).get(rank)
+            if known_incarnation is None and ref.owner != self._node.name:
+                return self._watch_rank(ref, rank)
+            incarnation = known_incarnation or 0
+        node = ref.node(rank, incarnation)
         if not self._node.knows(node) and rank not in self._known.dead(ref.uid):
             self._known.learn(ref)
             if ref.nodes and node != self.client:  # what lived in a client that has gone
                 why = "that client has gone, and what lived in its process with it"
-                self._known.died(ref.uid, rank, out_of_reach(ref, rank, why))
+                self._known.mark_dead(ref.uid, rank, out_of_reach(ref, rank, why))
                 return node
             if ref.owner == self._node.name:  # one of ours that was stopped, and forgotten since
                 self._node.expect(node, ref.site(rank))
             else:
                 self._connect(ref, rank, node)
-            if not life:  # who has heard of a later one is told of its end too
+            if not incarnation:  # who has heard of a later one is told of its end too
                 self._tell_agent(ref, rank, Watch(node, ref.owner))
         return node
 
@@ -140,7 +140,7 @@ class Routes:
             self._node.link_far(agent, site)
         return self._node.send(agent, message, payload)
 
-    def _ask_for(self, ref: ProcsRef, rank: int) -> str:
+    def _watch_rank(self, ref: ProcsRef, rank: int) -> str:
         """The name of whatever process has that rank: which that is, the agent is asked."""
         place = _place(ref, rank)
         if not self._node.knows(place) and rank not in self._known.dead(ref.uid):
@@ -163,85 +163,93 @@ class Routes:
 
     def forget(self, ref: ProcsRef) -> None:
         """A mesh has ended."""
-        self._lanes.pop(ref.uid, None)
+        self._mesh_routes.pop(ref.uid, None)
         self._node.rooms.more(f"{ref.uid}")
-        self._kept.forget(ref.uid)
-        lives = self._known.lives(ref.uid)
+        self._replay_log.forget(ref.uid)
+        incarnations = self._known.incarnations(ref.uid)
         for rank in range(ref.extent.nelements):
-            node = ref.node(rank, lives.get(rank, 0))
+            node = ref.node(rank, incarnations.get(rank, 0))
             self._node.drop(node)
-            self.arrivals.forget(node)
+            self.inbound.forget(node)
             if ref.restarts:
                 self._node.drop(_place(ref, rank))
 
     # --- processes that take the place of others --------------------------------------------------
 
-    def found(self, ref: ProcsRef, rank: int, life: int, *, lost: bool = False) -> None:
+    def on_proc_found(
+        self, ref: ProcsRef, rank: int, incarnation: int, *, lost: bool = False
+    ) -> None:
         """The agent has said which process has a rank; what waited for that goes out, or is lost.
 
         Nothing if this process knew already.
         """
-        if rank in self._known.lives(ref.uid) or ref.owner == self._node.name:
+        if rank in self._known.incarnations(ref.uid) or ref.owner == self._node.name:
             return
-        place, node = _place(ref, rank), ref.node(rank, life)
-        with uninterrupted(), self._lane(ref).lock:
+        place, node = _place(ref, rank), ref.node(rank, incarnation)
+        with uninterrupted(), self._mesh_route(ref).lock:
             if lost:
                 self._node.forget(place)
             else:
                 self._node.link_as(place, node, self._address(ref, rank, node))
-            self._known.lives_on(ref.uid, rank, life)
+            self._known.set_incarnation(ref.uid, rank, incarnation)
 
-    def renewed(self, ref: ProcsRef, rank: int, life: int, calls: CallTable) -> Lost:
+    def proc_restarted(
+        self, ref: ProcsRef, rank: int, incarnation: int, calls: CallTable
+    ) -> LostCalls:
         """The process of a rank is gone, another takes its place: what is sent from now on is its.
 
         Returns the calls that wait for the one that is gone.
         """
-        lane = self._lane(ref)
-        outgoing = lane.outgoing
-        old = ref.node(rank, self._known.life(ref.uid, rank))
-        with lane.lock:  # a message goes to one or the other, numbered for that one
-            self._known.lives_on(ref.uid, rank, life)
+        route = self._mesh_route(ref)
+        outgoing = route.outgoing
+        old = ref.node(rank, self._known.incarnation(ref.uid, rank))
+        with route.lock:  # a message goes to one or the other, numbered for that one
+            self._known.set_incarnation(ref.uid, rank, incarnation)
             outgoing.renewed(rank)
             lost = calls.waiting_for(ref.uid, rank)
             if ref.owner == self._node.name:
-                self._node.expect(ref.node(rank, life), ref.site(rank))
-            for kept in self._kept.of(ref.uid):
-                if rank in kept.region:
-                    self._send_again(ref, rank, outgoing, kept)
-        self.dropped(old)
+                self._node.expect(ref.node(rank, incarnation), ref.site(rank))
+            for replayed in self._replay_log.of(ref.uid):
+                if rank in replayed.region:
+                    self._replay(ref, rank, outgoing, replayed)
+        self.drop(old)
         if ref.restarts:
             self._node.drop(_place(ref, rank))
         return lost
 
-    def _send_again(self, ref: ProcsRef, rank: int, outgoing: Outgoing, kept: Kept) -> None:
-        node, message = self.reach(ref, rank), kept.message
+    def _replay(
+        self, ref: ProcsRef, rank: int, outgoing: Outgoing, replayed: ReplayedMessage
+    ) -> None:
+        node, message = self.route_to(ref, rank), replayed.message
         if not isinstance(message, Bootstrap):
             message = msgspec.structs.replace(
-                message, rank=kept.region.position(rank), after=outgoing.direct(rank)
+                message, rank=replayed.region.position(rank), after=outgoing.direct(rank)
             )
-        self._node.send(node, message, kept.payload)
+        self._node.send(node, message, replayed.payload)
 
-    def dropped(self, node: str) -> None:
+    def drop(self, node: str) -> None:
         """That node is gone for good, and another one has its place."""
         self._node.drop(node)
-        self.arrivals.forget(node)
+        self.inbound.forget(node)
 
-    def keep(self, ref: ProcsRef, region: Region, message: Bootstrap, payload: Payload) -> None:
+    def replay_on_restart(
+        self, ref: ProcsRef, region: Region, message: Bootstrap, payload: Payload
+    ) -> None:
         """Every process that takes the place of another is to be sent that first."""
-        with uninterrupted(), self._lane(ref).lock:
-            self._kept.add(ref.uid, Kept(region, message, payload))
+        with uninterrupted(), self._mesh_route(ref).lock:
+            self._replay_log.add(ref.uid, ReplayedMessage(region, message, payload))
 
-    def unkeep(self, ref: ProcsRef, actor: int) -> None:
+    def stop_replaying(self, ref: ProcsRef, actor: int) -> None:
         """That actor is stopped, and not made again."""
-        if self._kept.of(ref.uid):
-            with uninterrupted(), self._lane(ref).lock:
-                self._kept.without(ref.uid, actor)
+        if self._replay_log.of(ref.uid):
+            with uninterrupted(), self._mesh_route(ref).lock:
+                self._replay_log.drop_actor(ref.uid, actor)
 
-    def _lane(self, ref: ProcsRef) -> MeshRoute:
-        lane = self._lanes.get(ref.uid)
-        if lane is None:
+    def _mesh_route(self, ref: ProcsRef) -> MeshRoute:
+        route = self._mesh_routes.get(ref.uid)
+        if route is None:
             fanout = settings().cast_fanout if len(ref.sites) > 1 else 1
-            forest: TreeSender[SentCast] | None = (
+            tree: TreeSender[SentCast] | None = (
                 TreeSender(fanout) if len(ref.sites) > fanout else None
             )
             nodes: list[str] = []
@@ -249,14 +257,14 @@ class Routes:
                 nodes = [ref.node(rank) for rank in range(ref.extent.nelements)]
             if self._node.name in nodes:  # which is sent a copy of its own
                 nodes = []
-            lane = MeshRoute(threading.Lock(), Outgoing(), forest, nodes)
-            lane = self._lanes.setdefault(ref.uid, lane)
-        return lane
+            route = MeshRoute(threading.Lock(), Outgoing(), tree, nodes)
+            route = self._mesh_routes.setdefault(ref.uid, route)
+        return route
 
     def forget_client(self, ref: ProcsRef) -> None:
         """The client is another one now, or none."""
-        self._lanes.pop(ref.uid, None)
-        self.arrivals.forget(ref.owner)
+        self._mesh_routes.pop(ref.uid, None)
+        self.inbound.forget(ref.owner)
         self._node.forget(ref.owner)
 
     # --- out --------------------------------------------------------------------------------------
@@ -283,31 +291,31 @@ class Routes:
         """
         if payload.is_large:
             payload = self._placed(ref, region, message, payload)
-        lane = self._lanes.get(ref.uid)
-        if lane is None:
-            lane = self._lane(ref)
-        is_cast = self._goes_once_a_host(lane, ref, region, payload) or (
+        route = self._mesh_routes.get(ref.uid)
+        if route is None:
+            route = self._mesh_route(ref)
+        is_cast = self._goes_once_a_host(route, ref, region, payload) or (
             len(region) >= CAST_FROM and payload.wire_bytes < SEGMENT_FROM and not ref.nodes
         )
-        lock = lane.lock
-        if is_cast and (not ref.restarts or self._knows_lives(ref)):
+        lock = route.lock
+        if is_cast and (not ref.restarts or self._knows_incarnations(ref)):
             self._known.learn(ref)
             with uninterrupted(), lock:
                 if ref.restarts:
-                    self._kept.sent(ref.uid, region, message, payload)
-                sent = self._cast(lane, ref, region, message, payload, gather, each)
+                    self._replay_log.on_sent(ref.uid, region, message, payload)
+                sent = self._cast(route, ref, region, message, payload, gather, each)
             return () if sent else range(len(region))
         with uninterrupted(), lock:
             if ref.restarts:
-                self._kept.sent(ref.uid, region, message, payload)
-            return self._send_directly(lane, ref, region, message, payload, skip)
+                self._replay_log.on_sent(ref.uid, region, message, payload)
+            return self._send_directly(route, ref, region, message, payload, skip)
 
     def _send_directly(
-        self, lane: MeshRoute, ref: ProcsRef, region: Region, message: Ordered, payload: Payload,
+        self, route: MeshRoute, ref: ProcsRef, region: Region, message: Ordered, payload: Payload,
         skip: Collection[int],
     ) -> Collection[int]:  # fmt: skip
         """One by one; returns the positions that it could not be sent to."""
-        nodes, outgoing, ranks = lane.nodes, lane.outgoing, region.ranks()
+        nodes, outgoing, ranks = route.nodes, route.outgoing, region.ranks()
         positions: Iterable[int] = range(len(ranks))
         is_counted = False
         if (
@@ -326,12 +334,12 @@ class Routes:
             if position in skip:
                 continue
             rank = ranks[position]
-            node = self.reach(ref, rank)
+            node = self.route_to(ref, rank)
             message.rank = position
             message.after = 0 if is_counted else outgoing.direct(rank)
             # To ourselves it is queued as it is, and there are more to come.
-            each_own = msgspec.structs.replace(message) if node == own else message
-            if not send(node, each_own, payload):
+            own_copy = msgspec.structs.replace(message) if node == own else message
+            if not send(node, own_copy, payload):
                 missed.append(position)
         return missed
 
@@ -350,20 +358,20 @@ class Routes:
             if site != here:
                 rooms.wait(site, large=large)
             return
-        there, lanes = self._trees.sites_of(ref, _where(region)), self._lanes
-        lane = lanes.get(ref.uid)
-        if lane is not None and lane.forest is not None:
-            forest = lane.forest
+        there, routes = self._cast_sender.sites_of(ref, _where(region)), self._mesh_routes
+        route = routes.get(ref.uid)
+        if route is not None and route.tree is not None:
+            tree = route.tree
             rooms.wait_until(
-                f"{ref.uid}", lambda: forest.held < QUEUE or lanes.get(ref.uid) is not lane
+                f"{ref.uid}", lambda: tree.held < QUEUE or routes.get(ref.uid) is not route
             )
-            there = forest.heads(there, self._trees.own(ref))
+            there = tree.heads(there, self._cast_sender.own(ref))
         for at in there:
             if places[at] != here:
                 rooms.wait(places[at], large=large)
 
     def _goes_once_a_host(
-        self, lane: MeshRoute, ref: ProcsRef, region: Region, payload: Payload
+        self, route: MeshRoute, ref: ProcsRef, region: Region, payload: Payload
     ) -> bool:
         """Whether it goes to several ranks of another host, or to more hosts than are sent to.
 
@@ -373,8 +381,8 @@ class Routes:
         here, sites = self._node.site, ref.sites
         if len(region) < 2 or ref.places == (here,):
             return False
-        there = len(self._trees.sites_of(ref, _where(region)))
-        by_tree = lane.forest is not None and there > lane.forest.fanout
+        there = len(self._cast_sender.sites_of(ref, _where(region)))
+        by_tree = route.tree is not None and there > route.tree.fanout
         if sites and here not in sites:
             return by_tree or len(region) > there
         is_placed = isinstance(apart_of(payload), Placed)
@@ -392,23 +400,23 @@ class Routes:
         if one:
             rank = region.ranks()[0]
             far = ref.site(rank) != self._node.site
-            if ref.node(rank, self._known.life(ref.uid, rank)) == self._node.name:
+            if ref.node(rank, self._known.incarnation(ref.uid, rank)) == self._node.name:
                 return payload
         # Who takes the place of a process gets what made its actors once more.
         again = bool(ref.restarts) and not isinstance(message, Call)
         return self._payloads.place(payload, sole=one and not again, far=far)
 
-    def _knows_lives(self, ref: ProcsRef) -> bool:
+    def _knows_incarnations(self, ref: ProcsRef) -> bool:
         """Whether it is known which process has each rank; a cast has to say."""
         if ref.owner == self._node.name:
             return True
-        return len(self._known.lives(ref.uid)) == ref.extent.nelements
+        return len(self._known.incarnations(ref.uid)) == ref.extent.nelements
 
     def _cast(
-        self, lane: MeshRoute, ref: ProcsRef, region: Region, message: Ordered,
+        self, route: MeshRoute, ref: ProcsRef, region: Region, message: Ordered,
         payload: Payload, gather: bool, each: bool,
     ) -> bool:  # fmt: skip
-        number, fences = lane.outgoing.cast(region)
+        number, fences = route.outgoing.cast(region)
         where = _where(region)
         call = message.call if gather and isinstance(message, (Call, StopActor)) else 0
         cast = Cast(
@@ -416,10 +424,14 @@ class Routes:
             each, message,
         )  # fmt: skip
         if ref.restarts:
-            lives = self._known.lives(ref.uid).items()
-            cast.lives = [(rank, life) for rank, life in lives if life and rank in region]
-        if lane.forest is not None:
-            return self._trees.grow(lane.forest, ref, cast, payload)
+            incarnations = self._known.incarnations(ref.uid).items()
+            cast.lives = [
+                (rank, incarnation)
+                for rank, incarnation in incarnations
+                if incarnation and rank in region
+            ]
+        if route.tree is not None:
+            return self._cast_sender.send(route.tree, ref, cast, payload)
         if len(ref.sites) < 2:
             return self.tell_agent_at(ref.site(0), cast, payload)
         there = {ref.site(rank) for rank in region.ranks()}
@@ -428,31 +440,31 @@ class Routes:
 
     # --- over a tree of hosts ---------------------------------------------------------------------
 
-    def tree_done(self, peer: str, message: TreeDone) -> None:
+    def on_tree_done(self, peer: str, message: TreeDone) -> None:
         """A stretch of hosts is done with a cast."""
-        lane = self._lanes.get(message.mesh)
-        if lane is None or lane.forest is None or not is_agent(peer):
+        route = self._mesh_routes.get(message.mesh)
+        if route is None or route.tree is None or not is_agent(peer):
             return
-        with lane.lock:
-            self._trees.done(lane.forest, message)
-        if lane.forest.held < QUEUE:
+        with route.lock:
+            self._cast_sender.on_tree_done(route.tree, message)
+        if route.tree.held < QUEUE:
             self._node.rooms.more(f"{message.mesh}")
 
-    def stuck(self, _peer: str, message: TreeStuck, _payload: Payload) -> None:
+    def on_tree_stuck(self, _peer: str, message: TreeStuck, _payload: Payload) -> None:
         """A host on the way can't pass a cast on."""
-        lane = self._lanes.get(message.mesh)
-        if lane is not None and lane.forest is not None:
-            with lane.lock:
-                self._trees.stuck(lane.forest, message)
+        route = self._mesh_routes.get(message.mesh)
+        if route is not None and route.tree is not None:
+            with route.lock:
+                self._cast_sender.on_tree_stuck(route.tree, message)
 
-    def site_lost(self, site: str) -> None:
+    def on_site_lost(self, site: str) -> None:
         """Nothing comes from that site any more, nor is passed on by it."""
-        self._trees.lost.add(site)
-        for mesh, lane in list(self._lanes.items()):
+        self._cast_sender.lost.add(site)
+        for mesh, route in list(self._mesh_routes.items()):
             ref = self._known.ref(mesh)
-            if lane.forest is not None and ref is not None and site in ref.sites:
-                with lane.lock:
-                    self._trees.without(lane.forest, ref.sites.index(site))
+            if route.tree is not None and ref is not None and site in ref.sites:
+                with route.lock:
+                    self._cast_sender.on_site_lost(route.tree, ref.sites.index(site))
                 self._node.rooms.more(f"{mesh}")
 
     # --- answers ----------------------------------------------------------------------------------

@@ -25,19 +25,19 @@ NAMESPACE = "__live_namespace__"
 """A class may name one attribute, a dict, whose items stand for the attributes of its actors."""
 
 
-def seen(worker: ActorCell) -> SeenActor:
+def snapshot_of(cell: ActorCell) -> SeenActor:
     """That actor."""
-    actor: object = worker.instance_object
-    running = tuple(call.endpoint for _, call, _ in list(worker.in_hand.calls.values()))
+    actor: object = cell.instance_object
+    running = tuple(call.endpoint for _, call, _ in list(cell.running_calls.calls.values()))
     told, more = ((), 0) if actor is None else _attributes(actor)
     return SeenActor(
-        name=worker.spec.name,
-        class_name=worker.spec.class_name if actor is None else class_text(type(actor)),
-        running=running if actor is not None or worker.dead is not None else ("__init__",),
-        queued=worker.mailbox.calls(),
+        name=cell.spec.name,
+        class_name=cell.spec.class_name if actor is None else class_text(type(actor)),
+        running=running if actor is not None or cell.dead is not None else ("__init__",),
+        queued=cell.mailbox.queued_calls(),
         attributes=told,
         more=more,
-        ended=worker.dead is not None,
+        ended=cell.dead is not None,
     )
 
 

@@ -65,7 +65,7 @@ class _Notice:
         self._done()
 
 
-class _Asked:
+class _PendingQuery:
     """A question: the agents that owe an answer, and the answers so far in their order."""
 
     def __init__(
@@ -90,12 +90,12 @@ class AgentClient:
         self._known = known
         self._new_future = new_future
         self._numbers = itertools.count(1)
-        self._asked: dict[int, _Asked] = {}
+        self._queries: dict[int, _PendingQuery] = {}
         self._origins = OriginReader()
         # What a rank of a mesh has written goes through that, if set; and who holds lines back is
         # told when somebody wants all of them.
-        self.sieve: Callable[[int, int, list[OutputLine]], list[OutputLine]] | None = None
-        self.when_flushed: Callable[[], None] | None = None
+        self.output_filter: Callable[[int, int, list[OutputLine]], list[OutputLine]] | None = None
+        self.on_flushed: Callable[[], None] | None = None
         self.output_wanted = False
         self.others: list[str] = []  # agents of other hosts that this process has
 
@@ -147,24 +147,24 @@ class AgentClient:
         for agent in (AGENT, *self.others):
             self._node.send(agent, WantOutput(wanted))
 
-    def agent_came(self, agent: str) -> None:
+    def on_agent_joined(self, agent: str) -> None:
         """This process has one more host."""
         self.others.append(agent)
         if self.output_wanted:
             self._node.send(agent, WantOutput(True))
 
-    def agent_lost(self, agent: str, reason: str) -> None:
+    def on_agent_lost(self, agent: str, reason: str) -> None:
         """That one will not answer any more."""
         if agent in self.others:
             self.others.remove(agent)
-        for number, asked in list(self._asked.items()):
-            if agent not in asked.owing:
+        for number, query in list(self._queries.items()):
+            if agent not in query.owing:
                 continue
             if agent == AGENT:
-                self._asked.pop(number, None)
-                asked.future.fail(AgentGoneError(f"the host agent is gone: {reason}"))
+                self._queries.pop(number, None)
+                query.future.fail(AgentGoneError(f"the host agent is gone: {reason}"))
             else:
-                self._answered(agent, number, None)
+                self._on_answer(agent, number, None)
 
     def _agents_of(self, meshes: Sequence[int]) -> list[str]:
         """The agents of the hosts of these meshes, of all if there are none."""
@@ -188,36 +188,36 @@ class AgentClient:
     ) -> Future[Any]:
         number = next(self._numbers)
         future = self._new_future()
-        asked = self._asked[number] = _Asked(agents, notice or future, merge)
+        query = self._queries[number] = _PendingQuery(agents, notice or future, merge)
         for agent in agents:
             if self._node.send(agent, request(number, agent)):
                 continue
             if agent == AGENT:
-                self._asked.pop(number, None)
-                asked.future.fail(AgentGoneError("the host agent is gone"))
+                self._queries.pop(number, None)
+                query.future.fail(AgentGoneError("the host agent is gone"))
                 break
-            self._answered(agent, number, None)
+            self._on_answer(agent, number, None)
         return future
 
     # --- on the thread that receives --------------------------------------------------------------
 
-    def _answered(self, agent: str, number: int, answer: Answer | None) -> None:
-        asked = self._asked.get(number)
-        if asked is None or agent not in asked.owing:
+    def _on_answer(self, agent: str, number: int, answer: Answer | None) -> None:
+        query = self._queries.get(number)
+        if query is None or agent not in query.owing:
             return
-        asked.owing.discard(agent)
+        query.owing.discard(agent)
         if answer is not None:
-            asked.answers[agent] = answer
-        if not asked.owing:
-            self._asked.pop(number, None)
-            is_for_all = isinstance(answer, OutputFlushed) and not isinstance(asked.future, _Notice)
-            if self.when_flushed is not None and is_for_all:
-                self.when_flushed()
-            asked.settle()
+            query.answers[agent] = answer
+        if not query.owing:
+            self._queries.pop(number, None)
+            is_for_all = isinstance(answer, OutputFlushed) and not isinstance(query.future, _Notice)
+            if self.on_flushed is not None and is_for_all:
+                self.on_flushed()
+            query.settle()
 
     def on_answer(self, peer: str, message: Answer, _payload: Payload) -> None:
         """An answer came."""
-        self._answered(peer, message.request, message)
+        self._on_answer(peer, message.request, message)
 
     def on_output(self, _peer: str, message: OutputLines, _payload: Payload) -> None:
         """A rank has written."""
@@ -244,8 +244,8 @@ class AgentClient:
                     written_over=number in (3, 4),
                 )
             )
-        if self.sieve is not None:
-            lines = self.sieve(message.mesh, message.rank, lines)
+        if self.output_filter is not None:
+            lines = self.output_filter(message.mesh, message.rank, lines)
         if lines:
             bus.emit(Output(tuple(lines)))
 

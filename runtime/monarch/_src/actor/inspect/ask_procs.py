@@ -45,21 +45,21 @@ class ProcQuery(PendingCall):
         self.all_in = Waitable()
         self.answers: dict[int, Payload] = {}
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         self.answers[self.region.global_rank(position)] = payload
-        self._look()
+        self._finish_if_complete()
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
         self._fail(position, f"it refused the question (status {status})")
 
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         self._fail(position, failure.message)
 
     def _fail(self, position: int, why: str) -> None:
         self.failures[self.region.global_rank(position)] = why
-        self._look()
+        self._finish_if_complete()
 
-    def _look(self) -> None:
+    def _finish_if_complete(self) -> None:
         if not self.owed:
             self.all_in.finish()
 
@@ -74,13 +74,13 @@ class ProcQuery(PendingCall):
                     run.calls.answer(number, position, OK, NO_PAYLOAD)
                 continue
             if failure is None:
-                if run.node.send(run.routes.reach(ref, rank), self.question(number, position)):
+                if run.node.send(run.routes.route_to(ref, rank), self.question(number, position)):
                     continue
                 # It was lost on the way; if that is not known yet, the notice of it follows.
                 failure = run.known.dead(ref.uid).get(rank)
             if failure is not None:
                 with uninterrupted(), run.answering:
-                    run.calls.lost(number, position, failure)
+                    run.calls.on_rank_lost(number, position, failure)
 
 
 def ask_procs(run: Runtime, questions: Sequence[ProcQuery], timeout_s: float) -> None:

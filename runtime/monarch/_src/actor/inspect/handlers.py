@@ -76,8 +76,8 @@ class InspectHandlers:
         return Counted(tuple(figures), tuple(TELEMETRY.measures()))
 
     def _on_read_actors(self, peer: str, message: ReadActors, _payload: Payload) -> None:
-        living = [worker.seen() for worker in list(self._run.workers.values())]
-        seen = ActorsSeen((*self._run.tombstones.seen(), *living))
+        living = [cell.snapshot() for cell in list(self._run.cells.values())]
+        seen = ActorsSeen((*self._run.tombstones.snapshots(), *living))
         self._run.node.send(peer, Reply(message.call, message.rank, OK), packed_actors(seen))
 
     def _on_set_log_level(self, peer: str, message: SetLogLevel, _payload: Payload) -> None:
@@ -94,7 +94,7 @@ class InspectHandlers:
     def _on_rank_paused(self, peer: str, message: RankPausedMessage, _payload: Payload) -> None:
         if peer != AGENT and peer not in self._run.agent.others:
             return
-        PAUSES.told(message.mesh, message.rank, message.paused, time.monotonic())
+        PAUSES.on_paused(message.mesh, message.rank, message.paused, time.monotonic())
         ref, at = self._run.known.ref(message.mesh), message.at
         if ref is None or not bus.wanted(RankPaused):
             return

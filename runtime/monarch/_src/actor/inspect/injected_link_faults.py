@@ -58,10 +58,10 @@ class LinkFaults:
         # Over the links, and over the moment at which something leaves: what comes later is later.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._takers = dict(runtime.routes.arrivals.takers)
+        self._inner_handlers = dict(runtime.routes.inbound.handlers)
         self._on_reply = runtime._handlers[Reply]  # pyright: ignore[reportPrivateUsage]
-        self._between = False
-        self._called = False  # the receiving thread has been called, and has not looked yet
+        self._installed = False
+        self._wake_sent = False  # the receiving thread has been called, and has not looked yet
         self._pipe: tuple[int, int] | None = None
         self._consents = settings().fault_injection
 
@@ -81,37 +81,37 @@ class LinkFaults:
                     lost += self._links.lifted(number)
                 for rule in message.add:
                     self._links.ruled(rule)
-                self._place()
+                self._install_or_remove()
                 self._changed.notify()
         for item in lost:
-            self._tell_lost(item)
+            self._report_lost(item)
         said = msgspec.msgpack.encode((why, len(lost)))
         Node.send(self._node, peer, Reply(message.call, message.rank, OK), Payload(said))
 
     # --- being in between -------------------------------------------------------------------------
 
-    def _place(self) -> None:
+    def _install_or_remove(self) -> None:
         """Stand in between if there is anything to do, and out of the way if not."""
         busy = bool(self._links)
-        if busy == self._between:
+        if busy == self._installed:
             return
-        self._between = busy
-        takers = self._runtime.routes.arrivals.takers
+        self._installed = busy
+        inbound = self._runtime.routes.inbound.handlers
         handlers = self._runtime._handlers  # pyright: ignore[reportPrivateUsage]
         for kind in _TAKEN:
-            takers[kind] = self._came if busy else self._takers[kind]
-        handlers[Reply] = self._came if busy else self._on_reply
+            inbound[kind] = self._on_incoming if busy else self._inner_handlers[kind]
+        handlers[Reply] = self._on_incoming if busy else self._on_reply
         self._node.divert(self._send if busy else None)
         if self._pipe is None:
             self._pipe = os.pipe()
             for fd in self._pipe:
                 os.set_blocking(fd, False)
-            self._node.baton.watch(self._pipe[0], self._let_in)
+            self._node.baton.watch(self._pipe[0], self._release_incoming)
             threading.Thread(target=self._run, name="monarch-links", daemon=True).start()
 
-    def _came(self, peer: str, message: Any, payload: Payload) -> None:
+    def _on_incoming(self, peer: str, message: Any, payload: Payload) -> None:
         if peer == AGENT:
-            self._take(peer, message, payload)
+            self._deliver(peer, message, payload)
             return
         lossy = isinstance(message, Call)
         with self._lock:
@@ -120,10 +120,12 @@ class LinkFaults:
             )
             self._changed.notify()
         if verdict is Verdict.PASS:
-            self._take(peer, message, payload)
+            self._deliver(peer, message, payload)
 
-    def _take(self, peer: str, message: Any, payload: Payload) -> None:
-        taker = self._on_reply if isinstance(message, Reply) else self._takers[type(message)]
+    def _deliver(self, peer: str, message: Any, payload: Payload) -> None:
+        taker = (
+            self._on_reply if isinstance(message, Reply) else self._inner_handlers[type(message)]
+        )
         taker(peer, message, payload)
 
     def _send(self, name: str, message: Message, payload: Payload) -> bool:
@@ -153,33 +155,33 @@ class LinkFaults:
                 now = time.monotonic()
                 for item in (*self._links.due(OUT, now), *self._links.due(VIA_AGENT, now)):
                     Node.send(self._node, *item)
-                self._place()
-                inward = None if self._called else self._links.next_due(IN)
+                self._install_or_remove()
+                inward = None if self._wake_sent else self._links.next_due(IN)
                 if inward is not None and inward <= now:
-                    self._call()
+                    self._wake_receiver()
                     continue
                 times = [inward, self._links.next_due(OUT), self._links.next_due(VIA_AGENT)]
                 first = min((time for time in times if time is not None), default=None)
                 self._changed.wait(None if first is None else max(0.0, first - now))
 
-    def _call(self) -> None:
-        self._called = True
+    def _wake_receiver(self) -> None:
+        self._wake_sent = True
         if self._pipe is not None:
             os.write(self._pipe[1], b".")
 
-    def _let_in(self) -> None:
+    def _release_incoming(self) -> None:
         """On the thread that receives: take what has waited long enough."""
         if self._pipe is not None:
             os.read(self._pipe[0], 1)
         with self._lock:
-            self._called = False
+            self._wake_sent = False
             arrived = self._links.due(IN, time.monotonic())
-            self._place()
+            self._install_or_remove()
             self._changed.notify()
         for item in arrived:
-            self._take(*item)
+            self._deliver(*item)
 
-    def _tell_lost(self, item: _Item) -> None:
+    def _report_lost(self, item: _Item) -> None:
         """Whoever still waits for it is told that it was lost."""
         name, message, _ = item
         if isinstance(message, Call):

@@ -16,7 +16,7 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import SetLogLevel
 
 
-class _Asked(PendingCall):
+class _LevelQuery(PendingCall):
     """`done` once every rank has said that it logs so, or has died and logs nothing."""
 
     __slots__ = ("done",)
@@ -25,16 +25,16 @@ class _Asked(PendingCall):
         super().__init__(ref.uid, None, region)
         self.done = done
 
-    def answered(self, position: int, payload: Payload) -> None:
-        self._look()
+    def on_answer(self, position: int, payload: Payload) -> None:
+        self._settle_if_complete()
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
-        self._look()
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
+        self._settle_if_complete()
 
-    def lost(self, position: int, failure: RankFailure) -> None:
-        self._look()
+    def on_lost(self, position: int, failure: RankFailure) -> None:
+        self._settle_if_complete()
 
-    def _look(self) -> None:
+    def _settle_if_complete(self) -> None:
         if not self.owed:
             self.done.settle(lambda: None)
 
@@ -42,14 +42,14 @@ class _Asked(PendingCall):
 def ask(run: Runtime, ref: ProcsRef, region: Region, level: int) -> Future[None]:
     """Have these ranks log what is at least of that level; done when all do."""
     done: Future[None] = run.new_future()
-    number = run.calls.open(_Asked(ref, region, done))
+    number = run.calls.open(_LevelQuery(ref, region, done))
     for position, rank in enumerate(region.ranks()):
         failure = run.known.dead(ref.uid).get(rank)
         if failure is None:
-            if run.node.send(run.routes.reach(ref, rank), SetLogLevel(number, position, level)):
+            if run.node.send(run.routes.route_to(ref, rank), SetLogLevel(number, position, level)):
                 continue
             failure = run.known.dead(ref.uid).get(rank)
         if failure is not None:  # otherwise the notice of its end is on its way
             with uninterrupted(), run.answering:
-                run.calls.lost(number, position, failure)
+                run.calls.on_rank_lost(number, position, failure)
     return done

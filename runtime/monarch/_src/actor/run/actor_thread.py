@@ -10,17 +10,17 @@ from monarch._src.actor.run import sync_loop
 from monarch._src.actor.run.cell import ActorCell
 
 
-def run(worker: ActorCell) -> None:
+def run(cell: ActorCell) -> None:
     """Live and end. Returns when the actor is gone."""
     try:
-        cls = worker.prepare()
+        cls = cell.prepare()
         if cls is None:
             return
         if cls.is_async:
             from monarch._src.actor.run import async_loop
 
-            async_loop.live(worker)
+            async_loop.serve(cell)
         else:
-            sync_loop.live(worker)
+            sync_loop.serve(cell)
     finally:
         current.set(None)  # the main thread outlives its actor, which this would keep

@@ -13,7 +13,7 @@ CLIENT = "client"
 BOOTSTRAP = "bootstrap"  # name and class of what runs a bootstrap function
 
 
-def made_by(instance: ActorInstance) -> list[Creator]:
+def creator_chain(instance: ActorInstance) -> list[Creator]:
     """How an actor, and those above it, are named to what it spawns; empty for the client."""
     found: list[Creator] = []
     who: ActorInstance | CreatorInstance | None = instance
@@ -31,7 +31,7 @@ def made_by(instance: ActorInstance) -> list[Creator]:
     return found
 
 
-def made_by_bootstrap(spec: SpawnActor) -> bool:
+def spawned_by_bootstrap(spec: SpawnActor) -> bool:
     """Whether a bootstrap function of that mesh of procs has spawned it, or an actor of one."""
     return any(
         who.mesh == spec.mesh and who.name == who.class_name == BOOTSTRAP for who in spec.made_by

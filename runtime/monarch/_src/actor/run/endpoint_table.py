@@ -48,31 +48,35 @@ class EndpointTable:
         self._runtime = runtime
         self._spec = spec
         self._class = cls
-        self._called: dict[str, BoundEndpoint] = {}
+        self._bound: dict[str, BoundEndpoint] = {}
 
-    def take(self, call: Call, payload: Payload, waited_ns: int) -> BoundEndpoint | None:
+    def look_up(self, call: Call, payload: Payload, waited_ns: int) -> BoundEndpoint | None:
         """The endpoint that a call is for, which is counted; None for the empty one.
 
         Raises:
             AttributeError: there is none of that name.
         """
-        served = self._called.get(call.endpoint)
-        if served is None:
+        bound = self._bound.get(call.endpoint)
+        if bound is None:
             if not call.endpoint:
                 return None
-            served = self._called[call.endpoint] = self._first(call.endpoint)
-        counts = served.counts
+            bound = self._bound[call.endpoint] = self._bind(call.endpoint)
+        counts = bound.counts
         if counts is not None:
             nbytes = payload.nbytes if payload.buffers else len(payload.body)
             counts.taken(nbytes, waited_ns)
-        return served
+        return bound
 
-    def _first(self, name: str) -> BoundEndpoint:
+    def _bind(self, name: str) -> BoundEndpoint:
         if name == UPDATE:
             update = _awaited(self._update) if self._class.is_async else self._update
             return BoundEndpoint(EndpointMethod(update, instrument=False), None)
         if name == CLASS:
-            tell = _awaited(self._unlike) if self._class.is_async else self._unlike
+            tell = (
+                _awaited(self._class_unless_named)
+                if self._class.is_async
+                else self._class_unless_named
+            )
             return BoundEndpoint(EndpointMethod(tell, instrument=False), None)
         method = self._class.endpoints.get(name)
         if method is None:
@@ -94,9 +98,9 @@ class EndpointTable:
         new = actor_class(cls)
         instance.__class__ = cls  # TypeError if what it has would not fit
         self._class = new
-        self._called.clear()
+        self._bound.clear()
 
-    def _unlike(self, _instance: Any, module: str, qualname: str) -> type[Any] | None:
+    def _class_unless_named(self, _instance: Any, module: str, qualname: str) -> type[Any] | None:
         """The class of the actor, unless it is the one of that name."""
         cls = self._class.cls
         return None if (cls.__module__, cls.__qualname__) == (module, qualname) else cls

@@ -5,7 +5,7 @@ Invariants: it receives only where it would sleep, so a loop that is busy leaves
 others; whatever is scheduled in it, on whichever thread, ends its sleep.
 
 A thread that receives and then wakes the loop costs a hand-over, more than the message itself. So
-the loop's selector sleeps through the baton (`net.local.leader`): its thread waits for the socket
+the loop's selector sleeps through the leader (`net.local.leader`): its thread waits for the socket
 and for the loop's own descriptors at once, and what a message schedules meanwhile needs no wake-up.
 """
 
@@ -27,11 +27,11 @@ Events: TypeAlias = "list[tuple[selectors.SelectorKey, int]]"
 
 
 class _Selector(selectors.DefaultSelector):
-    """The system's own selector (epoll or kqueue), but that it sleeps through the baton."""
+    """The system's own selector (epoll or kqueue), but that it sleeps through the leader."""
 
-    def __init__(self, baton: ReceiveLeader) -> None:
+    def __init__(self, leader: ReceiveLeader) -> None:
         super().__init__()
-        self._baton = baton
+        self._receive_leader = leader
         self.release: Callable[[], None] = _nothing
         self.turn = Waitable()
         self.fd = self.fileno()
@@ -44,7 +44,7 @@ class _Selector(selectors.DefaultSelector):
             return super().select(timeout)
         self._slept = None
         self._found = self.turn.done = False
-        self._baton.wait_beside(self, timeout)
+        self._receive_leader.wait_beside(self, timeout)
         if self._slept is not None:
             return self._slept
         return [] if self.turn.done and not self._found else super().select(0)
@@ -60,10 +60,10 @@ class _Selector(selectors.DefaultSelector):
 class ActorLoop(asyncio.SelectorEventLoop):
     """See the module's text. Made on the thread that runs it."""
 
-    def __init__(self, baton: ReceiveLeader) -> None:
-        selector = _Selector(baton)
+    def __init__(self, leader: ReceiveLeader) -> None:
+        selector = _Selector(leader)
         super().__init__(selector)
-        self._baton = baton
+        self._receive_leader = leader
         self.awaiting = selector  # whoever awaits an answer counts it there
         self._turn = selector.turn
         self._thread = threading.get_ident()
@@ -71,7 +71,7 @@ class ActorLoop(asyncio.SelectorEventLoop):
 
     def handles(self) -> bool:
         """Whether what calls this is a message, handled on this loop's own thread."""
-        return self._baton.handles() and threading.get_ident() == self._thread
+        return self._receive_leader.handles() and threading.get_ident() == self._thread
 
     def go_on(self) -> None:
         """End the sleep in which the message is handled: something was scheduled."""
@@ -93,13 +93,13 @@ class ActorLoop(asyncio.SelectorEventLoop):
         super().call_soon_threadsafe(_nothing)
 
 
-def new_loop(baton: ReceiveLeader) -> asyncio.AbstractEventLoop:
+def new_loop(leader: ReceiveLeader) -> asyncio.AbstractEventLoop:
     """A loop for an actor: one that receives, unless the user's policy makes another kind."""
     loop = asyncio.new_event_loop()
     if type(loop) is not asyncio.SelectorEventLoop:
         return loop
     loop.close()
-    return ActorLoop(baton)
+    return ActorLoop(leader)
 
 
 def _nothing() -> None:

@@ -11,21 +11,21 @@ from monarch._src.wire.messages import Call, StopActor, Undelivered
 
 
 class Stop:
-    """A mailbox item: end after what came before. `asked` is who asked, and the message.
+    """A mailbox item: end after what came before. `request` is who request, and the message.
 
     `grace_s`: how long its end may take; None: as the setting says.
     """
 
-    __slots__ = ("asked", "grace_s", "reason")
+    __slots__ = ("grace_s", "reason", "request")
 
     def __init__(
         self,
         reason: str,
-        asked: tuple[str, StopActor] | None = None,
+        request: tuple[str, StopActor] | None = None,
         grace_s: float | None = None,
     ) -> None:
         self.reason = reason
-        self.asked = asked
+        self.request = request
         self.grace_s = grace_s
 
 
@@ -99,7 +99,7 @@ class Mailbox(Waitable):
                 return item
         return None
 
-    def calls(self) -> int:
+    def queued_calls(self) -> int:
         """How many calls have come and were not taken. Any thread."""
         return sum(isinstance(item, tuple) for item in self._items.copy())
 

@@ -33,7 +33,7 @@ _NONE = ship(None)
 EARLY_CANCELS = 64  # how many of calls that have not come yet are remembered
 
 
-class CutShort(BaseException):
+class CallAborted(BaseException):
     """A call that was cancelled because its actor ends. No failure of its own.
 
     No Exception: what tries again after any of those, a debugger too, must let it pass.
@@ -47,8 +47,8 @@ class CutShort(BaseException):
 class RunningCalls:
     """The calls in hand of one actor."""
 
-    def __init__(self, worker: ActorCell) -> None:
-        self._worker = worker
+    def __init__(self, cell: ActorCell) -> None:
+        self._cell = cell
         # By `id`, as are those of them that their callers have cancelled.
         self.calls: dict[int, tuple[str, Call, Payload]] = {}
         self.cancelled: dict[int, Call] = {}
@@ -63,8 +63,8 @@ class RunningCalls:
         What its endpoint waits for is cancelled too. A call that is not here has been answered, or
         is still on its way.
         """
-        worker = self._worker
-        queued = worker.mailbox.withdraw(caller, number)
+        cell = self._cell
+        queued = cell.mailbox.withdraw(caller, number)
         if isinstance(queued, tuple):
             self._answer_cancelled(queued[0], queued[1])
             return
@@ -75,13 +75,13 @@ class RunningCalls:
         self.cancelled_early.append((caller, number))
 
     def _interrupt(self, call: Call) -> None:
-        worker = self._worker
-        runtime = worker.runtime
+        cell = self._cell
+        runtime = cell.runtime
         self.cancelled[id(call)] = call
-        if runtime.unpause is not None and runtime.unpause(worker, call):
+        if runtime.hooks.unpause is not None and runtime.hooks.unpause(cell, call):
             return
         waits = self._waits_of(call)
-        if worker.raise_in is None or not worker.raise_in(call):
+        if cell.raise_in is None or not cell.raise_in(call):
             self.cancelled.pop(id(call), None)  # it has ended by itself
             return
         runtime.node.baton.nudge()
@@ -91,20 +91,20 @@ class RunningCalls:
     def cancel_waits(self, call: Call) -> None:
         """Cancel what a call in hand waits for now. Any thread; again does no harm."""
         for wait in self._waits_of(call):
-            self._worker.runtime.cancel(wait.future.pending)
+            self._cell.runtime.cancel(wait.future.pending)
 
     def _waits_of(self, call: Call) -> Sequence[Wait]:
-        worker = self._worker
+        cell = self._cell
         # Of calls that overlap nobody notes which of them waits for what.
-        overlaps = worker.endpoints is not None and worker.endpoints.is_concurrent(call.endpoint)
-        return () if overlaps else tuple(worker.instance.waiting.waits.values())
+        overlaps = cell.endpoints is not None and cell.endpoints.is_concurrent(call.endpoint)
+        return () if overlaps else tuple(cell.instance.waiting.waits.values())
 
     def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
         """Whether that call is in hand and only its endpoint's end answers it. Any thread.
 
         `overlapping`: whether calls that overlap are meant too.
         """
-        endpoints = self._worker.endpoints
+        endpoints = self._cell.endpoints
         for item in list(self.calls.values()):
             call = item[1]
             if call.call == number and caller_of(item) == caller:
@@ -114,12 +114,12 @@ class RunningCalls:
 
     # --- taken and finished: on the actor's own thread --------------------------------------------
 
-    def take(self, peer: str, call: Call, payload: Payload) -> bool:
+    def accept(self, peer: str, call: Call, payload: Payload) -> bool:
         """Take a call in hand; False if there is nothing to run, and it is answered already."""
         self.calls[id(call)] = (peer, call, payload)
-        if self._worker.dead is not None:  # looked at after it is in hand: one of us answers it
+        if self._cell.dead is not None:  # looked at after it is in hand: one of us answers it
             if self.calls.pop(id(call), None) is not None:
-                self.refuse(peer, call)
+                self.reject(peer, call)
             return False
         return not (self.cancelled_early and self._was_cancelled(peer, call, payload))
 
@@ -131,19 +131,19 @@ class RunningCalls:
             return True
         return False
 
-    def finish(
+    def complete(
         self,
         peer: str,
         call: Call,
         value: Any,
         error: BaseException | None,
-        served: BoundEndpoint | None,
+        bound: BoundEndpoint | None,
         ran_ns: int,
     ) -> tuple[RankFailure, BaseException] | None:
         """Answer a call. What it raised may be the end of the actor: then the end is returned."""
-        if forked.is_fork and self._worker.runtime.node.is_fork:
+        if forked.is_fork and self._cell.runtime.node.is_fork:
             forked.end_fork(error)
-        counts = None if served is None else served.counts
+        counts = None if bound is None else bound.counts
         if counts is not None:  # before the answer, so that whoever has that finds it counted
             counts.ended(ran_ns)
         if self.calls.pop(id(call), None) is None:
@@ -159,9 +159,9 @@ class RunningCalls:
             else:
                 self._answer(peer, call, OK, payload, counts, ran_ns)
                 return None
-        return self._finish_raised(peer, call, error, counts, cancelled=cancelled)
+        return self._complete_raised(peer, call, error, counts, cancelled=cancelled)
 
-    def _finish_raised(
+    def _complete_raised(
         self,
         peer: str,
         call: Call,
@@ -170,29 +170,29 @@ class RunningCalls:
         *,
         cancelled: bool,
     ) -> tuple[RankFailure, BaseException] | None:
-        worker = self._worker
-        worker.runtime.slot.failed()
+        cell = self._cell
+        cell.runtime.slot.failed()
         cut_off_output()
         if counts is not None:
             counts.errors += 1
-        if isinstance(error, CutShort):
+        if isinstance(error, CallAborted):
             if call.call:
                 self._answer_died(peer, call, error.why, counts)
             return None
         if (isinstance(error, Exception) or cancelled) and call.call and not call.by_port:
-            failure = worker.describe(error, "endpoint", call.endpoint)
+            failure = cell.describe(error, "endpoint", call.endpoint)
             self._answer(peer, call, RAISED, pack(failure, error), counts)
             return None
         unheard = isinstance(error, Exception) and not call.call
         kind: FailureKind = "nobody waited" if unheard else "actor died"
-        failure = worker.describe(error, kind, call.endpoint)
+        failure = cell.describe(error, kind, call.endpoint)
         if call.call:
             self._answer_died(peer, call, failure, counts)
         return failure, error
 
     # --- refused: by whoever ends the actor -------------------------------------------------------
 
-    def refuse_all(self) -> None:
+    def reject_all(self) -> None:
         """The actor has ended: who waits for what is in hand hears why."""
         for number in list(self.calls):
             item = self.calls.pop(number, None)
@@ -201,30 +201,32 @@ class RunningCalls:
                 if call.call:
                     self._answer_died(peer, call, self._why_dead())
 
-    def refuse(self, peer: str, call: Call) -> None:
+    def reject(self, peer: str, call: Call) -> None:
         """The actor had ended before that call was taken."""
         why = self._why_dead()
         if call.call:
             self._answer_died(peer, call, why)
         else:
-            worker = self._worker
-            worker.runtime.returns.give_back(peer, call, str(worker.instance.actor_id), why)
+            cell = self._cell
+            cell.runtime.undeliverable.return_to_sender(
+                peer, call, str(cell.instance.actor_id), why
+            )
 
     def _why_dead(self) -> RankFailure:
-        assert self._worker.dead is not None
-        return self._worker.dead
+        assert self._cell.dead is not None
+        return self._cell.dead
 
     # --- answers ----------------------------------------------------------------------------------
 
     def _answer_cancelled(self, peer: str, call: Call) -> None:
         error = CallCancelled()
-        failure = self._worker.describe(error, "endpoint", call.endpoint)
+        failure = self._cell.describe(error, "endpoint", call.endpoint)
         self._answer(peer, call, RAISED, pack(failure, error))
 
     def _answer_died(
         self, peer: str, call: Call, why: RankFailure, counts: EndpointCounts | None = None
     ) -> None:
-        if not self._worker.is_fatal(why):  # or who waits hears of the end of this process
+        if not self._cell.is_fatal(why):  # or who waits hears of the end of this process
             self._answer(peer, call, DIED, pack(why, None), counts)
 
     def _answer(
@@ -238,4 +240,4 @@ class RunningCalls:
     ) -> None:
         if counts is not None:
             counts.bytes_out += payload.nbytes if payload.buffers else len(payload.body)
-        self._worker.runtime.routes.reply(peer, call, status, payload, ran_ns)
+        self._cell.runtime.routes.reply(peer, call, status, payload, ran_ns)

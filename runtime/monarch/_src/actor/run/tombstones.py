@@ -2,7 +2,7 @@
 
 Runs in: a proc, or a client that hosts controllers, on the thread that receives; an actor is buried
 on its own thread.
-Invariants: a uid is in `Tombstones` or among the workers of its runtime, and for a moment in both;
+Invariants: a uid is in `Tombstones` or among the cells of its runtime, and for a moment in both;
 a tombstone holds nothing of the actor's class, arguments or messages.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from monarch._src.actor.errors.remote import pack
-from monarch._src.actor.supervise.ownership import Supervisor, ended_keeper
+from monarch._src.actor.supervise.ownership import Supervisor, ended_supervisor
 from monarch._src.failures.report import FailureKind, RankFailure
 from monarch._src.wire.actor_snapshot_codec import SeenActor
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
@@ -53,15 +53,15 @@ class Tombstones:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         # Why each ended: the reason with which it was stopped, or its failure.
-        self._stones: dict[int, tuple[_Place, str | RankFailure | _Brief]] = {}
+        self._entries: dict[int, tuple[_Place, str | RankFailure | _Brief]] = {}
         self._failed: dict[int, None] = {}  # those whose failure is kept whole, oldest first
         self._places: dict[_Place, _Place] = {}  # equal ones are kept once
 
     def __contains__(self, uid: object) -> bool:
-        return uid in self._stones
+        return uid in self._entries
 
     def __len__(self) -> int:
-        return len(self._stones)
+        return len(self._entries)
 
     def _add_failed(self, uid: int, place: _Place, failure: RankFailure) -> None:
         """Keep its frames while it is among the last that have failed."""
@@ -69,27 +69,27 @@ class Tombstones:
         if len(self._failed) > WHOLE:
             oldest = next(iter(self._failed))
             del self._failed[oldest]
-            told, why = self._stones[oldest]
+            told, why = self._entries[oldest]
             if isinstance(why, RankFailure):
-                self._stones[oldest] = told, _Brief(why.kind, why.endpoint, _text_of(why))
-        self._stones[uid] = place, failure
+                self._entries[oldest] = told, _Brief(why.kind, why.endpoint, _text_of(why))
+        self._entries[uid] = place, failure
 
-    def add(self, worker: ActorCell) -> None:
+    def add(self, cell: ActorCell) -> None:
         """That actor has ended, and nothing of it runs."""
-        spec, dead = worker.spec, worker.dead
+        spec, dead = cell.spec, cell.dead
         assert dead is not None
         place = (
             spec.name, dead.mesh_name, spec.class_name, dead.rank, tuple(dead.point.items())
         )  # fmt: skip
         place = self._places.setdefault(place, place)
         if dead.kind == "stopped":
-            self._stones[spec.actor] = place, sys.intern(dead.message)
+            self._entries[spec.actor] = place, sys.intern(dead.message)
         else:
             self._add_failed(spec.actor, place, dead)
 
     def forget(self, uid: int) -> None:
         """An actor of that uid is made anew: a controller."""
-        self._stones.pop(uid, None)
+        self._entries.pop(uid, None)
         self._failed.pop(uid, None)
 
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
@@ -100,23 +100,25 @@ class Tombstones:
             return
         why = self._why(message.actor)
         if not message.call:
-            to = f"{run.name}/{self._stones[message.actor][0][0]}#{message.actor:x}"
-            run.returns.give_back(peer, message, to, why)
-        elif run.is_fatal is None or not run.is_fatal(why):  # or the caller hears of that end
+            to = f"{run.name}/{self._entries[message.actor][0][0]}#{message.actor:x}"
+            run.undeliverable.return_to_sender(peer, message, to, why)
+        elif run.hooks.ends_process is None or not run.hooks.ends_process(
+            why
+        ):  # or the caller hears of that end
             run.routes.reply(peer, message, DIED, pack(why, None))
 
-    def keeper_of(self, uid: int) -> Supervisor | None:
+    def supervisor_of(self, uid: int) -> Supervisor | None:
         """For code that an actor has left running: an owner that can own nothing any more."""
-        return ended_keeper(self._why(uid).message) if uid in self._stones else None
+        return ended_supervisor(self._why(uid).message) if uid in self._entries else None
 
-    def seen(self) -> Iterator[SeenActor]:
+    def snapshots(self) -> Iterator[SeenActor]:
         """The last of them, the oldest first."""
-        stones = list(self._stones.values())
+        stones = list(self._entries.values())
         for (name, _, class_name, _, _), _ in islice(stones, max(0, len(stones) - SHOWN), None):
             yield SeenActor(name, class_name, (), 0, (), ended=True)
 
     def _why(self, uid: int) -> RankFailure:
-        (_, mesh_name, class_name, rank, point), why = self._stones[uid]
+        (_, mesh_name, class_name, rank, point), why = self._entries[uid]
         if isinstance(why, RankFailure):
             return why
         brief = _Brief("stopped", None, why) if isinstance(why, str) else why

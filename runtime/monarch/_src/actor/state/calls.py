@@ -30,8 +30,8 @@ class PendingCall(ABC):
 
     __slots__ = (
         "actor_mesh",
+        "after_output",
         "begun_ns",
-        "behind",
         "counts",
         "endpoint",
         "failed",
@@ -40,8 +40,8 @@ class PendingCall(ABC):
         "owed",
         "region",
     )
-    takes_runs: ClassVar[bool] = False
-    one_by_one: ClassVar[bool] = False  # answers to it are of use as they come
+    accepts_runs: ClassVar[bool] = False
+    streams_answers: ClassVar[bool] = False  # answers to it are of use as they come
 
     def __init__(
         self, mesh: int, actor_mesh: object, region: Region, ranks: int | None = None
@@ -57,7 +57,7 @@ class PendingCall(ABC):
         self.begun_ns = 0
         self.failed = False  # and counted as such
         # Set once an answer has come that output goes before: calls what it is given after that.
-        self.behind: Callable[[Callable[[], None]], None] | None = None
+        self.after_output: Callable[[Callable[[], None]], None] | None = None
 
     def owing(self) -> list[int]:
         """The positions that owe an answer."""
@@ -68,20 +68,20 @@ class PendingCall(ABC):
         return ()
 
     @abstractmethod
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         """That rank's endpoint returned."""
 
-    def answered_alike(self, first: int, count: int, payload: Payload) -> None:
-        """So many ranks in a row returned the same. Only if `takes_runs`; else one by one."""
+    def on_equal_answers(self, first: int, count: int, payload: Payload) -> None:
+        """So many ranks in a row returned the same. Only if `accepts_runs`; else one by one."""
         for position in range(first, first + count):
-            self.answered(position, payload)
+            self.on_answer(position, payload)
 
     @abstractmethod
-    def raised(self, position: int, status: int, payload: Payload) -> None:
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
         """That rank's endpoint raised, or its actor has died; the payload tells."""
 
     @abstractmethod
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         """That rank's process is gone."""
 
     def release(self) -> None:  # noqa: B027  most keep nothing
@@ -136,17 +136,17 @@ class CallTable:
                 counts.bytes_in += payload.nbytes if payload.buffers else len(payload.body)
         try:
             if status == OK:
-                call.answered(position, payload)
+                call.on_answer(position, payload)
             else:
-                call.raised(position, status, payload)
+                call.on_error(position, status, payload)
         except Exception as error:
-            call.lost(position, _not_understood(position, error))
+            call.on_lost(position, _unreadable_answer(position, error))
             raise
         finally:
             if not call.owed:
                 call.release()
 
-    def answer_alike(
+    def answer_run(
         self, number: int, first: int, count: int, status: int, payload: Payload
     ) -> None:
         """The same answer of so many ranks in a row came; as `answer` for each of them."""
@@ -157,7 +157,7 @@ class CallTable:
         if count < 1:
             return
         run = ((1 << count) - 1) << first
-        if status != OK or not call.takes_runs or call.owed & run != run:
+        if status != OK or not call.accepts_runs or call.owed & run != run:
             for position in range(first, first + count):
                 self.answer(number, position, status, payload)
             return
@@ -167,18 +167,18 @@ class CallTable:
         if call.counts is not None:
             self._count(call, call.counts, payload, count)
         try:
-            call.answered_alike(first, count, payload)
+            call.on_equal_answers(first, count, payload)
         except Exception as error:
-            call.lost(first, _not_understood(first, error))
+            call.on_lost(first, _unreadable_answer(first, error))
             raise
         finally:
             if not call.owed:
                 call.release()
 
-    def proc_lost(self, mesh: int, rank: int, failure: RankFailure) -> None:
+    def on_proc_lost(self, mesh: int, rank: int, failure: RankFailure) -> None:
         """A process is gone: every call that waits for it learns so."""
         for number, position in self.waiting_for(mesh, rank):
-            self.lost(number, position, failure)
+            self.on_rank_lost(number, position, failure)
 
     def waiting_for(self, mesh: int, rank: int) -> list[tuple[int, int]]:
         """The calls that wait for a process: their numbers, and its position in each."""
@@ -188,7 +188,7 @@ class CallTable:
             if call.mesh == mesh and rank in call.region
         ]
 
-    def lost(self, number: int, position: int, failure: RankFailure) -> None:
+    def on_rank_lost(self, number: int, position: int, failure: RankFailure) -> None:
         """One rank of a call can't answer. Ignored if it has answered, or the call is closed."""
         call = self._open.get(number)
         if call is None or position < 0 or not call.owed >> position & 1:
@@ -198,7 +198,7 @@ class CallTable:
             del self._open[number]
         if call.counts is not None:
             self._count(call, call.counts, NO_PAYLOAD, failed=True)
-        call.lost(position, failure)
+        call.on_lost(position, failure)
         if not call.owed:
             call.release()
 
@@ -232,7 +232,7 @@ class CallTable:
         return self._open.get(number)
 
 
-def _not_understood(position: int, error: Exception) -> RankFailure:
+def _unreadable_answer(position: int, error: Exception) -> RankFailure:
     # Whoever waits must not wait for ever because an answer made no sense.
     return RankFailure(
         "the called mesh", position, {}, "its answer", None, "", None, "endpoint",

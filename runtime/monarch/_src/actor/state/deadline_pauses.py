@@ -24,7 +24,7 @@ class Pauses:
     def __bool__(self) -> bool:
         return bool(self._of)
 
-    def told(self, mesh: int, rank: int, paused: bool, now: float) -> None:
+    def on_paused(self, mesh: int, rank: int, paused: bool, now: float) -> None:
         """That rank is paused from now on, or no more. Telling the same twice is no error."""
         spans = self._of.get((mesh, rank), [])
         lasts = bool(spans) and spans[-1][1] is None

@@ -46,15 +46,15 @@ class OwnedMesh(Protocol):
     name: str
     mesh: Any
 
-    def note(self, failures: Sequence[RankFailure]) -> None:
+    def record(self, failures: Sequence[RankFailure]) -> None:
         """Something of it has failed: refuse what includes that."""
         ...
 
-    def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
+    def describe_as_actor(self, failure: RankFailure, rank: int) -> RankFailure:
         """A failure of a proc, told of what of this mesh stood there."""
         ...
 
-    def stands_on(self, procs: int, rank: int) -> bool:
+    def runs_on(self, procs: int, rank: int) -> bool:
         """Whether it is a mesh of actors, one of them on that proc of that mesh."""
         ...
 
@@ -68,16 +68,16 @@ class Supervisor:
 
     def __init__(
         self,
-        ask: Callable[[], None],
-        tell: Callable[[RankFailure], None],
-        bury: Callable[[], None],
+        request_check: Callable[[], None],
+        report: Callable[[RankFailure], None],
+        finalize: Callable[[], None],
     ) -> None:
         """Each is called on whichever thread something happens, and must not block."""
-        self._ask = ask
-        self._tell = tell
-        self._bury = bury
+        self._request_check = request_check
+        self._report = report
+        self._finalize = finalize
         self._lock = GuardedLock()
-        self.life: OwnerLifecycle[RankFailure] = OwnerLifecycle()
+        self.lifecycle: OwnerLifecycle[RankFailure] = OwnerLifecycle()
         self.meshes: dict[int, OwnedMesh] = {}
         self.may_clean = Waitable()
         self.on_change: Callable[[], None] | None = None  # after each event that had a consequence
@@ -86,64 +86,64 @@ class Supervisor:
         self.grace_s = 0.0
 
     @property
-    def lives(self) -> bool:
+    def is_living(self) -> bool:
         """Whether it has not begun to end."""
-        return self.life.stage is Stage.LIVING
+        return self.lifecycle.stage is Stage.LIVING
 
     def own(self, uid: int, mesh: OwnedMesh, within: int) -> bool:
         """It makes a mesh; False: it ends, and must not."""
         with self._lock:
-            owned = self.life.own(uid, within)
+            owned = self.lifecycle.own(uid, within)
             if owned:
                 self.meshes[uid] = mesh
         return owned
 
-    def released(self, uid: int) -> None:
+    def on_mesh_stopping(self, uid: int) -> None:
         """That mesh is being stopped."""
         with self._lock:
-            actions = self.life.released(uid)
-        self.do(actions)
+            actions = self.lifecycle.on_mesh_stopping(uid)
+        self.carry_out(actions)
 
-    def gone(self, uid: int) -> list[int]:
+    def on_mesh_gone(self, uid: int) -> list[int]:
         """Nothing is left of that mesh; which ones went."""
         with self._lock:
-            actions = self.life.mesh_gone(uid)
-            went = [uid for uid in self.meshes if uid not in self.life.meshes]
+            actions = self.lifecycle.on_mesh_gone(uid)
+            went = [uid for uid in self.meshes if uid not in self.lifecycle.meshes]
             for each in went:
                 del self.meshes[each]
-        self.do(actions)
+        self.carry_out(actions)
         return went
 
-    def mesh_failed(self, uid: int, failures: Sequence[RankFailure]) -> bool:
+    def on_mesh_failed(self, uid: int, failures: Sequence[RankFailure]) -> bool:
         """Something of that mesh has failed; False: it is being stopped, and that is no failure."""
         with self._lock:
-            actions = self.life.mesh_failed(uid, list(failures))
-            judges = uid in self.life.faults
-        self.do(actions)
+            actions = self.lifecycle.on_mesh_failed(uid, list(failures))
+            judges = uid in self.lifecycle.faults
+        self.carry_out(actions)
         return judges
 
-    def judge(self) -> MeshFailure | None:
+    def next_failure(self) -> MeshFailure | None:
         """At a safe point: what its supervisor is to be asked, if anything."""
         with self._lock:
-            found = self.life.judge()
+            found = self.lifecycle.next_failure()
             mesh = None if found is None else self.meshes.get(found[0])
         if found is None:
             return None
         name = found[1][0].mesh_name if mesh is None else mesh.name
         return MeshFailure(name, tuple(found[1]), None if mesh is None else mesh.mesh)
 
-    def handled(self) -> None:
+    def on_handled(self) -> None:
         """Its supervisor has handled what it was asked about."""
         with self._lock:
-            actions = self.life.judged(None)
-        self.do(actions)
+            actions = self.lifecycle.on_verdict(None)
+        self.carry_out(actions)
 
     def stop(self, reason: str, grace_s: float) -> None:
         """It is told to end."""
         self.reason, self.grace_s = reason, grace_s
         with self._lock:
-            actions = self.life.told_to_stop()
-        self.do(actions)
+            actions = self.lifecycle.on_stop_requested()
+        self.carry_out(actions)
 
     def fail(
         self, failure: RankFailure, grace_s: float
@@ -153,43 +153,43 @@ class Supervisor:
         The caller does it (`do`) when it is ready for what follows.
         """
         with self._lock:
-            if self.life.stage is Stage.LIVING:
+            if self.lifecycle.stage is Stage.LIVING:
                 self.reason, self.grace_s = f"its owner has failed: {failure.what}", grace_s
-                failure = outcome_of(failure, self.life.unjudged())
-            return failure, self.life.failed(failure)
+                failure = outcome_of(failure, self.lifecycle.unhandled())
+            return failure, self.lifecycle.on_failed(failure)
 
-    def had_its_time(self) -> None:
+    def on_grace_expired(self) -> None:
         """It has waited long enough for its meshes."""
         with self._lock:
-            actions = self.life.had_its_time()
-        self.do(actions)
+            actions = self.lifecycle.on_grace_expired()
+        self.carry_out(actions)
 
-    def cleaned_up(self, failure: RankFailure | None = None) -> None:
+    def on_cleaned_up(self, failure: RankFailure | None = None) -> None:
         """Its clean-up has ended."""
         with self._lock:
-            actions = self.life.cleaned_up(failure)
-        self.do(actions)
+            actions = self.lifecycle.on_cleaned_up(failure)
+        self.carry_out(actions)
 
-    def tell_now(self) -> None:
+    def report_now(self) -> None:
         """Its owner is to know by now."""
         with self._lock:
-            actions = self.life.tell_now()
-        self.do(actions)
+            actions = self.lifecycle.on_report_due()
+        self.carry_out(actions)
 
-    def do(self, actions: Sequence[Action[RankFailure]]) -> None:
+    def carry_out(self, actions: Sequence[Action[RankFailure]]) -> None:
         """Carry out what follows from an event. Any thread, without the lock."""
         for action in actions:
             match action:
                 case AskSupervisor():
-                    self._ask()
+                    self._request_check()
                 case StopMesh(uid):
                     self._stop_mesh(uid)
                 case RunCleanup():
                     self.may_clean.finish()
                 case ReportFailure(failure):
-                    self._tell(failure)
+                    self._report(failure)
                 case Finalize():
-                    self._bury()
+                    self._finalize()
         if actions and self.on_change is not None:
             self.on_change()
 
@@ -201,19 +201,19 @@ class Supervisor:
             mesh.end(self.reason, self.grace_s * FOR_MESHES)
         except Exception:
             log.exception("stopping the mesh %r with its owner failed", mesh.name)
-            self.gone(uid)
+            self.on_mesh_gone(uid)
 
 
-def ended_keeper(reason: str) -> Supervisor:
+def ended_supervisor(reason: str) -> Supervisor:
     """One whose owner has ended, for that reason: it takes no mesh."""
 
     def ignore(_: object = None) -> None:
         """There is no owner left to tell."""
 
-    keeper = Supervisor(ignore, ignore, ignore)
-    keeper.stop(reason, 0.0)
-    keeper.cleaned_up()
-    return keeper
+    supervisor = Supervisor(ignore, ignore, ignore)
+    supervisor.stop(reason, 0.0)
+    supervisor.on_cleaned_up()
+    return supervisor
 
 
 def outcome_of(failure: RankFailure, causes: Sequence[RankFailure]) -> RankFailure:
@@ -235,7 +235,7 @@ class HasSupervisor(Protocol):
     """What runs an actor."""
 
     @property
-    def keeper(self) -> Supervisor:
+    def supervisor(self) -> Supervisor:
         """Its part of the tree."""
         ...
 
@@ -243,24 +243,24 @@ class HasSupervisor(Protocol):
 class OwnedMeshes:
     """Which owner of this process has which mesh."""
 
-    def __init__(self, workers: dict[int, Any], ended: Callable[[int], Supervisor | None]) -> None:
+    def __init__(self, cells: dict[int, Any], ended: Callable[[int], Supervisor | None]) -> None:
         """`ended`: the owner that an actor which has ended is now; None of any other."""
-        self._workers = workers
+        self._cells = cells
         self._ended = ended
-        self._keepers: dict[int, Supervisor] = {}
+        self._supervisors: dict[int, Supervisor] = {}
         # What becomes of failures that no actor here is to judge: at the client they are at the
         # top, a proc passes them on to whoever owns its mesh.
-        self.at_top: Callable[[MeshFailure], None] | None = None
-        self.root = Supervisor(self._judge_root, lambda _: None, lambda: None)
+        self.on_unhandled: Callable[[MeshFailure], None] | None = None
+        self.root = Supervisor(self._check_root, lambda _: None, lambda: None)
 
-    def keeper_here(self) -> Supervisor:
+    def current_supervisor(self) -> Supervisor:
         """The owner of what is made by this code."""
         context = current.get()
         uid = 0 if context is None else context.actor_instance.actor_id.uid
-        worker: HasSupervisor | None = self._workers.get(uid)
-        if worker is None:
+        cell: HasSupervisor | None = self._cells.get(uid)
+        if cell is None:
             return self._ended(uid) or self.root
-        return worker.keeper
+        return cell.supervisor
 
     def own(self, uid: int, mesh: OwnedMesh, within: int = 0) -> None:
         """That mesh is being made by this code. `within`: the mesh of procs that it stands on.
@@ -268,65 +268,67 @@ class OwnedMeshes:
         Raises:
             RuntimeError: the actor that runs this ends, and can own nothing more.
         """
-        keeper = self.keeper_here()
-        if not keeper.own(uid, mesh, within):
+        supervisor = self.current_supervisor()
+        if not supervisor.own(uid, mesh, within):
             raise RuntimeError(
                 f"{mesh.name!r} cannot be made: the actor that asks for it is ending "
-                f"({keeper.reason}), and would leave it behind"
+                f"({supervisor.reason}), and would leave it behind"
             )
-        self._keepers[uid] = keeper
+        self._supervisors[uid] = supervisor
 
-    def released(self, uid: int) -> None:
+    def on_mesh_stopping(self, uid: int) -> None:
         """That mesh is being stopped: what fails of it from here on is no failure."""
-        keeper = self._keepers.get(uid)
-        if keeper is not None:
-            keeper.released(uid)
+        supervisor = self._supervisors.get(uid)
+        if supervisor is not None:
+            supervisor.on_mesh_stopping(uid)
 
-    def gone(self, uid: int) -> None:
+    def on_mesh_gone(self, uid: int) -> None:
         """Nothing is left of that mesh."""
-        keeper = self._keepers.pop(uid, None)
-        if keeper is not None:
-            for each in keeper.gone(uid):
-                self._keepers.pop(each, None)
+        supervisor = self._supervisors.pop(uid, None)
+        if supervisor is not None:
+            for each in supervisor.on_mesh_gone(uid):
+                self._supervisors.pop(each, None)
 
-    def failed(self, uid: int, failures: Sequence[RankFailure], *, note: bool = True) -> None:
+    def on_mesh_failed(
+        self, uid: int, failures: Sequence[RankFailure], *, record: bool = True
+    ) -> None:
         """Something of that mesh has failed. On the thread that receives.
 
         That of a bootstrap function is not judged at the top, unless it was the end of its process:
         each call that waits for that rank raises it.
         """
-        keeper = self._keepers.get(uid)
-        mesh = None if keeper is None else keeper.meshes.get(uid)
-        if keeper is None or mesh is None:
+        supervisor = self._supervisors.get(uid)
+        mesh = None if supervisor is None else supervisor.meshes.get(uid)
+        if supervisor is None or mesh is None:
             return
-        if note:
-            mesh.note(failures)
+        if record:
+            mesh.record(failures)
         told = failures
-        if keeper is self.root:
+        if supervisor is self.root:
             told = [f for f in failures if not of_bootstrap(f) or f.death is not None]
-        if told and not keeper.mesh_failed(uid, told):
+        if told and not supervisor.on_mesh_failed(uid, told):
             log.info("%s has failed while it was stopped: %s", mesh.name, told[0].what)
 
-    def standing_on(self, procs: int, rank: int) -> list[tuple[int, OwnedMesh]]:
+    def meshes_on(self, procs: int, rank: int) -> list[tuple[int, OwnedMesh]]:
         """Meshes of actors here, one of them on that proc, whose owner does not own the procs."""
-        below = self._keepers.get(procs)
+        below = self._supervisors.get(procs)
         return [
             (uid, mesh)
-            for uid, keeper in list(self._keepers.items())
-            if keeper is not below
-            and (mesh := keeper.meshes.get(uid)) is not None
-            and mesh.stands_on(procs, rank)
+            for uid, supervisor in list(self._supervisors.items())
+            if supervisor is not below
+            and (mesh := supervisor.meshes.get(uid)) is not None
+            and mesh.runs_on(procs, rank)
         ]
 
-    def owns(self, keeper: Supervisor, uid: int) -> bool:
+    def owns(self, supervisor: Supervisor, uid: int) -> bool:
         """Whether that owner has that mesh, and so is told of its failures."""
-        return self._keepers.get(uid) is keeper
+        return self._supervisors.get(uid) is supervisor
 
-    def _judge_root(self) -> None:
-        while (fault := self.root.judge()) is not None:
-            if self.at_top is not None:
-                self.at_top(fault)
-            self.root.handled()
+    def _check_root(self) -> None:
+        while (fault := self.root.next_failure()) is not None:
+            if self.on_unhandled is not None:
+                self.on_unhandled(fault)
+            self.root.on_handled()
 
 
 def escalate(process: Process, fault: MeshFailure, why: str) -> RankFailure:

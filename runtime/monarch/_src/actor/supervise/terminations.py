@@ -60,7 +60,7 @@ class Terminations:
         self._ownership = ownership
         # Failures of what this process owns, told when everything is read: by the proc mesh's uid
         # or 0, and the actor mesh's or None. Both: of actors on procs that another owns.
-        self._faults: dict[tuple[int, int | None], list[RankFailure]] = {}
+        self._failures: dict[tuple[int, int | None], list[RankFailure]] = {}
         self._stopping: dict[int, Future[None]] = {}
         # Of meshes on several hosts that are being stopped: the sites where nothing is left.
         self._stopped_at: dict[int, set[str]] = {}
@@ -70,7 +70,7 @@ class Terminations:
         self.on_restarting: Callable[[int, int], None] | None = None
         # Told of failures of what this process owns, before they are judged: of procs of that mesh,
         # or (mesh 0) of that actor mesh.
-        self.on_heard: Callable[[int, int, list[RankFailure]], None] | None = None
+        self.on_failures: Callable[[int, int, list[RankFailure]], None] | None = None
         self.on_node_ended: Callable[[str], None] | None = None
 
     def stopping(self, mesh: int) -> Future[None]:
@@ -80,7 +80,7 @@ class Terminations:
             future = self._stopping[mesh] = self._new_future()
         return future
 
-    def stops(self) -> list[Future[None]]:
+    def all_stopping(self) -> list[Future[None]]:
         """Those futures, of all meshes that are being stopped now."""
         return list(self._stopping.values())
 
@@ -96,16 +96,16 @@ class Terminations:
 
     def on_mesh_stopped(self, peer: str, message: MeshStopped, _payload: Payload) -> None:
         """The agent says that nothing of a mesh is left on its host."""
-        if self._gone_at(message.mesh, self._node.site if peer == AGENT else site_of_agent(peer)):
+        if self._emptied(message.mesh, self._node.site if peer == AGENT else site_of_agent(peer)):
             self._notices.add(message, "", time.monotonic())
 
-    def nothing_at(self, mesh: int, site: str) -> None:
+    def on_site_emptied(self, mesh: int, site: str) -> None:
         """A mesh that is being stopped has no process on a site whose agent is gone."""
-        if self._gone_at(mesh, site):
+        if self._emptied(mesh, site):
             self.stopping(mesh).settle(lambda: None)
-            self._ownership.gone(mesh)
+            self._ownership.on_mesh_gone(mesh)
 
-    def _gone_at(self, mesh: int, site: str) -> bool:
+    def _emptied(self, mesh: int, site: str) -> bool:
         """Nothing of that mesh is left there; whether nothing of it is left anywhere."""
         ref = self._known.ref(mesh)
         if ref is None or len(ref.sites) < 2:
@@ -118,7 +118,7 @@ class Terminations:
         """An actor that was spawned from here has failed."""
         bus.emit(RankFailed(message.failure))
         about = (0, message.actor) if message.actor else (message.mesh, None)
-        self._faults.setdefault(about, []).append(message.failure)
+        self._failures.setdefault(about, []).append(message.failure)
 
     def on_bootstrap_ended(self, _peer: str, message: Bootstrapped, _payload: Payload) -> None:
         """The bootstrap function of a proc has returned, or raised."""
@@ -127,7 +127,7 @@ class Terminations:
             self.on_bootstrapped(message.mesh, message.rank, failure)
         if failure is not None:
             bus.emit(RankFailed(failure))
-            self._faults.setdefault((message.mesh, None), []).append(failure)
+            self._failures.setdefault((message.mesh, None), []).append(failure)
 
     # --- telling ----------------------------------------------------------------------------------
 
@@ -135,22 +135,22 @@ class Terminations:
         """Tell what is due; True if the socket should be looked at once more at once."""
         if self._notices.held:
             for notice in self._notices.due():
-                self._tell(notice)
+                self._report(notice)
             again = self._notices.look(self._node.has_said_all)
             # Who is told wants one look more; who holds a pipe open is not waited for without end.
             self._node.baton.look_again_s = LOOK_AGAIN_S if self._notices else None
         else:
             again = False
-        if self._faults:
-            faults, self._faults = self._faults, {}
-            for (mesh, actor), failures in faults.items():
-                if self.on_heard is not None and not (mesh and actor):
-                    self.on_heard(mesh, actor or 0, failures)
+        if self._failures:
+            failures_by_mesh, self._failures = self._failures, {}
+            for (mesh, actor), failures in failures_by_mesh.items():
+                if self.on_failures is not None and not (mesh and actor):
+                    self.on_failures(mesh, actor or 0, failures)
                 uid = mesh if actor is None else actor
-                self._ownership.failed(uid, failures, note=not mesh or actor is None)
+                self._ownership.on_mesh_failed(uid, failures, record=not mesh or actor is None)
         return again
 
-    def _tell(self, notice: ProcEnded | ProcLife | MeshStopped) -> None:
+    def _report(self, notice: ProcEnded | ProcLife | MeshStopped) -> None:
         if isinstance(notice, MeshStopped):
             self._mesh_gone(notice.mesh)
             return
@@ -174,7 +174,7 @@ class Terminations:
         if ref is not None:
             self._routes.forget(ref)  # while it is known in which lives its ranks are
         self._known.forget(mesh)
-        self._ownership.gone(mesh)
+        self._ownership.on_mesh_gone(mesh)
         if self.on_mesh_gone is not None:
             self.on_mesh_gone(mesh)
         if ref is not None:
@@ -184,66 +184,66 @@ class Terminations:
 
     def _proc_found(self, ref: ProcsRef, found: ProcLife) -> None:
         uid, rank = found.mesh, found.rank
-        if found.up or ref.restarts != "raise" or rank in self._known.lives(uid):
-            self._routes.found(ref, rank, found.life)
-            if found.up and self._known.life(uid, rank) == found.life:
-                self._known.came_up(uid, rank)
+        if found.up or ref.restarts != "raise" or rank in self._known.incarnations(uid):
+            self._routes.on_proc_found(ref, rank, found.life)
+            if found.up and self._known.incarnation(uid, rank) == found.life:
+                self._known.mark_up(uid, rank)
             return
         # The first look at a rank finds it down.
         death = Death(None, None, (), None, 0.0, "it has died, and is not up again yet")
         ended = ProcEnded(ref.node(rank), uid, rank, 0, False, "proc died", death)
         failure = replace(_failure(ref, ended), restarted=found.life)
-        self._known.went_down(uid, rank, failure)
-        self._routes.found(ref, rank, found.life, lost=True)
+        self._known.mark_down(uid, rank, failure)
+        self._routes.on_proc_found(ref, rank, found.life, lost=True)
         with self._answering:
-            self._calls.proc_lost(uid, rank, failure)
+            self._calls.on_proc_lost(uid, rank, failure)
 
     def _proc_restarts(self, ref: ProcsRef, ended: ProcEnded) -> None:
         known, uid, rank = self._known, ended.mesh, ended.rank
         owned = ref.owner == self._node.name
         # It has called us, and we never it; or this was told before, and one more answer to it
         # has opened a way to where nobody is.
-        answered_only = not owned and rank not in known.lives(uid)
-        if answered_only or known.life(uid, rank) >= ended.next_life:
-            self._routes.dropped(ended.node)
+        answered_only = not owned and rank not in known.incarnations(uid)
+        if answered_only or known.incarnation(uid, rank) >= ended.next_life:
+            self._routes.drop(ended.node)
             return
         failure = replace(_failure(ref, ended), restarted=ended.next_life)
-        known.went_down(uid, rank, failure)
-        lost = self._routes.renewed(ref, rank, ended.next_life, self._calls)
+        known.mark_down(uid, rank, failure)
+        lost = self._routes.proc_restarted(ref, rank, ended.next_life, self._calls)
         with self._answering:
             for number, position in lost:
-                self._calls.lost(number, position, failure)
+                self._calls.on_rank_lost(number, position, failure)
         if self.on_restarting is not None:
             self.on_restarting(uid, rank)
         bus.emit(RankRestarting(failure))
 
     def _proc_lost(self, ref: ProcsRef, ended: ProcEnded) -> None:
         failure = _failure(ref, ended)
-        self._known.died(ref.uid, ended.rank, failure)
+        self._known.mark_dead(ref.uid, ended.rank, failure)
         self._node.forget(ended.node)
         if ref.restarts:
-            self._routes.found(ref, ended.rank, 0, lost=True)
+            self._routes.on_proc_found(ref, ended.rank, 0, lost=True)
         with self._answering:
-            self._calls.proc_lost(ref.uid, ended.rank, failure)
+            self._calls.on_proc_lost(ref.uid, ended.rank, failure)
         if not ended.expected:
             bus.emit(RankFailed(failure))
             if ref.owner == self._node.name:
-                self._faults.setdefault((ref.uid, None), []).append(failure)
-            for uid, mesh in self._ownership.standing_on(ref.uid, ended.rank):
-                told = mesh.told_of(failure, ended.rank)
-                self._faults.setdefault((ref.uid, uid), []).append(told)
+                self._failures.setdefault((ref.uid, None), []).append(failure)
+            for uid, mesh in self._ownership.meshes_on(ref.uid, ended.rank):
+                told = mesh.describe_as_actor(failure, ended.rank)
+                self._failures.setdefault((ref.uid, uid), []).append(told)
 
-    def client_gone(self, client: ProcsRef, why: str) -> None:
+    def on_client_gone(self, client: ProcsRef, why: str) -> None:
         """In a proc: the client is another one now, or none. What lived in its process is gone."""
         if 0 not in self._known.dead(client.uid):
             self._known.learn(client)
             failure = out_of_reach(client, 0, why)
-            self._known.died(client.uid, 0, failure)
+            self._known.mark_dead(client.uid, 0, failure)
             with self._answering:
-                self._calls.proc_lost(client.uid, 0, failure)
+                self._calls.on_proc_lost(client.uid, 0, failure)
         self._routes.forget_client(client)
 
-    def host_lost(self, reason: str, *, expected: bool, let_go: bool = False) -> None:
+    def on_host_lost(self, reason: str, *, expected: bool, let_go: bool = False) -> None:
         """The host agent is gone, and its procs with it. On the thread that holds the baton.
 
         `let_go`: they live on, and are not this process's any more.
@@ -252,7 +252,7 @@ class Terminations:
             if not ref.sites:
                 self._ranks_lost(ref, ref.ranks_of(""), reason, expected=expected, let_go=let_go)
         for notice in self._notices.all():
-            self._tell(notice)
+            self._report(notice)
         self.after_drain()
         for mesh, future in list(self._stopping.items()):
             ref = self._known.ref(mesh)
@@ -260,7 +260,7 @@ class Terminations:
                 self._stopping.pop(mesh, None)
                 future.settle(lambda: None)
 
-    def site_lost(self, site: str, reason: str, *, expected: bool, let_go: bool = False) -> None:
+    def on_site_lost(self, site: str, reason: str, *, expected: bool, let_go: bool = False) -> None:
         """The same of another site. What is there is gone for this process, as far as it knows."""
         stopped: list[int] = []
         for ref in self._known.refs():
@@ -268,15 +268,15 @@ class Terminations:
                 continue
             ranks = ref.ranks_of(site)
             self._ranks_lost(ref, ranks, reason, expected=expected, let_go=let_go)
-            if ref.uid in self._stopping and self._gone_at(ref.uid, site):
+            if ref.uid in self._stopping and self._emptied(ref.uid, site):
                 stopped.append(ref.uid)
         for notice in self._notices.all():
-            self._tell(notice)
+            self._report(notice)
         self.after_drain()
         for mesh in stopped:
             self._mesh_gone(mesh)
 
-    def gone_at(self, mesh: int, site: str, why: str) -> None:
+    def on_ranks_gone(self, mesh: int, site: str, why: str) -> None:
         """Of a mesh that this process has taken up nothing is left on that site."""
         ref = self._known.ref(mesh)
         if ref is not None:
@@ -292,7 +292,7 @@ class Terminations:
             death = Death(None, None, (), None, 0.0, reason)
             stopping = expected or ref.uid in self._stopping
             kind = "out of reach" if let_go else "stopped" if stopping else "host lost"
-            node = ref.node(rank, self._known.life(ref.uid, rank))
+            node = ref.node(rank, self._known.incarnation(ref.uid, rank))
             ended = ProcEnded(node, ref.uid, rank, 0, stopping, kind, death)
             self._notices.add(ended, node, 0.0)
 

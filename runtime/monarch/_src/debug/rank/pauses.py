@@ -27,7 +27,7 @@ import msgspec
 from monarch._src.actor.context import ActorInstance, current
 from monarch._src.actor.run.async_loop import ENTRY as ASYNC_ENTRY
 from monarch._src.actor.run.cell import ActorCell
-from monarch._src.actor.run.running_calls import CutShort
+from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.actor.run.sync_loop import ENTRIES
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.debug.rank.frames import code_at, function_of, is_all_users
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from monarch._src.debug.rank.pdb import RankPdb
 
 log = logging.getLogger("monarch.debug")
+_ENDINGS = (CallAborted, CallCancelled, asyncio.CancelledError)
 ENTRY_CODES = frozenset((*ENTRIES, ASYNC_ENTRY))  # what runs endpoints
 Ending = Callable[[], BaseException]
 FromAgent: TypeAlias = "DebugCommand | KeepFailures | BreakIn | SetBridge | BridgeBytes"
@@ -92,7 +93,7 @@ class PausedThread:
     def stopped(self, frame: FrameType, line: int, why: str, debugger: RankPdb) -> None:
         """See `rank_pdb.Talk`."""
         if self.worker is not None:
-            self.worker.pause_soon = None  # this is it
+            self.worker.pause_at_safe_point = None  # this is it
         self._debugger = debugger
         self._frame = frame
         self._at = self._pauses.place_of(frame, line, why, self.worker)
@@ -189,7 +190,7 @@ class PausesHere:
         self._breaks: Any = None
         self._keeps = False  # whether failing endpoints pause
         self._bridge: RankBridge | None = None  # while somebody debugs from outside
-        runtime.unpause = self.unpause
+        runtime.hooks.unpause = self.unpause
 
     # --- on threads that pause --------------------------------------------------------------------
 
@@ -235,7 +236,7 @@ class PausesHere:
             sys.stderr.write(f"breakpoint at {place} is passed over: {why}\n")
             return None
         if worker is not None:
-            worker.pause_soon = None  # this is it
+            worker.pause_at_safe_point = None  # this is it
         return self._debugger_for(worker, call)
 
     def _debugger_for(self, worker: ActorCell | None, call: object | None) -> RankPdb:
@@ -258,7 +259,7 @@ class PausesHere:
     def running_here(self) -> tuple[ActorCell | None, object | None]:
         """The actor that this code belongs to, and the call (or constructor) that it is."""
         instance = _instance_here()
-        worker: Any = None if instance is None else self.runtime.workers.get(instance.actor_id.uid)
+        worker: Any = None if instance is None else self.runtime.cells.get(instance.actor_id.uid)
         if worker is None or instance is None:
             return None, None
         if worker.tasks is not None:
@@ -266,7 +267,7 @@ class PausesHere:
                 worker,
                 worker.tasks.work_here() if threading.get_ident() == instance.thread else None,
             )
-        calls = [call for _, call, _ in list(worker.in_hand.calls.values())]
+        calls = [call for _, call, _ in list(worker.running_calls.calls.values())]
         return worker, calls[0] if len(calls) == 1 else None
 
     @property
@@ -312,7 +313,7 @@ class PausesHere:
 
     def is_to_end(self, worker: ActorCell | None) -> bool:
         """Whether that actor, or all of this process, was told to."""
-        return self._ends or (worker is not None and worker.is_to_end)
+        return self._ends or (worker is not None and worker.is_ending)
 
     def opened(self, session: PausedThread | Stop) -> int:
         """A number for a session that begins."""
@@ -332,7 +333,9 @@ class PausesHere:
             self._bridge.trace_again()
             if self._bridge.is_open:
                 return  # its debugger decides where exceptions pause, and two would trace a thread
-        if not self._keeps or isinstance(error, (CutShort, CallCancelled, asyncio.CancelledError)):
+        if not self._keeps or isinstance(
+            error, (CallAborted, CallCancelled, asyncio.CancelledError)
+        ):
             return
         traceback = error.__traceback__
         if traceback is None or type(error).__name__ == "BdbQuit":
@@ -379,7 +382,7 @@ class PausesHere:
 
     def _hear_failures(self) -> None:
         wanted = self._keeps or self._bridge is not None
-        self.runtime.on_failure = self.on_failure if wanted else None
+        self.runtime.hooks.on_endpoint_error = self.on_failure if wanted else None
 
     def _break_in(self, request: int) -> None:
         if self._breaks is None:
@@ -407,8 +410,8 @@ def _ending_of(worker: ActorCell | None, call: Call | None) -> Ending:
     if worker is None:
         return SystemExit
     if call is None:
-        why = worker.dead or worker.epitaph("it was told to end at a breakpoint")
-        return lambda: CutShort(why)
+        why = worker.dead or worker.stopped_failure("it was told to end at a breakpoint")
+        return lambda: CallAborted(why)
     return CallCancelled if worker.tasks is None else asyncio.CancelledError
 
 

@@ -79,7 +79,7 @@ class ActorWaits:
         wait.rounds += 1
         return self.node, self.actor, wait.call, wait.rounds
 
-    def probed(
+    def on_probe(
         self, probe: ProbeId, keeps: Callable[[Wait], bool]
     ) -> tuple[Wait | None, list[Wait]]:
         """A probe came to this actor: the wait that is in a cycle, and along which to pass it on.

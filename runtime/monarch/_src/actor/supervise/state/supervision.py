@@ -85,11 +85,11 @@ class OwnerLifecycle(msgspec.Struct, Generic[F]):
     # What is to be judged, by mesh, in the order in which it began. All and only while LIVING, of
     # meshes that are not being stopped.
     faults: dict[int, list[F]] = {}
-    asked: bool = False  # an Ask is on its way, for `faults`
-    judging: tuple[int, list[F]] | None = None  # what its supervisor has been asked about
+    ask_pending: bool = False  # an Ask is on its way, for `faults`
+    under_review: tuple[int, list[F]] | None = None  # what its supervisor has been asked about
     to_stop: bool = False  # as soon as nothing is left to be judged
     failure: F | None = None  # of what it died; None: it was stopped
-    told: bool = False  # its owner knows of `failure`
+    reported: bool = False  # its owner knows of `failure`
     overdue: bool = False  # it did not wait for the last of its meshes
     story: list[tuple[str, Stage]] = []
 
@@ -102,7 +102,7 @@ class OwnerLifecycle(msgspec.Struct, Generic[F]):
         self.meshes[uid] = _Mesh(within if within in self.meshes else 0)
         return True
 
-    def released(self, uid: int) -> list[Action[F]]:
+    def on_mesh_stopping(self, uid: int) -> list[Action[F]]:
         """It stops a mesh by its own will: what had failed of it is settled by that."""
         if uid in self.meshes:
             for found in self._with(uid):
@@ -110,7 +110,7 @@ class OwnerLifecycle(msgspec.Struct, Generic[F]):
                 self.faults.pop(found, None)
         return self._next()
 
-    def mesh_gone(self, uid: int) -> list[Action[F]]:
+    def on_mesh_gone(self, uid: int) -> list[Action[F]]:
         """Nothing is left of a mesh."""
         if uid in self.meshes:
             for found in self._with(uid):
@@ -118,43 +118,43 @@ class OwnerLifecycle(msgspec.Struct, Generic[F]):
                 self.faults.pop(found, None)
         return self._clean_if_alone("mesh gone") or self._next()
 
-    def mesh_failed(self, uid: int, faults: list[F]) -> list[Action[F]]:
+    def on_mesh_failed(self, uid: int, faults: list[F]) -> list[Action[F]]:
         """Something of a mesh has failed. Of one that is being stopped that is no failure."""
         mesh = self.meshes.get(uid)
         if self.stage is Stage.LIVING and mesh is not None and not mesh.stopping:
             self.faults.setdefault(uid, []).extend(faults)
         return self._next()
 
-    # --- judging ------------------------------------------------------------------------------
+    # --- failures of its meshes -------------------------------------------------------------
 
-    def judge(self) -> tuple[int, list[F]] | None:
+    def next_failure(self) -> tuple[int, list[F]] | None:
         """It is at a safe point: what its supervisor is to be asked, of one mesh, if anything."""
-        if self.judging is not None or not self.faults:
+        if self.under_review is not None or not self.faults:
             return None
         uid = next(iter(self.faults))
-        self.judging = uid, self.faults.pop(uid)
-        self.asked = False
-        return self.judging
+        self.under_review = uid, self.faults.pop(uid)
+        self.ask_pending = False
+        return self.under_review
 
-    def judged(self, failure: F | None) -> list[Action[F]]:
+    def on_verdict(self, failure: F | None) -> list[Action[F]]:
         """Its supervisor has answered: handled (None), or what it dies of, causes included."""
-        self.judging = None
-        return self._next() if failure is None else self.failed(failure)
+        self.under_review = None
+        return self._next() if failure is None else self.on_failed(failure)
 
-    def unjudged(self) -> list[F]:
+    def unhandled(self) -> list[F]:
         """What has failed and is not handled: the causes of its own failure, should it fail now."""
-        now = [] if self.judging is None else self.judging[1]
+        now = [] if self.under_review is None else self.under_review[1]
         return [*now, *(fault for faults in self.faults.values() for fault in faults)]
 
     # --- its end ------------------------------------------------------------------------------
 
-    def told_to_stop(self) -> list[Action[F]]:
+    def on_stop_requested(self) -> list[Action[F]]:
         """It is to end, behind what it has to judge."""
         if self.stage is Stage.LIVING:
             self.to_stop = True
         return self._next()
 
-    def failed(self, failure: F) -> list[Action[F]]:
+    def on_failed(self, failure: F) -> list[Action[F]]:
         """It has failed. The first failure stands; one while it stops makes that a failure too."""
         if self.stage is Stage.LIVING:
             self.failure = failure
@@ -163,7 +163,7 @@ class OwnerLifecycle(msgspec.Struct, Generic[F]):
             self.failure = failure
         return []
 
-    def had_its_time(self) -> list[Action[F]]:
+    def on_grace_expired(self) -> list[Action[F]]:
         """It has waited for its meshes for as long as it may."""
         if self.stage is not Stage.ENDING:
             return []
@@ -171,19 +171,19 @@ class OwnerLifecycle(msgspec.Struct, Generic[F]):
         self._move("overdue", Stage.CLEANING)
         return [RunCleanup()]
 
-    def cleaned_up(self, failure: F | None = None) -> list[Action[F]]:
+    def on_cleaned_up(self, failure: F | None = None) -> list[Action[F]]:
         """Its clean-up has ended; `failure`: in that it raised, and nothing had failed before."""
         if self.stage is not Stage.CLEANING:
             return []
         self.failure = failure if self.failure is None else self.failure
         self._move("cleaned up", Stage.GONE)
-        return [*self.tell_now(), Finalize()]
+        return [*self.on_report_due(), Finalize()]
 
-    def tell_now(self) -> list[Action[F]]:
+    def on_report_due(self) -> list[Action[F]]:
         """Its owner is to know by now, whether it has cleaned up or not."""
-        if self.failure is None or self.told:
+        if self.failure is None or self.reported:
             return []
-        self.told = True
+        self.reported = True
         return [ReportFailure(self.failure)]
 
     # --- questions ----------------------------------------------------------------------------
@@ -195,21 +195,25 @@ class OwnerLifecycle(msgspec.Struct, Generic[F]):
         for before, after in pairwise(stages):
             assert after in TRANSITIONS[before], f"{before} -> {after}"
         assert stages[-1] is self.stage
-        assert not self.asked or (self.faults and self.judging is None), "an Ask in vain"
-        assert self.asked or not self.faults or self.judging, "a failure that nobody judges"
+        assert not self.ask_pending or (self.faults and self.under_review is None), "an Ask in vain"
+        assert self.ask_pending or not self.faults or self.under_review, (
+            "a failure that nobody judges"
+        )
         for uid, faults in self.faults.items():
             assert faults, "an empty failure"
             assert lives, "judged after its end"
             assert not self.meshes[uid].stopping, "a failure of what is being stopped"
-        assert not (lives and self.to_stop) or self.faults or self.judging, "told to stop, and not"
+        assert not (lives and self.to_stop) or self.faults or self.under_review, (
+            "told to stop, and not"
+        )
         for uid, mesh in self.meshes.items():
             assert lives or mesh.stopping, f"mesh {uid} outlives its owner"
             above = self.meshes.get(mesh.within)
             assert above is None or mesh.stopping or not above.stopping
         if self.stage in (Stage.CLEANING, Stage.GONE):
             assert not self.meshes or self.overdue, "it cleaned up before what it owns"
-        assert not self.told or self.failure is not None
-        assert self.stage is not Stage.GONE or self.told == (self.failure is not None)
+        assert not self.reported or self.failure is not None
+        assert self.stage is not Stage.GONE or self.reported == (self.failure is not None)
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -219,19 +223,19 @@ class OwnerLifecycle(msgspec.Struct, Generic[F]):
     def _next(self) -> list[Action[F]]:
         """What is to be done now about what is to be judged, or about the end that waits for it."""
         if not self.faults:
-            self.asked = False
-        if self.stage is not Stage.LIVING or self.judging is not None or self.asked:
+            self.ask_pending = False
+        if self.stage is not Stage.LIVING or self.under_review is not None or self.ask_pending:
             return []
         if self.faults:
-            self.asked = True
+            self.ask_pending = True
             return [AskSupervisor()]
         return self._end("told to stop") if self.to_stop else []
 
     def _end(self, event: str) -> list[Action[F]]:
         self._move(event, Stage.ENDING)
         self.faults.clear()
-        self.asked = False
-        self.judging = None
+        self.ask_pending = False
+        self.under_review = None
         actions: list[Action[F]] = []
         for uid, mesh in self.meshes.items():
             if not mesh.stopping and mesh.within not in self.meshes:
