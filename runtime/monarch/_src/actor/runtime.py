@@ -1,10 +1,10 @@
-"""One process's part: what it called, whom it knows, which actors it runs.
+"""The runtime of one process: its open calls, its actors, and the meshes that it knows.
 
-Runs in: the client and every proc; one instance a process. Messages are handled on the thread that
-holds the baton, so every handler is quick and blocks on nothing; user code runs elsewhere.
-Owns: the Node, the table of open calls, the cells.
-Invariants: a call that was opened is answered, or fails when what it waits for is known to be gone;
-a death is handled only after every message that can be read before it.
+Runs in: the client and every proc, one instance in each. The receiving thread handles messages, so
+no handler may block; user code runs on other threads.
+Owns: the Node, the table of open calls, the actor cells.
+Invariants: every open call is answered, or fails when the process that it waits for is known to be
+gone. The death of a process is handled after every message of it that can be read.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ log = logging.getLogger("monarch.actor")
 
 
 class Runtime:
-    """See the module's text."""
+    """The parts of a process's messaging, and the handler of each message type."""
 
     def __init__(
         self,
@@ -110,27 +110,27 @@ class Runtime:
         rank: int = -1,
         site: str = "",
     ) -> None:
-        """Without a name it is nobody's yet, and `begin` is to follow.
+        """Without a name, `begin` must follow.
 
-        All of it that does not depend on whose it is, the zygote makes once for all procs.
+        The zygote constructs a runtime without a name once, and every proc that it forks begins it.
         """
         self.host = os.uname().nodename
         self.calls = CallTable(time.monotonic_ns)
         self.metrics = MetricsTable()
-        # Answers are entered by the thread that receives, the known dead by the one that calls.
+        # The receiving thread enters answers, the calling thread ranks that are known to be dead.
         self.answering = threading.RLock()
         self.slot = Slot(None, 0)
-        self.origin = 0  # of what began here last
+        self.origin = 0  # of the call that began last in this process
         self.cells: dict[int, LocalActor] = {}
         self._client_ref: ProcsRef | None = None
         self._proc_ref: ProcsRef | None = None
         self._ports: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
-        self._had_ports = False  # to ask a weak dictionary takes as long as a message
+        self._had_ports = False  # a look-up in a weak dictionary takes as long as a message
         self.hooks = RuntimeHooks()
         self.bootstrapping = False  # whether this proc's bootstrap function runs now
-        # The data plane, once this process has moved or registered bytes; what ends with us.
+        # The data plane, once this process has moved or registered bytes.
         self.data: Any = None
-        self.serves_at: tuple[str, list[str]] = ("", [])  # for other hosts: see MeshSpec
+        self.serves_at: tuple[str, list[str]] = ("", [])  # the data plane's address; see MeshSpec
         self.deadlines = Deadlines()
         self.closers: list[Callable[[], None]] = []
         node = self.node = Node("", kind, "", self._handle)
@@ -205,9 +205,9 @@ class Runtime:
     def begin(
         self, name: str, directory: str, *, mesh: int = 0, rank: int = -1, site: str = ""
     ) -> None:
-        """Be the runtime of the node of that name, in the session of that directory."""
+        """Become the runtime of the node `name`, in the session of that directory."""
         self.name = name
-        self.site = site  # of this host; empty where the client runs
+        self.site = site  # this host's; empty on the client's host
         self.directory = directory
         self.rank = rank
         self.uids = UidSource()
@@ -223,7 +223,7 @@ class Runtime:
 
     @property
     def proc_ref(self) -> ProcsRef | None:
-        """The mesh of which this process is one; None in a client."""
+        """The proc mesh that this process belongs to; None in a client."""
         return self._proc_ref
 
     @proc_ref.setter
@@ -233,7 +233,7 @@ class Runtime:
 
     @property
     def client_ref(self) -> ProcsRef | None:
-        """The client's process; the last one's while nobody is attached."""
+        """The client's process; while no client is attached, the last client's."""
         return self._client_ref
 
     @client_ref.setter
@@ -242,14 +242,14 @@ class Runtime:
         self.routes.client = ref.owner
 
     def handle(self, kind: type, handler: Callable[[str, Any, Payload], None]) -> None:
-        """Have messages of that type handled, on the thread that receives."""
+        """Register the handler of a message type; the receiving thread calls it."""
         self._handlers[kind] = handler
 
     def report_to_creator(self, creator: str, message: ActorFailed) -> None:
-        """Report the end of an actor to the process that asked for it, or inherited it.
+        """Report an actor's failure to the process that spawned the actor, or inherited it.
 
-        That of a client's goes to the agent too, which tells it to the next one if this one is not
-        there to hear it, or is the client no more.
+        If that is a client, the failure goes to the host agent too, which reports it to the next
+        client if this one is gone or detached.
         """
         if creator and self._proc_ref is not None and parse_proc_node(creator) is None:
             creator = "" if self._client_ref is None else self._client_ref.owner
@@ -259,17 +259,17 @@ class Runtime:
             self.node.send(creator, message)
 
     def open_port(self, receiver: Receiver) -> int:
-        """A number for a port; it is closed when nobody holds its receiver any more."""
+        """Give a port its number. The port closes when the receiver is garbage collected."""
         number = self.calls.new_number()
         self._had_ports = True
         self._ports[number] = receiver
         return number
 
     def cancel(self, pending: PendingCall, only: Container[int] | None = None) -> None:
-        """Ask the ranks that owe an answer to end that call; they answer all the same. Any thread.
+        """Ask the ranks that owe an answer to cancel the call; they still answer it. Any thread.
 
-        `only`: those of them that are among these ranks of the proc mesh. Of what is no call of an
-        endpoint nothing can be cancelled.
+        `only`: restricts the request to these ranks of the proc mesh. A pending call that runs no
+        endpoint cannot be cancelled.
         """
         target: Any = pending.actor_mesh
         if not pending.endpoint:
@@ -284,7 +284,7 @@ class Runtime:
         return Future(self._receive_leader, self._prober)
 
     def future_parts(self) -> tuple[ReceiveLeader, Prober]:
-        """What a Future of a kind of its own is made with."""
+        """The constructor arguments of a Future, for its subclasses."""
         return self._receive_leader, self._prober
 
     # --- messages -----------------------------------------------------------------------------
@@ -296,12 +296,14 @@ class Runtime:
             return
         handler = self._handlers.get(type(message))
         if handler is None:
-            log.warning("%s sent a %s, which has no use here", peer, type(message).__name__)
+            log.warning(
+                "%s sent a %s, which this process does not handle", peer, type(message).__name__
+            )
         else:
             handler(peer, message, payload)
 
     def _dispatch(self, peer: str, message: AnyMessage, payload: Payload) -> None:
-        """Handle a message that had to wait for its payload, or for such a one."""
+        """Handle a message that has waited for its payload, or for that of an earlier message."""
         handler = self._handlers.get(type(message))
         if handler is not None:
             handler(peer, message, payload)
@@ -327,14 +329,14 @@ class Runtime:
     def _deliver(self, receiver: Receiver, message: Reply, payload: Payload) -> None:
         rank, status = message.rank, message.status & STATUS
         if message.status > STATUS:
-            self._note_output(0, everywhere=True)  # from whichever mesh
+            self._note_output(0, everywhere=True)  # the mesh of the sender is unknown
         if self.agent.output_wanted and (message.status > STATUS or self.barrier.is_shut):
             self.barrier.after(lambda: receiver.deliver(rank, status, payload))
         else:
             receiver.deliver(rank, status, payload)
 
     def _after_output(self, number: int, status: int) -> int:
-        """Have an answer to that call given out when output is shown; its status itself."""
+        """Hold back the answer until earlier output is shown; returns the plain status."""
         call = self.calls.get(number)
         if status > STATUS and call is not None:
             self._note_output(call.mesh, everywhere=bool(status & HEARD))
@@ -345,7 +347,7 @@ class Runtime:
     def _note_output(self, mesh: int, *, everywhere: bool) -> None:
         if self.agent.output_wanted:
             self.barrier.note(mesh, everywhere=everywhere)
-        else:  # this process shows none, but who it answers may
+        else:  # the process that this one answers may show output
             WRITTEN.heard()
 
     def _on_answers(self, _peer: str, message: Answers, payload: Payload) -> None:
@@ -396,7 +398,7 @@ class Runtime:
 
     def _on_refused(self, peer: str, message: Refused, _payload: Payload) -> None:
         if self.proc_ref is not None and peer in (AGENT, self.proc_ref.owner):
-            # Nobody can use this process. Its last words reach whoever wanted it.
+            # This process is of no use; the host agent passes its stderr on.
             sys.stderr.write(f"{peer} refuses to talk to this process: {message.why}\n")
             sys.stderr.flush()
             os._exit(1)
@@ -406,7 +408,7 @@ class Runtime:
         old, own = self._client_ref, self._proc_ref
         if peer != AGENT or old is None or own is None:
             return
-        if message.number < old.uid:  # it was said before this process began
+        if message.number < old.uid:  # older than this process
             return
         if old.owner != message.node:
             self._lose_other_hosts(message.why)
@@ -423,9 +425,9 @@ class Runtime:
             self.node.send(AGENT, ClientKnown(message.number))
 
     def _lose_other_hosts(self, why: str) -> None:
-        """What went between the client's host and others went through the client that is gone.
+        """Give up the hosts whose messages went through the client that is gone.
 
-        Nobody knows what was under way, so each is out of reach for the other from here on.
+        Messages under way may be lost, so those hosts are out of reach from here on.
         """
         sites = {site for ref in self.known.refs() for site in ref.places if site != self.site}
         for site in {""} if self.site else sites:
@@ -447,15 +449,15 @@ class Runtime:
     def _on_ask_data(self, peer: str, message: AskData, _payload: Payload) -> None:
         if self.hooks.on_ask_data is not None:
             self.hooks.on_ask_data(peer, message)
-        else:  # of an earlier session, in this process: nothing is registered
+        else:  # asked about an earlier session in this process: nothing is registered
             self.node.send(peer, Reply(message.call, 0, OK), Payload(b""))
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def on_host_lost(self, reason: str, *, expected: bool, let_go: bool = False) -> None:
-        """The host agent is gone, and its procs with it. On the thread that holds the baton.
+        """The host agent is gone, and its procs with it. Called on the receiving thread.
 
-        `let_go`: they live on, and are not this process's any more.
+        `let_go`: the procs live on, but no longer belong to this process.
         """
         self.node.forget(AGENT)
         self.agent.on_agent_lost(AGENT, reason)
@@ -464,9 +466,9 @@ class Runtime:
     def on_site_lost(
         self, site: str, why: str, *, let_go: bool = False, out_of_reach: bool = False
     ) -> None:
-        """Nothing comes from that site any more. On the thread that holds the baton.
+        """A site is lost. Called on the receiving thread.
 
-        `let_go`: since this process wanted it so. `out_of_reach`: what is there may live on.
+        `let_go`: this process has released it. `out_of_reach`: processes there may live on.
         """
         self.agent.on_agent_lost(agent_of(site, self.site), why)
         for node in self.node.far_nodes(site):
@@ -480,7 +482,7 @@ class Runtime:
         self.slot.forked()
 
     def close(self, linger_s: float = 0.0) -> None:
-        """End this process's part. Idempotent."""
+        """Close all parts. Idempotent; waits up to `linger_s` for payloads and messages."""
         while self.closers:
             self.closers.pop()()
         PAUSES.clear()
@@ -495,29 +497,29 @@ _starter: Callable[[], Runtime] | None = None
 
 
 def set_runtime(runtime: Runtime | None) -> None:
-    """Make this the runtime of this process."""
+    """Set the runtime of this process."""
     global _runtime, _runtime_pid
     _runtime, _runtime_pid = runtime, os.getpid()
 
 
 def set_starter(starter: Callable[[], Runtime]) -> None:
-    """Say how a client's runtime is started on first use. Called once by the mesh layer."""
+    """Set the function that starts a client's runtime on first use. Called once by `mesh`."""
     global _starter
     _starter = starter
 
 
 def runtime_or_none() -> Runtime | None:
-    """The runtime of this process if there is one; a fork of a client has none."""
+    """The runtime of this process, or None; a fork of a client has none."""
     return _runtime if _runtime_pid == os.getpid() else None
 
 
 def is_forked() -> bool:
-    """Whether this is a fork of a process with a runtime, and has begun none of its own."""
+    """Whether this is a fork of a process with a runtime, and has started none itself."""
     return _runtime is not None and _runtime.node.is_fork
 
 
 def runtime() -> Runtime:
-    """The runtime of this process; a client's is started on first use."""
+    """The runtime of this process; in a client, the first call starts it."""
     if _runtime is not None and _runtime_pid == os.getpid():
         return _runtime
     if _starter is None:

@@ -1,7 +1,7 @@
-"""What becomes of the answers to a call, by its adverb.
+"""How each adverb handles the answers to its call.
 
-Runs in: any process that calls; answers come in on the thread that receives, and are unpacked on
-the one that looks at the future. A broadcast has none.
+Runs in: any calling process. The receiving thread hands the answers over; the thread that first
+reads the future unpickles them. A broadcast has no answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from monarch._src.wire.pickling.pickler import is_atom
 
 
 class _Failures:
-    """The failures of one call: the first settles it, later ones join its error."""
+    """The failures of one call: the first settles the future, and later ones join its error."""
 
     __slots__ = ("_target", "list")
 
@@ -34,7 +34,7 @@ class _Failures:
         self.list: list[RankFailure] = []
 
     def unpacked(self, status: int, payload: Payload) -> Callable[[], Any]:
-        """Enter a rank's failure; what raises it to the caller."""
+        """Record a rank's failure, and return a function that raises it to the caller."""
         failure, exception = unpack(payload)
         self.list.append(failure)
 
@@ -44,13 +44,13 @@ class _Failures:
         return throw
 
     def lost(self, rank: int, failure: RankFailure) -> SupervisionError:
-        """Enter the death of a proc, by its rank there; the error to raise."""
+        """Record the death of a proc, by its rank in the proc mesh; returns the error to raise."""
         self.list.append(self._target.describe_as_actor(failure, rank))
         return death_error(self.list)
 
 
 def _thrower(target: Target, status: int, payload: Payload) -> Callable[[], Any]:
-    """What raises the failure of one rank, or what an explicit port was given."""
+    """A function that raises a rank's failure, or the exception sent through an explicit port."""
     if status == THROWN:
         return partial(_throw_as_it_is, payload)
     return _Failures(target).unpacked(status, payload)
@@ -61,7 +61,7 @@ def _throw_as_it_is(payload: Payload) -> Any:
 
 
 class OneCall(PendingCall):
-    """`call_one` and `choose`: one rank, its value."""
+    """`call_one` and `choose`: the value of one rank."""
 
     __slots__ = ("_futures", "_target")
 
@@ -89,7 +89,7 @@ class OneCall(PendingCall):
 
 
 class AllCall(PendingCall):
-    """`call`: every rank; the values in rank order, or the first failure and those that join it."""
+    """`call`: the values of all ranks in rank order, or their failures."""
 
     __slots__ = ("_atom", "_failed", "_failures", "_futures", "_payloads", "_rest", "_target")
     accepts_runs = True
@@ -97,12 +97,13 @@ class AllCall(PendingCall):
     def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
         super().__init__(target.procs.uid, target, region)
         self._futures: tuple[Future[Any], ...] = (future,)
-        # Those of atoms as tuples, which the ValueMesh compares to keep equal neighbours once. What
-        # can be changed in place must be each rank's own: a list is like no other.
+        # The payloads of immutable atoms are tuples, which the ValueMesh compares to store equal
+        # neighbours once. A value that can change in place stays separate for each rank: its
+        # payload is a `_Parts`, which equals no other.
         self._payloads: list[tuple[Any, ...] | list[Any]] = [()] * len(region)
         self._target = target
         self._failures = _Failures(target)
-        self._atom: tuple[Any, ...] = ()  # the last answer that was one
+        self._atom: tuple[Any, ...] = ()  # the last answer that was an atom
         self._failed = False
         self._rest: Waitable | None = None
 
@@ -171,7 +172,7 @@ class AllCall(PendingCall):
 
 
 class _Parts(list[Any]):
-    """Those of an answer that is one rank's own."""
+    """The parts of an answer that only one rank has given."""
 
     __slots__ = ("position",)
 
@@ -181,12 +182,12 @@ class _Parts(list[Any]):
 
 
 def _unflatten(reader: Reader, parts: tuple[Any, ...] | list[Any]) -> Any:
-    position = parts.position if isinstance(parts, _Parts) else 0  # atoms can always be read
+    position = parts.position if isinstance(parts, _Parts) else 0  # an atom can always be unpickled
     return reader.read(position, Payload(parts[0], parts[1:]))
 
 
 class StreamCall(PendingCall):
-    """`stream`: every rank; the nth future is settled by the nth answer."""
+    """`stream`: the nth answer settles the nth future."""
 
     __slots__ = ("_futures", "_next", "_target")
     streams_answers = True

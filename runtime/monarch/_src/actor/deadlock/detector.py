@@ -1,6 +1,6 @@
-"""Sends the probes that find actors waiting for each other; `actor.deadlock.state.waits` decides.
+"""Sends the probes that find actors waiting for each other; `deadlock.state.waits` decides.
 
-Runs in: any process. `probe` on a thread that waits, `on_probe` on the one that receives.
+Runs in: any process: `probe` on a waiting thread, `on_probe` on the receiving thread.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 class HasInstance(Protocol):
-    """What runs an actor."""
+    """The runner of an actor."""
 
     instance: ActorInstance
 
     def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
-        """Whether it has that call and can't answer it while it waits."""
+        """Whether the actor has that call, and cannot answer it while it waits."""
         ...
 
     @property
     def point(self) -> dict[str, int]:
-        """Where it is, as users are told."""
+        """Its coordinates, as shown to users."""
         ...
 
 
 class DeadlockDetector:
-    """The probes of this process."""
+    """Sends and handles the probes of this process."""
 
     def __init__(self, node: Node, routes: Routes, cells: Mapping[int, HasInstance]) -> None:
         self._node = node
@@ -50,17 +50,17 @@ class DeadlockDetector:
 
     @property
     def has_actors(self) -> bool:
-        """Whether any actor lives in this process."""
+        """Whether any actor runs in this process."""
         return bool(self._cells)
 
     def probe(self, instance: ActorInstance, wait: Wait) -> None:
-        """An actor has waited for a while: find out whether that can ever end."""
+        """An actor has waited for a while: send a probe along its wait."""
         begun = instance.waiting.probe(wait)
         if blocks(instance, wait) is not Blocked.NOT:
             self._send(wait.future.pending, Probe(0, *begun, [self._described(instance)]))
 
     def blocked_by(self, thread: int) -> list[ActorInstance]:
-        """The actors of this process that can't go on before that thread has done what it does."""
+        """The actors of this process that cannot go on before that thread has finished its work."""
         from monarch._src.actor.deadlock.thread_waits import held_up_by
 
         held = held_up_by(thread)
@@ -68,7 +68,7 @@ class DeadlockDetector:
         return [one for one in instances if _held_up(one, held) is not Blocked.NOT]
 
     def on_probe(self, peer: str, message: Probe, _payload: Payload) -> None:
-        """A probe came for an actor of this process."""
+        """A probe has arrived for an actor of this process."""
         cell = self._cells.get(message.actor)
         if cell is None:
             return
@@ -107,15 +107,15 @@ class DeadlockDetector:
 
 
 class Blocked(Enum):
-    """What of an actor can't go on: nothing, the task that runs its call, or all of it."""
+    """The blocked part of an actor: nothing, the task that runs its call, or its thread."""
 
     NOT = 0
     TASK = 1
-    THREAD = 2  # so calls that would overlap do not begin either
+    THREAD = 2  # so overlapping calls cannot begin either
 
 
 def blocks(instance: ActorInstance, wait: Wait) -> Blocked:
-    """What of its actor can't go on before that wait ends. Any thread."""
+    """The part of the actor that cannot go on before that wait ends. Any thread."""
     if wait.thread:
         from monarch._src.actor.deadlock.thread_waits import held_up_by
 

@@ -1,17 +1,18 @@
-"""Which way messages go to the procs of a mesh, and answers to who has called.
+"""The routes of messages to the procs of a mesh, and of answers to their callers.
 
-Runs in: any process, on the thread that calls or answers; `actor.deliver.inbound` is the other end.
-A few ranks are sent to one by one, directly. Many get one *cast*, which the host agent passes on,
-and whose answers it sends back merged: then a call costs its sender the same whatever their number.
-`net.state.message_order` keeps both routes in one order. Over more hosts than `cast_fanout` it goes
-by a tree of their agents (`host.state.cast_tree`).
+Runs in: any process, on the calling or answering thread; `actor.deliver.inbound` is the other end.
+A message to few ranks is sent to each directly. A message to many ranks is one *cast*, which the
+host agent relays, and whose answers it merges: the cost for the sender does not grow with the
+number of ranks. `net.state.message_order` keeps both routes in one order. A cast to more hosts than
+`cast_fanout` goes over a tree of their agents (`host.state.cast_tree`).
 
-To other hosts a message goes through their agents anyway; several ranks of one get it as a cast, of
-whatever size, so that it crosses between hosts once. On one host a cast takes one more hop. At 16
-ranks that makes a call 40 % slower, at 64 10 %, at 256 nothing, while its sender pays 1/2, 1/5 and
-1/10 (docs/performance.md). Here the agent holds no payloads: a large one lies in a segment that is
-lent to all ranks; without a segment it goes directly. On another host the agent fetches it, lends
-it to the ranks there, and is who those that it passes the cast on to fetch it from.
+Messages to another host go through its agent anyway, so a message to several ranks of another host
+is a cast of any size, and crosses between the hosts once. On the own host a cast takes one more
+hop: with 16 ranks a call is 40 % slower, with 64 ranks 10 %, with 256 ranks equal, while the sender
+spends 1/2, 1/5 and 1/10 of the time (docs/performance.md). The own host's agent holds no payloads:
+a large payload lies in a segment that all ranks map, or the message is sent directly. The agent of
+another host fetches the payload, lends it to its ranks, and serves it to the hosts that it relays
+to.
 """
 
 from __future__ import annotations
@@ -62,44 +63,45 @@ GATHERED_LIMIT = 4096  # bytes of one answer
 
 
 class MeshRoute(msgspec.Struct, frozen=True):
-    """What goes from here to the procs of one mesh. `lock`: of the numbers, and of sending.
+    """The route from this process to the procs of one mesh. `lock`: guards numbering and sending.
 
-    `nodes`: those of all its ranks, in order, if a message to all can be the same for each.
+    `nodes`: the nodes of all ranks, in order, if one message can be sent to all of them unchanged.
     """
 
     lock: threading.Lock
     outgoing: Outgoing
-    tree: TreeSender[SentCast] | None  # if it has more hosts than are sent to from here
+    tree: TreeSender[SentCast] | None  # if the mesh has more hosts than `cast_fanout`
     nodes: list[str]
 
 
-LostCalls: TypeAlias = "list[tuple[int, int]]"  # number of a call, position in it
+LostCalls: TypeAlias = "list[tuple[int, int]]"  # the number of a call, a position in it
 
 
 class Routes:
-    """The routes of one process, and the order on them."""
+    """The routes of one process, and the order of messages on them."""
 
     def __init__(self, node: Node, known: Known, payloads: Payloads) -> None:
         self._node = node
         self._directory = ""
         self._known = known
         self._payloads = payloads
-        self.client = ""  # the node of the client, if there is one and it is known
-        # By mesh. Two threads that number and send by turns would send out of order.
+        self.client = ""  # the node of the client, if known
+        # By mesh. Threads number and send under the lock of a route, or they would send out of
+        # order.
         self._mesh_routes: dict[int, MeshRoute] = {}
         self._cast_sender = CastSender(node, self.tell_agent_at)
         self._replay_log = ReplayLog()
         self.inbound = Inbound()
 
     def begin(self, rank: int, directory: str) -> None:
-        """This process has that rank, or is a client (-1), and its session that directory."""
+        """Set this process's rank (-1: a client) and the directory of its session."""
         self._directory = directory
         self.inbound.begin(rank)
 
     # --- nodes ------------------------------------------------------------------------------------
 
     def route_to(self, ref: ProcsRef, rank: int) -> str:
-        """The node name of a proc, with a route to it."""
+        """The node name of a rank; opens a route to it if there is none."""
         incarnation = 0
         if ref.restarts:
             known_incarnation = self._known.incarnations(ref.uid).get(rank)
@@ -109,15 +111,15 @@ class Routes:
         node = ref.node(rank, incarnation)
         if not self._node.knows(node) and rank not in self._known.dead(ref.uid):
             self._known.learn(ref)
-            if ref.nodes and node != self.client:  # what lived in a client that has gone
-                why = "that client has gone, and what lived in its process with it"
+            if ref.nodes and node != self.client:  # an actor in the process of an earlier client
+                why = "that client has gone, and the actors in its process with it"
                 self._known.mark_dead(ref.uid, rank, out_of_reach(ref, rank, why))
                 return node
-            if ref.owner == self._node.name:  # one of ours that was stopped, and forgotten since
+            if ref.owner == self._node.name:  # an own proc that was stopped and forgotten
                 self._node.expect(node, ref.site(rank))
             else:
                 self._connect(ref, rank, node)
-            if not incarnation:  # who has heard of a later one is told of its end too
+            if not incarnation:  # the watch of a later incarnation exists already
                 self._tell_agent(ref, rank, Watch(node, ref.owner))
         return node
 
@@ -125,23 +127,23 @@ class Routes:
         self._node.reach(node, self._address(ref, rank, node))
 
     def _address(self, ref: ProcsRef, rank: int, node: str) -> str:
-        """Where a proc listens, as it would tell it itself; on another site only that matters."""
+        """The address of a proc, equal to the one it announces; remotely, only the site counts."""
         directory = self._directory if ref.sites else ref.directory
         return at_site(ref.site(rank), address_of(directory, node))
 
     def _tell_agent(self, ref: ProcsRef, rank: int, message: Message) -> bool:
-        """Say something to the agent of a proc's host."""
+        """Send a message to the host agent of a rank."""
         return self.tell_agent_at(ref.site(rank), message)
 
     def tell_agent_at(self, site: str, message: Message, payload: Payload = NO_PAYLOAD) -> bool:
-        """Say something to the agent of a site; False if it is known to be gone."""
+        """Send a message to the agent of a site; False if the agent is known to be gone."""
         agent = agent_of(site, self._node.site)
         if not self._node.knows(agent) and agent != AGENT:
             self._node.link_far(agent, site)
         return self._node.send(agent, message, payload)
 
     def _watch_rank(self, ref: ProcsRef, rank: int) -> str:
-        """The name of whatever process has that rank: which that is, the agent is asked."""
+        """A placeholder name for a rank whose incarnation is unknown; asks the agent for it."""
         place = _place(ref, rank)
         if not self._node.knows(place) and rank not in self._known.dead(ref.uid):
             self._known.learn(ref)
@@ -150,7 +152,7 @@ class Routes:
         return place
 
     def reach_node(self, node: str, address: str) -> None:
-        """Have a route to a node that listens at that address; none to a client that has gone."""
+        """Open a route to a node at that address, unless it is a client that has gone."""
         if not self._node.knows(node):
             place = parse_proc_node(node)
             if place is None and node != self.client:
@@ -162,7 +164,7 @@ class Routes:
                 self.tell_agent_at(self._node.site_of(node), Watch(node))
 
     def forget(self, ref: ProcsRef) -> None:
-        """A mesh has ended."""
+        """Forget a mesh that has ended."""
         self._mesh_routes.pop(ref.uid, None)
         self._node.rooms.more(f"{ref.uid}")
         self._replay_log.forget(ref.uid)
@@ -174,14 +176,14 @@ class Routes:
             if ref.restarts:
                 self._node.drop(_place(ref, rank))
 
-    # --- processes that take the place of others --------------------------------------------------
+    # --- restarts --------------------------------------------------
 
     def on_proc_found(
         self, ref: ProcsRef, rank: int, incarnation: int, *, lost: bool = False
     ) -> None:
-        """The agent has said which process has a rank; what waited for that goes out, or is lost.
+        """The agent has reported the incarnation of a rank: send, or drop, the waiting messages.
 
-        Nothing if this process knew already.
+        Does nothing if this process knew the incarnation already.
         """
         if rank in self._known.incarnations(ref.uid) or ref.owner == self._node.name:
             return
@@ -196,14 +198,14 @@ class Routes:
     def proc_restarted(
         self, ref: ProcsRef, rank: int, incarnation: int, calls: CallTable
     ) -> LostCalls:
-        """The process of a rank is gone, another takes its place: what is sent from now on is its.
+        """A rank restarts: later messages go to the new incarnation.
 
-        Returns the calls that wait for the one that is gone.
+        Returns the calls that wait for the old one.
         """
         route = self._mesh_route(ref)
         outgoing = route.outgoing
         old = ref.node(rank, self._known.incarnation(ref.uid, rank))
-        with route.lock:  # a message goes to one or the other, numbered for that one
+        with route.lock:  # each message is numbered for the incarnation that it goes to
             self._known.set_incarnation(ref.uid, rank, incarnation)
             outgoing.renewed(rank)
             lost = calls.waiting_for(ref.uid, rank)
@@ -228,19 +230,19 @@ class Routes:
         self._node.send(node, message, replayed.payload)
 
     def drop(self, node: str) -> None:
-        """That node is gone for good, and another one has its place."""
+        """Drop the routes of a node that is gone for good."""
         self._node.drop(node)
         self.inbound.forget(node)
 
     def replay_on_restart(
         self, ref: ProcsRef, region: Region, message: Bootstrap, payload: Payload
     ) -> None:
-        """Every process that takes the place of another is to be sent that first."""
+        """Send that message to every later incarnation of these ranks, before others."""
         with uninterrupted(), self._mesh_route(ref).lock:
             self._replay_log.add(ref.uid, ReplayedMessage(region, message, payload))
 
     def stop_replaying(self, ref: ProcsRef, actor: int) -> None:
-        """That actor is stopped, and not made again."""
+        """An actor is stopped: later incarnations do not recreate it."""
         if self._replay_log.of(ref.uid):
             with uninterrupted(), self._mesh_route(ref).lock:
                 self._replay_log.drop_actor(ref.uid, actor)
@@ -255,19 +257,19 @@ class Routes:
             nodes: list[str] = []
             if ref.extent.nelements < CAST_FROM and not ref.restarts and not ref.nodes:
                 nodes = [ref.node(rank) for rank in range(ref.extent.nelements)]
-            if self._node.name in nodes:  # which is sent a copy of its own
+            if self._node.name in nodes:  # this process needs a copy of its own
                 nodes = []
             route = MeshRoute(threading.Lock(), Outgoing(), tree, nodes)
             route = self._mesh_routes.setdefault(ref.uid, route)
         return route
 
     def forget_client(self, ref: ProcsRef) -> None:
-        """The client is another one now, or none."""
+        """Drop the routes of a client that has gone."""
         self._mesh_routes.pop(ref.uid, None)
         self.inbound.forget(ref.owner)
         self._node.forget(ref.owner)
 
-    # --- out --------------------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------
 
     def post(
         self,
@@ -280,14 +282,15 @@ class Routes:
         gather: bool = False,
         each: bool = False,
     ) -> Collection[int]:
-        """Send to every rank of a region, each with its position in it as `rank`.
+        """Send to every rank of a region; the message's `rank` is the position in the region.
 
         Args:
-            skip: positions that are known to be of no use.
-            gather: have the answers to a cast merged; `each`: but sent on as they come.
+            skip: positions to leave out, since their ranks are known to be dead.
+            gather: have the agent merge the answers to a cast.
+            each: have the agent send merged answers on as they arrive.
 
         Returns:
-            The positions that it could not be sent to; what was sent may still be lost on the way.
+            The positions that the message could not be sent to. A sent message may still be lost.
         """
         if payload.is_large:
             payload = self._placed(ref, region, message, payload)
@@ -314,7 +317,7 @@ class Routes:
         self, route: MeshRoute, ref: ProcsRef, region: Region, message: Ordered, payload: Payload,
         skip: Collection[int],
     ) -> Collection[int]:  # fmt: skip
-        """One by one; returns the positions that it could not be sent to."""
+        """Send to each rank directly; returns the positions that could not be sent to."""
         nodes, outgoing, ranks = route.nodes, route.outgoing, region.ranks()
         positions: Iterable[int] = range(len(ranks))
         is_counted = False
@@ -326,7 +329,7 @@ class Routes:
             without = self._node.forward(nodes, message, payload)
             if not without:
                 return ()
-            # There is no route to these yet, or they are dead.
+            # These have no route yet, or are dead.
             positions, is_counted = [nodes.index(node) for node in without], True
         missed: list[int] = []
         send, own = self._node.send, self._node.name
@@ -337,23 +340,23 @@ class Routes:
             node = self.route_to(ref, rank)
             message.rank = position
             message.after = 0 if is_counted else outgoing.direct(rank)
-            # To ourselves it is queued as it is, and there are more to come.
+            # A message to this process is queued by reference, and this one changes again.
             own_copy = msgspec.structs.replace(message) if node == own else message
             if not send(node, own_copy, payload):
                 missed.append(position)
         return missed
 
     def await_room(self, ref: ProcsRef, region: Region, *, large: bool) -> None:
-        """Block while too much waits to be sent to a host that has ranks of that region.
+        """Block while the send limit of a host with ranks of that region is exceeded.
 
-        `large`: of large payloads too, since this is one.
-        For user code, which may wait; in front of `post`, which does not.
+        `large`: respect the limit for large payloads too. Called before `post`, on threads of user
+        code, which may block.
         """
         here, places = self._node.site, ref.places
         if places == (here,):
             return
         rooms = self._node.rooms
-        if len(region) == 1:  # it is sent to directly
+        if len(region) == 1:  # sent directly
             site = ref.site(region.ranks()[0])
             if site != here:
                 rooms.wait(site, large=large)
@@ -373,10 +376,10 @@ class Routes:
     def _goes_once_a_host(
         self, route: MeshRoute, ref: ProcsRef, region: Region, payload: Payload
     ) -> bool:
-        """Whether it goes to several ranks of another host, or to more hosts than are sent to.
+        """Whether to send a cast: to several ranks of another host, or over a tree of hosts.
 
-        If it goes to ranks of this one too, which are reached without a detour, or to those where
-        the client runs, only what is large.
+        If the region includes ranks of this host, which need no detour, or of the client's host,
+        only large messages are cast.
         """
         here, sites = self._node.site, ref.sites
         if len(region) < 2 or ref.places == (here,):
@@ -394,7 +397,7 @@ class Routes:
         return any(count > 1 for site, count in counts.items() if site != here)
 
     def _placed(self, ref: ProcsRef, region: Region, message: Ordered, payload: Payload) -> Payload:
-        """A large payload as it is to be sent; what only an actor of this process gets stays."""
+        """Place a large payload for sending, unless only this process receives it."""
         one = len(region) == 1
         far = self._node.site not in ref.places
         if one:
@@ -402,12 +405,12 @@ class Routes:
             far = ref.site(rank) != self._node.site
             if ref.node(rank, self._known.incarnation(ref.uid, rank)) == self._node.name:
                 return payload
-        # Who takes the place of a process gets what made its actors once more.
+        # A later incarnation receives the messages that spawn its actors again.
         again = bool(ref.restarts) and not isinstance(message, Call)
         return self._payloads.place(payload, sole=one and not again, far=far)
 
     def _knows_incarnations(self, ref: ProcsRef) -> bool:
-        """Whether it is known which process has each rank; a cast has to say."""
+        """Whether the incarnations of all ranks are known, which a cast must name."""
         if ref.owner == self._node.name:
             return True
         return len(self._known.incarnations(ref.uid)) == ref.extent.nelements
@@ -441,7 +444,7 @@ class Routes:
     # --- over a tree of hosts ---------------------------------------------------------------------
 
     def on_tree_done(self, peer: str, message: TreeDone) -> None:
-        """A stretch of hosts is done with a cast."""
+        """A range of hosts has finished a cast."""
         route = self._mesh_routes.get(message.mesh)
         if route is None or route.tree is None or not is_agent(peer):
             return
@@ -451,14 +454,14 @@ class Routes:
             self._node.rooms.more(f"{message.mesh}")
 
     def on_tree_stuck(self, _peer: str, message: TreeStuck, _payload: Payload) -> None:
-        """A host on the way can't pass a cast on."""
+        """A host of the tree cannot relay a cast."""
         route = self._mesh_routes.get(message.mesh)
         if route is not None and route.tree is not None:
             with route.lock:
                 self._cast_sender.on_tree_stuck(route.tree, message)
 
     def on_site_lost(self, site: str) -> None:
-        """Nothing comes from that site any more, nor is passed on by it."""
+        """A site is lost; trees go around it."""
         self._cast_sender.lost.add(site)
         for mesh, route in list(self._mesh_routes.items()):
             ref = self._known.ref(mesh)
@@ -477,11 +480,11 @@ class Routes:
         payload: Payload,
         ran_ns: int = LONG_NS,
     ) -> None:
-        """Answer a message that `peer` has sent, and that took so long."""
+        """Answer a message of `peer`, whose endpoint ran for `ran_ns`."""
         to, address = peer, ""
         if isinstance(message, Call) and message.reply_to:
             to, address = message.reply_to, message.reply_address
-        # As in `Written.since`: most answers go before no output, and a call is 1 % of an answer.
+        # `Written.since`, inlined: most answers follow no output, and a function call costs 1 %.
         written = WRITTEN
         if not (
             ran_ns < LONG_NS
@@ -511,5 +514,5 @@ def _where(region: Region) -> Where:
 
 
 def _place(ref: ProcsRef, rank: int) -> str:
-    # No node is called so: whatever process has that rank, while it is not known which.
+    # Stands for the rank while its incarnation is unknown; no node has such a name.
     return ref.node(rank) + "?"

@@ -1,9 +1,9 @@
-"""What a process tells of itself, and lets others set or stop in it, when it is asked to.
+"""Handlers of the messages that inspect a process: metrics, actors, log levels, faults, debugging.
 
-Runs in: any process that has a runtime, on the thread that receives.
-Owns: what stands in between its links while faults are injected there.
-Invariants: what is told disturbs nothing that runs. Injected faults and the debugger are loaded
-with their first use.
+Runs in: any process with a runtime, on the receiving thread.
+Owns: the injected faults of the process's links.
+Invariants: no handler disturbs running user code. Injected faults and the debugger are loaded on
+first use.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from monarch._src.actor.inspect.injected_link_faults import LinkFaults
     from monarch._src.actor.runtime import Runtime
 
-# Stands above this layer, and is loaded with the first breakpoint.
+# A higher layer, loaded with the first breakpoint.
 DEBUGGER = "monarch._src.debug.rank.pauses"
 
 
 class InspectHandlers:
-    """Those to one process."""
+    """The inspection handlers of one process."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._run = runtime
@@ -70,7 +70,7 @@ class InspectHandlers:
         self._run.node.send(peer, Reply(message.call, message.rank, OK), packed(self.counted()))
 
     def counted(self) -> Counted:
-        """All that this process has counted. Any thread."""
+        """The present metrics of this process. Any thread."""
         now_ns = time.monotonic_ns()
         figures = [*self._run.metrics.figures(now_ns), *TELEMETRY.spans(now_ns)]
         return Counted(tuple(figures), tuple(TELEMETRY.measures()))
@@ -118,5 +118,5 @@ class InspectHandlers:
     ) -> None:
         if (
             peer == AGENT and self._run.proc_ref is not None
-        ):  # a console talks to agents, see `debug`
+        ):  # consoles send to host agents only, see `debug`
             import_module(DEBUGGER).pauses_of(self._run).on_message(message)

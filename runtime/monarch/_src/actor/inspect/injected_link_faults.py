@@ -1,11 +1,11 @@
-"""Injected faults on the links of this process: what it takes in and sends out waits, or is lost.
+"""Injected faults on the links of a process: delayed, held and lost messages.
 
-Runs in: a proc that consented (`configure(fault_injection=True)` before it was spawned) and that
-its client has told so; loaded then. What comes in is stopped behind the order of messages, on the
-thread that receives; what goes out in place of `Node.send`, on any thread. What waited goes on its
-way on the receiving thread, or on a thread of ours for what goes out.
-Invariants: what the host agent says, and is asked, always passes, so the process can be ended at
-any time. Once the last rule is lifted and nothing waits, messages go as if there had been none.
+Runs in: a proc that was spawned under `configure(fault_injection=True)`; loaded with the first
+rule. Incoming messages are intercepted on the receiving thread, after they are put in order;
+outgoing ones in place of `Node.send`, on any thread. Delayed incoming messages go on on the
+receiving thread, outgoing ones on a thread of this module.
+Invariants: messages from and to the host agent always pass, so the process can be ended at any
+time. After the last rule is lifted and no message waits, messages pass as without this module.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ class LinkFaults:
         self._runtime = runtime
         self._node = runtime.node
         self._links: Links[_Item] = Links(runtime.name)
-        # Over the links, and over the moment at which something leaves: what comes later is later.
+        # Guards the links, and the sending of messages, so that they leave in order.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._inner_handlers = dict(runtime.routes.inbound.handlers)
         self._on_reply = runtime._handlers[Reply]  # pyright: ignore[reportPrivateUsage]
         self._installed = False
-        self._wake_sent = False  # the receiving thread has been called, and has not looked yet
+        self._wake_sent = False  # whether a wake-up of the receiving thread is pending
         self._pipe: tuple[int, int] | None = None
         self._consents = settings().fault_injection
 
     def set(self, peer: str, message: SetLinks) -> None:
-        """The message has come: obey the session's client, or the mesh's owner; else refuse."""
+        """Apply rules from the session's client or the mesh's owner; refuse other senders."""
         run = self._runtime
         owners = {ref.owner for ref in (run.client_ref, run.proc_ref) if ref is not None}
         why = ""
@@ -88,10 +88,10 @@ class LinkFaults:
         said = msgspec.msgpack.encode((why, len(lost)))
         Node.send(self._node, peer, Reply(message.call, message.rank, OK), Payload(said))
 
-    # --- being in between -------------------------------------------------------------------------
+    # --- interception -------------------------------------------------------------------------
 
     def _install_or_remove(self) -> None:
-        """Stand in between if there is anything to do, and out of the way if not."""
+        """Install the interception if there are rules or waiting messages; else remove it."""
         busy = bool(self._links)
         if busy == self._installed:
             return
@@ -138,7 +138,7 @@ class LinkFaults:
             return False
         lossy = isinstance(message, (Reply, Answer)) and message.status == OK
         with self._lock:
-            # One message object may be sent to many, with another rank each time.
+            # The caller may reuse the message object for other ranks.
             kept = (name, msgspec.structs.replace(message), payload.own())
             verdict = self._links.came(lane, to, kept, time.monotonic(), lossy=lossy)
             self._changed.notify()
@@ -146,10 +146,10 @@ class LinkFaults:
                 return True
             return Node.send(self._node, name, message, payload)
 
-    # --- letting through --------------------------------------------------------------------------
+    # --- release --------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """On a thread of ours: what waits to leave leaves in time, and who takes in is called."""
+        """Send delayed messages in time, and wake the receiving thread for incoming ones."""
         with self._lock:
             while True:
                 now = time.monotonic()
@@ -170,7 +170,7 @@ class LinkFaults:
             os.write(self._pipe[1], b".")
 
     def _release_incoming(self) -> None:
-        """On the thread that receives: take what has waited long enough."""
+        """Handle the incoming messages that are due. Called on the receiving thread."""
         if self._pipe is not None:
             os.read(self._pipe[0], 1)
         with self._lock:
@@ -182,7 +182,7 @@ class LinkFaults:
             self._deliver(*item)
 
     def _report_lost(self, item: _Item) -> None:
-        """Whoever still waits for it is told that it was lost."""
+        """Report a lost message to the caller that waits for its answer, if any."""
         name, message, _ = item
         if isinstance(message, Call):
             if message.call:

@@ -1,6 +1,6 @@
-"""The level from which on procs log: asked for by who has their mesh.
+"""Sets the log level of procs.
 
-Runs in: any process, on whichever thread asks.
+Runs in: any process that has a mesh, on the calling thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from monarch._src.wire.messages import SetLogLevel
 
 
 class _LevelQuery(PendingCall):
-    """`done` once every rank has said that it logs so, or has died and logs nothing."""
+    """Settles `done` once every rank has confirmed the level or has died."""
 
     __slots__ = ("done",)
 
@@ -40,7 +40,7 @@ class _LevelQuery(PendingCall):
 
 
 def ask(run: Runtime, ref: ProcsRef, region: Region, level: int) -> Future[None]:
-    """Have these ranks log what is at least of that level; done when all do."""
+    """Set the log level of these ranks; done when all have confirmed it."""
     done: Future[None] = run.new_future()
     number = run.calls.open(_LevelQuery(ref, region, done))
     for position, rank in enumerate(region.ranks()):
@@ -49,7 +49,7 @@ def ask(run: Runtime, ref: ProcsRef, region: Region, level: int) -> Future[None]
             if run.node.send(run.routes.route_to(ref, rank), SetLogLevel(number, position, level)):
                 continue
             failure = run.known.dead(ref.uid).get(rank)
-        if failure is not None:  # otherwise the notice of its end is on its way
+        if failure is not None:  # otherwise its death notice is on its way
             with uninterrupted(), run.answering:
                 run.calls.on_rank_lost(number, position, failure)
     return done

@@ -1,4 +1,4 @@
-"""The thread of an actor, from its class to its end: which kind it is decides how it lives.
+"""The main function of an actor's thread, which chooses the loop for a sync or an async actor.
 
 Runs in: a proc, or a client that hosts controllers, on the actor's thread.
 """
@@ -11,7 +11,7 @@ from monarch._src.actor.run.cell import ActorCell
 
 
 def run(cell: ActorCell) -> None:
-    """Live and end. Returns when the actor is gone."""
+    """Run the actor. Returns when the actor has ended."""
     try:
         cls = cell.prepare()
         if cls is None:
@@ -23,4 +23,4 @@ def run(cell: ActorCell) -> None:
         else:
             sync_loop.serve(cell)
     finally:
-        current.set(None)  # the main thread outlives its actor, which this would keep
+        current.set(None)  # the main thread must not keep its actor alive

@@ -1,4 +1,4 @@
-"""How an async actor lives: an event loop on its own thread, messages awaited one after another.
+"""The loop of an async actor: an event loop on its own thread awaits one message after another.
 
 Runs in: a proc, on the actor's thread. Loaded with the first async actor: asyncio takes 13 ms.
 """
@@ -31,12 +31,12 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call
 
 BLOCKED_S = 0.1
-"""A loop that has not come to cancelling a call after so long is blocked by it."""
+"""A loop that has not cancelled a call after this time is taken to be blocked by it."""
 
 
 def serve(cell: ActorCell) -> None:
     """Construct the actor and serve its messages until it ends."""
-    # Not asyncio.run: on the main thread it would put a SIGINT handler of its own in place.
+    # Not asyncio.run, which installs a SIGINT handler of its own on the main thread.
     loop = new_loop(cell.runtime.node.baton)
     actor = _AsyncActor(cell, loop)
     shield = shield_this_thread(CallCancelled)
@@ -65,7 +65,7 @@ class _Inbox:
         mailbox.on_put = self._on_put
 
     async def next(self) -> Item | None:
-        """The next item; None if there is none and the mailbox is closed."""
+        """The next item; None if the mailbox is closed and empty."""
         while (item := self._mailbox.take()) is None and not self._mailbox.closed:
             self._waiter = self._loop.create_future()
             if not self._mailbox and not self._mailbox.closed:
@@ -74,7 +74,7 @@ class _Inbox:
         return item
 
     def _on_put(self) -> None:
-        # On the thread that receives. Registered before the look at the mailbox, so none is missed.
+        # On the receiving thread. `next` sets the waiter before it checks the mailbox again.
         if self._waiter is not None:
             loop = self._loop
             if isinstance(loop, ActorLoop) and loop.handles():
@@ -92,7 +92,7 @@ class _Inbox:
 
 
 class _SupervisorChanges:
-    """What becomes of a supervisor, awaited."""
+    """Changes of a supervisor, awaited."""
 
     def __init__(self, supervisor: Supervisor, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -100,7 +100,7 @@ class _SupervisorChanges:
         supervisor.on_change = self._on_change
 
     async def until(self, there: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Return when that is so, or after that time."""
+        """Return when the condition holds, or after the time-out."""
         try:
             await asyncio.wait_for(self._until(there), timeout_s)
         except asyncio.TimeoutError:
@@ -128,11 +128,13 @@ class _AsyncActor:
         self._inbox = _Inbox(cell.mailbox, loop)
         self._overlapping: set[asyncio.Task[None]] = set()
         self._checking: asyncio.Task[None] | None = None
-        self._hook_waits = False  # `_checking` has begun to wait for the answer of an actor
-        self._released: asyncio.Future[None] | None = None  # messages need not wait for `_checking`
+        self._hook_waits = False  # whether `_checking` awaits the answer of an actor
+        self._released: asyncio.Future[None] | None = (
+            None  # done when messages need not wait for `_checking`
+        )
         self._changes = _SupervisorChanges(cell.supervisor, loop)
-        self._ending_failure: RankFailure | None = None  # why they are being cancelled
-        # What each task is busy with: a call, or the cell while that is constructed.
+        self._ending_failure: RankFailure | None = None  # why overlapping calls are cancelled
+        # The work of each task: a call, or the cell while the actor is constructed.
         self.work: dict[asyncio.Task[Any] | None, Any] = {}
         self.shield: Shield | SignalShield | None = None
 
@@ -154,7 +156,7 @@ class _AsyncActor:
             return
         cell.instance.waiting.on_begin = self._on_wait_begins
         cell.on_check_due = self._on_check_due
-        self._check_soon()  # what came before there was anybody to ask
+        self._check_soon()  # failures may precede the end of the constructor
         supervisor = cell.supervisor
         while cell.dead is None and supervisor.is_living:
             item = await self._inbox.next()
@@ -162,7 +164,7 @@ class _AsyncActor:
                 await self._call(*item)
             elif isinstance(item, Stop):
                 cell.request_stop(item)
-                # Behind what it has to judge; a verdict may also be its end.
+                # Pending failures are checked first, and an unhandled one fails the actor.
                 await self._changes.until(lambda: not supervisor.is_living)
                 await self._cancel_overlapping(cell.stopped_failure(item.reason))
             elif isinstance(item, CheckFailures):
@@ -181,10 +183,10 @@ class _AsyncActor:
         failed = None if cell.finalized else await self._clean_up(cell.cause)
         cell.on_cleaned_up(failed)
 
-    # --- supervision: beside what it does, one failure after another ------------------------------
+    # --- supervision: in a task of its own, one failure after another -----------------------------
 
     def _on_check_due(self) -> None:
-        # Any thread. For a look before the next message, and beside an endpoint that awaits.
+        # Any thread. Check before the next message, and while an endpoint awaits.
         self._cell.mailbox.put_first(CHECK_FAILURES)
         try:
             self._loop.call_soon_threadsafe(self._check_soon)
@@ -197,10 +199,10 @@ class _AsyncActor:
             self._hook_waits = False
 
     async def _check_first(self) -> None:
-        """Have what has failed judged before the next message.
+        """Check pending failures before the next message.
 
-        Messages wait until `__supervise__` returns, or awaits the answer of an actor: that one may
-        need another message of this actor before it answers.
+        Messages wait until `__supervise__` returns, or until it awaits the answer of another actor,
+        which may need this actor to handle a message first.
         """
         self._check_soon()
         checking = self._checking
@@ -232,7 +234,7 @@ class _AsyncActor:
     # --- calls ------------------------------------------------------------------------------------
 
     def _interrupt(self) -> None:
-        # Any thread. On the loop's own, too: what is cancelled must not be what runs now.
+        # Any thread. Deferred even on the loop's own thread, so that the running task goes on.
         try:
             self._loop.call_soon_threadsafe(self._cancel_call)
         except RuntimeError:
@@ -245,19 +247,20 @@ class _AsyncActor:
         self._release()
 
     def work_here(self) -> Any:
-        """What this thread does now. On it, in a signal handler."""
+        """The work of the running task. Called on the loop's thread, in a signal handler."""
         return self.work.get(asyncio.current_task(self._loop))
 
     def _raise_in(self, call: Call) -> bool:
-        """Cancel the task of a call; if its loop does not come to that, raise where it stands.
+        """Cancel the task of a call; if its loop is blocked, raise in the blocking code.
 
-        Any thread. Raising is possible on the main thread only.
+        Any thread. Only on the main thread can blocking code be interrupted.
         """
         reached = threading.Event()
 
         def cancel() -> None:
             reached.set()
-            # What the endpoint has just set going begins to wait first, to be found waiting.
+            # Let a call that the endpoint has just sent begin its wait, so that it is cancelled
+            # too.
             self._loop.call_soon(self._cancel_work, call)
 
         def raise_if_blocked() -> None:
@@ -292,7 +295,7 @@ class _AsyncActor:
         task = self._loop.create_task(self._run(peer, call, payload, came_ns))
         self._overlapping.add(task)
         task.add_done_callback(self._overlapping.discard)
-        await asyncio.sleep(0)  # it begins before the next message does
+        await asyncio.sleep(0)  # it begins before the next message
 
     async def _run(self, peer: str, call: Call, payload: Payload, came_ns: int) -> None:
         cell = self._cell
@@ -313,7 +316,7 @@ class _AsyncActor:
                     self.work[task] = call
                     value = await bound.method.function(cell.instance_object, *args, **kwargs)
                 finally:
-                    self.work.pop(task, None)  # nothing is raised behind this, see `work_here`
+                    self.work.pop(task, None)  # no exception is raised after this, see `work_here`
         except asyncio.CancelledError as cancelled:
             if id(call) in cell.running_calls.cancelled:
                 _uncancel(task)
@@ -335,18 +338,18 @@ class _AsyncActor:
         return await _outcome(done) if inspect.isawaitable(done) else done
 
     async def _cancel_overlapping(self, why: RankFailure | None = None) -> None:
-        self._ending_failure = why  # of an actor that has failed they have been told
+        self._ending_failure = why  # callers of a failed actor have their answers already
         own = asyncio.current_task()
         tasks = [task for task in self._overlapping if task is not own]
         if why is None and self._checking is not None and self._checking is not own:
-            tasks.append(self._checking)  # it has failed: there is nothing left to judge
+            tasks.append(self._checking)  # the actor has failed, so no failure is checked any more
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def run_awaitable(awaitable: Awaitable[Any]) -> BaseException | None:
-    """Run it to its end on a loop of its own: what it raised, or None."""
+    """Run an awaitable on a new loop; returns the exception that it raised, or None."""
 
     async def run() -> BaseException | None:
         try:
@@ -367,19 +370,19 @@ def run_awaitable(awaitable: Awaitable[Any]) -> BaseException | None:
 
 
 def _uncancel(task: asyncio.Task[Any] | None) -> None:
-    """What cancelled the task has been dealt with (from Python 3.11 on, that is counted)."""
+    """Undo a cancellation that has been handled: Python counts them from 3.11 on."""
     uncancel = getattr(task, "uncancel", None)
     if uncancel is not None:
         uncancel()
 
 
 async def _outcome(hook: Awaitable[Any]) -> Any:
-    """What a hook of the user answered, or what it raised."""
+    """The result of a user's hook, or the exception that it raised."""
     try:
         return await hook
     except BaseException as error:
         return error
 
 
-# Where code of users begins in a task.
+# The function that calls user code in a task.
 ENTRY = _AsyncActor._run.__code__  # pyright: ignore[reportPrivateUsage]

@@ -1,4 +1,4 @@
-"""The function that a proc runs before any actor.
+"""The bootstrap function, which a proc runs before any actor.
 
 Runs in: a proc, on the main thread, once.
 """
@@ -21,7 +21,7 @@ from monarch._src.wire.messages import Bootstrap, Bootstrapped
 
 
 class BootstrapRun:
-    """One run of it. `failure` says what it raised; told of the rank as a constructor's is."""
+    """One run of a bootstrap function. `failure` describes its exception, if it raised one."""
 
     def __init__(self, runtime: Runtime, message: Bootstrap, payload: Payload) -> None:
         self.failure: RankFailure | None = None
@@ -30,7 +30,7 @@ class BootstrapRun:
         self._payload = payload
 
     def run(self) -> None:
-        """Run the function. What it raises, `SystemExit` included, is kept and not raised."""
+        """Run the function. Its exception, `SystemExit` included, is stored, not raised."""
         runtime, ref = self._runtime, self._runtime.proc_ref
         assert ref is not None
         uid = runtime.uids()
@@ -69,7 +69,7 @@ class BootstrapRun:
         return async_loop.run_awaitable(awaitable)
 
     def tell_owner(self) -> None:
-        """Report the end to the process that spawned the mesh."""
+        """Report the outcome to the process that spawned the mesh."""
         runtime, ref = self._runtime, self._runtime.proc_ref
         assert ref is not None
         failure = self.failure

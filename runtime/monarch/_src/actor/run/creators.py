@@ -1,4 +1,4 @@
-"""Who spawned an actor: written into the message that makes it, and read back from it."""
+"""The creators of an actor: written into the message that spawns it, and read back there."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from monarch._src.shape import Extent
 from monarch._src.wire.messages import Creator, SpawnActor
 
 CLIENT = "client"
-BOOTSTRAP = "bootstrap"  # name and class of what runs a bootstrap function
+BOOTSTRAP = "bootstrap"  # name and class of the instance that runs a bootstrap function
 
 
 def creator_chain(instance: ActorInstance) -> list[Creator]:
-    """How an actor, and those above it, are named to what it spawns; empty for the client."""
+    """An actor and its own creators, innermost first; empty for the client."""
     found: list[Creator] = []
     who: ActorInstance | CreatorInstance | None = instance
-    while who is not None and who.actor_id.uid:  # that of the client is 0
+    while who is not None and who.actor_id.uid:  # the client's uid is 0
         ref: Any = who.proc_ref
         extent = who.rank.extent
         found.append(
@@ -32,14 +32,14 @@ def creator_chain(instance: ActorInstance) -> list[Creator]:
 
 
 def spawned_by_bootstrap(spec: SpawnActor) -> bool:
-    """Whether a bootstrap function of that mesh of procs has spawned it, or an actor of one."""
+    """Whether a bootstrap function of the same proc mesh is among the actor's creators."""
     return any(
         who.mesh == spec.mesh and who.name == who.class_name == BOOTSTRAP for who in spec.made_by
     )
 
 
 def creator_of(spec: SpawnActor, directory: str, client: ProcsRef | None) -> CreatorInstance | None:
-    """Who asked for that actor; None for a controller."""
+    """The creator of that actor; None for a controller."""
     if not spec.creator or client is None:
         return None
     nowhere = Extent((), ()).point_of_rank(0)

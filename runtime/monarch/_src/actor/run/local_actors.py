@@ -1,6 +1,6 @@
-"""The actors that live in this process, and the thread that each runs on.
+"""The actors of this process, and the thread of each.
 
-Runs in: every proc, and a client that hosts controllers. Called on the thread that receives.
+Runs in: every proc, and a client that hosts controllers. Called on the receiving thread.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from monarch._src.wire.messages import DIED, OK, Call, SpawnActor, StopActor, Wa
 class LocalActors:
     """All actors of this process.
 
-    `take_main(cell)` may claim an actor for the main thread by returning True; it then has to run
-    it. Every other actor gets a thread of its own.
+    `take_main(cell)` may claim an actor for the main thread by returning True; the main thread then
+    runs it. Every other actor has its own thread.
 
-    From `hold` to `release` actors are made and queue what they are sent, but do not begin; those
-    that a bootstrap function has spawned do, since it may wait for them.
+    Between `hold` and `release`, cells are created and queue their messages, but no actor begins.
+    Actors that a bootstrap function has spawned begin at once, since it may wait for them.
     """
 
     def __init__(
@@ -39,14 +39,16 @@ class LocalActors:
     ) -> None:
         self._runtime = runtime
         self._take_main = take_main
-        self._cells: dict[int, ActorCell] = {}  # those of which something may still run
+        self._cells: dict[int, ActorCell] = {}  # those whose code may still run
         self._threads: list[threading.Thread] = []
         self._early: dict[int, _Early] = {}
         self._lock = threading.Lock()
         self._held: list[ActorCell] | None = None
-        self._creators: set[str] = set()  # processes that own actors here, and are watched
+        self._creators: set[str] = (
+            set()
+        )  # processes that own actors here, and whose ends are watched
         self._refused: RankFailure | None = None
-        # Actors begin one at a time, in the order in which they came.
+        # Actors begin one at a time, in the order of their spawn messages.
         self._begin_lock = threading.Lock()
         self._changed = threading.Condition()
         runtime.hooks.on_spawn = self.spawn
@@ -55,7 +57,7 @@ class LocalActors:
         runtime.terminations.on_node_ended = self._on_creator_ended
 
     def spawn(self, _peer: str, spec: SpawnActor, payload: Payload) -> None:
-        """Make an actor; its constructor runs on its own thread."""
+        """Create an actor's cell; the constructor runs on the actor's own thread."""
         known = self._runtime.cells.get(spec.actor)
         if spec.if_absent and known is not None and known.dead is None:
             return
@@ -84,11 +86,11 @@ class LocalActors:
         self._threads = [*(one for one in self._threads if one.is_alive()), thread]
 
     def hold(self) -> None:
-        """Let no actor begin before `release`. Called before the first message."""
+        """Let no actor begin until `release`. Called before the first message."""
         self._held = []
 
     def release(self, failure: RankFailure | None) -> None:
-        """Let actors begin; or, if what came before them has failed, let none ever begin."""
+        """Let actors begin; or fail them all, if the bootstrap function has failed."""
         with self._begin_lock:
             held, self._held = self._held or [], None
             self._refused = failure
@@ -96,7 +98,7 @@ class LocalActors:
                 self._begin(cell)
 
     def _watch(self, creator: str) -> None:
-        """Hear of the end of who owns an actor here, if nothing else would end that then."""
+        """Watch the process of an actor's owner, unless its end ends this process anyway."""
         runtime = self._runtime
         ref = runtime.proc_ref
         if creator in self._creators or parse_proc_node(creator) is None:
@@ -114,17 +116,20 @@ class LocalActors:
                 cell.stop(f"the process of its owner, {node}, has ended")
 
     def stop(self, reason: str, grace_s: float | None = None) -> None:
-        """Stop every actor after the messages it has, and what each owns before it."""
+        """Stop every actor after its queued messages; the meshes that it owns end first."""
         for cell in list(self._cells.values()):
             if cell.dead is None:
                 cell.stop(reason, grace_s)
 
     def are_overdue(self) -> bool:
-        """Whether one of them was told to end before, and runs on."""
+        """Whether an actor still runs that was asked to stop earlier."""
         return any(cell.stop_deadline is not None for cell in list(self._cells.values()))
 
     def wait_until_gone(self, least_s: float) -> bool:
-        """Wait for their ends until each has had its time, and so long; False: some run on."""
+        """Wait until all actors have ended, for `least_s` or the latest stop deadline.
+
+        Returns False if some actors still run.
+        """
         least = time.monotonic() + least_s
         with self._changed:
             while self._cells:
@@ -142,7 +147,7 @@ class LocalActors:
             self._changed.notify_all()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait until the threads have ended, for that long in all."""
+        """Wait until the threads have ended, at most `timeout_s` in all."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(None if until is None else max(0.0, until - time.monotonic()))
@@ -150,12 +155,12 @@ class LocalActors:
     # --- messages without an actor ----------------------------------------------------------------
 
     def _on_unknown_actor(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
-        """Hold a call that has overtaken the message that makes its actor.
+        """Hold a call that has arrived before the message that spawns its actor.
 
-        A mesh can be given away before its actors exist, and messages of different senders keep no
-        order. One whose actor is not made within `message_delivery_timeout` is refused.
+        A mesh can be passed on before its actors exist, and messages of different senders have no
+        order. If the actor is not spawned within `message_delivery_timeout`, the call is rejected.
         """
-        if isinstance(message, StopActor):  # it has ended before: that is what was wanted
+        if isinstance(message, StopActor):  # the actor has ended already
             self._runtime.routes.reply(peer, message, OK, NO_PAYLOAD)
             return
         with self._lock:
@@ -194,7 +199,7 @@ class LocalActors:
 
 
 class _Early(msgspec.Struct):
-    """Calls for an actor that does not exist yet, in order; the timer refuses them."""
+    """Calls of an actor that does not exist yet, in order; the timer rejects them."""
 
     timer: threading.Timer
     messages: list[tuple[str, Call, Payload]] = []

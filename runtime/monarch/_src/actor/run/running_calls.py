@@ -1,9 +1,9 @@
-"""The calls that an actor has taken: who waits for which, who has cancelled it, what is answered.
+"""The calls that an actor has accepted: their callers, their cancellation, their answers.
 
-Runs in: a proc, or a client that hosts controllers. A call is taken and finished on the actor's own
-thread, cancelled on the one that receives, and refused by whichever ends the actor.
-Owns: the table of the calls that are neither answered nor queued.
-Invariant: whoever takes a call out of the table answers it, so that each is answered once.
+Runs in: a proc, or a client that hosts controllers. The actor's own thread accepts and completes
+calls, the receiving thread cancels them, and the thread that ends the actor rejects them.
+Owns: the table of the calls that are neither queued nor answered.
+Invariant: the thread that removes a call from the table answers it, so each is answered once.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from monarch._src.actor.run.cell import ActorCell
 
 _NONE = ship(None)
-EARLY_CANCELS = 64  # how many of calls that have not come yet are remembered
+EARLY_CANCELS = 64  # how many cancellations of calls that have not arrived are kept
 
 
 class CallAborted(BaseException):
-    """A call that was cancelled because its actor ends. No failure of its own.
+    """Cancels a call because its actor ends; the call has not failed by itself.
 
-    No Exception: what tries again after any of those, a debugger too, must let it pass.
+    It is no Exception, so that retry loops and debuggers let it pass.
     """
 
     def __init__(self, why: RankFailure) -> None:
@@ -45,23 +45,23 @@ class CallAborted(BaseException):
 
 
 class RunningCalls:
-    """The calls in hand of one actor."""
+    """The accepted calls of one actor."""
 
     def __init__(self, cell: ActorCell) -> None:
         self._cell = cell
-        # By `id`, as are those of them that their callers have cancelled.
+        # By `id` of the call; `cancelled` holds those that their callers have cancelled.
         self.calls: dict[int, tuple[str, Call, Payload]] = {}
         self.cancelled: dict[int, Call] = {}
-        # Who has cancelled which call that was neither queued nor in hand: it may be on its way.
+        # Cancellations (caller, number) of calls that may not have arrived yet.
         self.cancelled_early: deque[tuple[str, int]] = deque(maxlen=EARLY_CANCELS)
 
-    # --- cancelled: on the thread that receives ---------------------------------------------------
+    # --- cancellation: on the receiving thread ---------------------------------------------------
 
     def cancel(self, caller: str, number: int) -> None:
-        """End a call of that caller: queued, it is answered here; running, it is interrupted.
+        """Cancel a call: a queued call is answered here, a running one is interrupted.
 
-        What its endpoint waits for is cancelled too. A call that is not here has been answered, or
-        is still on its way.
+        The calls that its endpoint waits for are cancelled too. An unknown call has been answered
+        already, or has not arrived yet.
         """
         cell = self._cell
         queued = cell.mailbox.withdraw(caller, number)
@@ -82,27 +82,27 @@ class RunningCalls:
             return
         waits = self._waits_of(call)
         if cell.raise_in is None or not cell.raise_in(call):
-            self.cancelled.pop(id(call), None)  # it has ended by itself
+            self.cancelled.pop(id(call), None)  # it has just ended
             return
         runtime.node.baton.nudge()
         for wait in waits:
             runtime.cancel(wait.future.pending)
 
     def cancel_waits(self, call: Call) -> None:
-        """Cancel what a call in hand waits for now. Any thread; again does no harm."""
+        """Cancel the calls that a running call waits for. Any thread. Idempotent."""
         for wait in self._waits_of(call):
             self._cell.runtime.cancel(wait.future.pending)
 
     def _waits_of(self, call: Call) -> Sequence[Wait]:
         cell = self._cell
-        # Of calls that overlap nobody notes which of them waits for what.
+        # Waits are not recorded by call, so those of overlapping calls are unknown.
         overlaps = cell.endpoints is not None and cell.endpoints.is_concurrent(call.endpoint)
         return () if overlaps else tuple(cell.instance.waiting.waits.values())
 
     def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
-        """Whether that call is in hand and only its endpoint's end answers it. Any thread.
+        """Whether that call runs, and only the end of its endpoint answers it. Any thread.
 
-        `overlapping`: whether calls that overlap are meant too.
+        `overlapping`: whether to include calls that may overlap.
         """
         endpoints = self._cell.endpoints
         for item in list(self.calls.values()):
@@ -112,12 +112,14 @@ class RunningCalls:
                 return not call.by_port and (overlapping or not overlaps)
         return False
 
-    # --- taken and finished: on the actor's own thread --------------------------------------------
+    # --- acceptance and completion: on the actor's own thread -------------------------------------
 
     def accept(self, peer: str, call: Call, payload: Payload) -> bool:
-        """Take a call in hand; False if there is nothing to run, and it is answered already."""
+        """Accept a call; False if it is not to run and has been answered already."""
         self.calls[id(call)] = (peer, call, payload)
-        if self._cell.dead is not None:  # looked at after it is in hand: one of us answers it
+        if (
+            self._cell.dead is not None
+        ):  # checked after the insertion, so that one thread answers it
             if self.calls.pop(id(call), None) is not None:
                 self.reject(peer, call)
             return False
@@ -140,14 +142,17 @@ class RunningCalls:
         bound: BoundEndpoint | None,
         ran_ns: int,
     ) -> tuple[RankFailure, BaseException] | None:
-        """Answer a call. What it raised may be the end of the actor: then the end is returned."""
+        """Answer a call.
+
+        Returns the actor's failure and its cause, if the exception ends the actor.
+        """
         if forked.is_fork and self._cell.runtime.node.is_fork:
             forked.end_fork(error)
         counts = None if bound is None else bound.counts
-        if counts is not None:  # before the answer, so that whoever has that finds it counted
+        if counts is not None:  # before the answer, so that a caller who has it finds it counted
             counts.ended(ran_ns)
         if self.calls.pop(id(call), None) is None:
-            return None  # the actor was ended meanwhile, and this call answered
+            return None  # the actor has ended meanwhile, and the call is answered
         cancelled = bool(self.cancelled) and self.cancelled.pop(id(call), None) is not None
         if error is None:
             if not call.call or call.by_port:
@@ -190,10 +195,10 @@ class RunningCalls:
             self._answer_died(peer, call, failure, counts)
         return failure, error
 
-    # --- refused: by whoever ends the actor -------------------------------------------------------
+    # --- rejection: on the thread that ends the actor --------------------------------------------
 
     def reject_all(self) -> None:
-        """The actor has ended: who waits for what is in hand hears why."""
+        """Answer all running calls with the reason of the actor's end."""
         for number in list(self.calls):
             item = self.calls.pop(number, None)
             if item is not None:
@@ -202,7 +207,7 @@ class RunningCalls:
                     self._answer_died(peer, call, self._why_dead())
 
     def reject(self, peer: str, call: Call) -> None:
-        """The actor had ended before that call was taken."""
+        """Answer a call that arrived after the actor's end."""
         why = self._why_dead()
         if call.call:
             self._answer_died(peer, call, why)
@@ -226,7 +231,7 @@ class RunningCalls:
     def _answer_died(
         self, peer: str, call: Call, why: RankFailure, counts: EndpointCounts | None = None
     ) -> None:
-        if not self._cell.is_fatal(why):  # or who waits hears of the end of this process
+        if not self._cell.is_fatal(why):  # otherwise callers receive the end of this process
             self._answer(peer, call, DIED, pack(why, None), counts)
 
     def _answer(

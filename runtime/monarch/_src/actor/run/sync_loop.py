@@ -1,7 +1,7 @@
-"""How a sync actor lives: its own thread takes one message after another, and runs it.
+"""The loop of a sync actor: its own thread takes one message after another and runs it.
 
-Runs in: a proc, or a client that hosts controllers, on the actor's thread. It waits for its
-messages through the baton, so an idle actor receives them itself.
+Runs in: a proc, or a client that hosts controllers, on the actor's thread. While the actor is idle,
+this thread may be the receive leader, so that a message needs no hand-over between threads.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _run_endpoint(
     cell: ActorCell, endpoints: EndpointTable, shield: Shield | SignalShield,
     peer: str, call: Call, payload: Payload, came_ns: int,
 ) -> tuple[Any, BaseException | None, BoundEndpoint | None, int]:  # fmt: skip
-    """Run an endpoint: its value, or what it raised; what ran, and for how long (ns)."""
+    """Run an endpoint; returns its value or exception, the endpoint, and the duration in ns."""
     cell.begin_call(call)
     cell.instance.endpoint = call.endpoint
     running = cell.runtime.slot.begin(cell.board_name, call.endpoint.encode())
@@ -113,12 +113,12 @@ def _run_endpoint(
                 shield.work = None
                 shield.end()
     except BaseException as error:
-        shield.end()  # it may have been raised as the first `end` began
+        shield.end()  # the exception may have interrupted the first `end`
         if cell.runtime.hooks.on_endpoint_error is not None:
             cell.runtime.hooks.on_endpoint_error(cell, error)
         return None, error, bound, cell.end_call(running)
     return value, None, bound, cell.end_call(running)
 
 
-# Where code of users begins on a sync actor's thread.
+# The functions that call user code on a sync actor's thread.
 ENTRIES = (ActorCell.construct.__code__, _run_endpoint.__code__, ActorCell.clean_up.__code__)

@@ -1,9 +1,9 @@
-"""What is left of an actor that has ended: enough to answer those that still call it.
+"""Records of actors that have ended, with which their later calls are answered.
 
-Runs in: a proc, or a client that hosts controllers, on the thread that receives; an actor is buried
-on its own thread.
-Invariants: a uid is in `Tombstones` or among the cells of its runtime, and for a moment in both;
-a tombstone holds nothing of the actor's class, arguments or messages.
+Runs in: a proc, or a client that hosts controllers, on the receiving thread; an actor's own thread
+adds its record.
+Invariants: a uid is in `Tombstones` or among the runtime's cells, and for a moment in both. A
+record does not refer to the actor's class, arguments or messages.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
     from monarch._src.actor.runtime import Runtime
 
 SHOWN = 64
-"""How many of the actors that ended last are still told to those that look."""
+"""How many of the actors that ended last appear in snapshots."""
 
 WHOLE = 128
-"""Of how many that failed last the whole failure is kept, with its frames and causes."""
+"""How many of the last failures are kept whole, with their frames and causes."""
 LONGEST_TEXT = 80
 
 
 class _Brief(msgspec.Struct, frozen=True, gc=False):
-    """What stays of an older failure."""
+    """The summary of an older failure."""
 
     kind: FailureKind
     endpoint: str | None
     message: str
 
 
-# The name of the actor, of its mesh of procs and of its class; its rank there, and where that is.
+# The names of the actor, of its proc mesh and of its class; its rank, and its coordinates.
 _Place: TypeAlias = "tuple[str, str, str, int, tuple[tuple[str, int], ...]]"
 
 
 class Tombstones:
-    """Those of one process, by the uid of the actor, oldest first."""
+    """The records of one process, by the uid of the actor, oldest first."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        # Why each ended: the reason with which it was stopped, or its failure.
+        # With each, the reason of its stop, or its failure.
         self._entries: dict[int, tuple[_Place, str | RankFailure | _Brief]] = {}
-        self._failed: dict[int, None] = {}  # those whose failure is kept whole, oldest first
-        self._places: dict[_Place, _Place] = {}  # equal ones are kept once
+        self._failed: dict[int, None] = {}  # those with a whole failure, oldest first
+        self._places: dict[_Place, _Place] = {}  # interns equal places
 
     def __contains__(self, uid: object) -> bool:
         return uid in self._entries
@@ -64,18 +64,21 @@ class Tombstones:
         return len(self._entries)
 
     def _add_failed(self, uid: int, place: _Place, failure: RankFailure) -> None:
-        """Keep its frames while it is among the last that have failed."""
+        """Add a whole failure, and summarize the oldest one if there are too many."""
         self._failed[uid] = None
         if len(self._failed) > WHOLE:
             oldest = next(iter(self._failed))
             del self._failed[oldest]
-            told, why = self._entries[oldest]
+            place_of_oldest, why = self._entries[oldest]
             if isinstance(why, RankFailure):
-                self._entries[oldest] = told, _Brief(why.kind, why.endpoint, _text_of(why))
+                self._entries[oldest] = (
+                    place_of_oldest,
+                    _Brief(why.kind, why.endpoint, _text_of(why)),
+                )
         self._entries[uid] = place, failure
 
     def add(self, cell: ActorCell) -> None:
-        """That actor has ended, and nothing of it runs."""
+        """Record an actor that has ended."""
         spec, dead = cell.spec, cell.dead
         assert dead is not None
         place = (
@@ -88,12 +91,12 @@ class Tombstones:
             self._add_failed(spec.actor, place, dead)
 
     def forget(self, uid: int) -> None:
-        """An actor of that uid is made anew: a controller."""
+        """Remove the record: a controller of the same uid is spawned again."""
         self._entries.pop(uid, None)
         self._failed.pop(uid, None)
 
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
-        """Answer what was sent to one of them."""
+        """Answer a message to an actor that has ended."""
         run = self._runtime
         if isinstance(message, StopActor):
             run.routes.reply(peer, message, OK, NO_PAYLOAD)
@@ -108,11 +111,11 @@ class Tombstones:
             run.routes.reply(peer, message, DIED, pack(why, None))
 
     def supervisor_of(self, uid: int) -> Supervisor | None:
-        """For code that an actor has left running: an owner that can own nothing any more."""
+        """The supervisor for code that an ended actor left running; it can own no mesh."""
         return ended_supervisor(self._why(uid).message) if uid in self._entries else None
 
     def snapshots(self) -> Iterator[SeenActor]:
-        """The last of them, the oldest first."""
+        """The last actors that have ended, oldest first."""
         stones = list(self._entries.values())
         for (name, _, class_name, _, _), _ in islice(stones, max(0, len(stones) - SHOWN), None):
             yield SeenActor(name, class_name, (), 0, (), ended=True)

@@ -1,9 +1,8 @@
-"""How an actor is asked about what has failed: its hooks, and what follows from their answers.
+"""The supervision hooks of an actor, and the consequences of their results.
 
 Runs in: a proc, or a client that hosts controllers, on the actor's own thread. `__supervise__` is
-called at *safe points*: between two messages, and in the middle of one where the actor itself says
-that others may go on: an `await` of an async actor, a blocking `.get()` of a sync one. See
-docs/design.md.
+called at *safe points*: between two messages, at an `await` of an async actor, and in a blocking
+`.get()` of a sync actor.
 """
 
 from __future__ import annotations
@@ -27,31 +26,31 @@ UNDELIVERABLE = "_handle_undeliverable_message"
 
 
 class Supervision:
-    """The hooks of one actor."""
+    """The supervision hooks of one actor."""
 
     def __init__(self, cell: ActorCell) -> None:
         self._cell = cell
-        # Done while something is to be judged: a sync actor that blocks looks at it.
+        # Done while a failure is to be checked: interrupts the blocking wait of a sync actor.
         self._check_due = Waitable()
 
     # --- a sync actor -----------------------------------------------------------------------------
 
     def watch_blocking_waits(self) -> None:
-        """From here on the actor may be asked while it blocks."""
+        """From here on, check failures in blocking waits too."""
         instance = self._cell.instance
         instance.check_due, instance.check_failures = self._check_due, self._check_while_blocked
 
     def request_check(self) -> None:
-        """Something is to be judged. Any thread."""
+        """Request a check of pending failures at the next safe point. Any thread."""
         cell = self._cell
-        self._check_due.done = True  # before the look at what it is blocked on
+        self._check_due.done = True  # before `blocked_on` is read
         cell.mailbox.put_first(CHECK_FAILURES)
         blocked_on = cell.instance.blocked_on
         if blocked_on is not None:
             blocked_on.stir()
 
     def check_failures(self) -> bool:
-        """Ask about the next failure, and do what follows; False: there is none."""
+        """Handle the next pending failure; False if there is none."""
         self._check_due.done = False
         fault = self._cell.supervisor.next_failure()
         if fault is None:
@@ -65,7 +64,7 @@ class Supervision:
         return True
 
     def reach_safe_point(self) -> None:
-        """Have a sync actor that blocks come to its safe point. Any thread."""
+        """Bring a blocked sync actor to its safe point. Any thread."""
         self._check_due.done = True
         blocked_on = self._cell.instance.blocked_on
         if blocked_on is not None:
@@ -75,7 +74,7 @@ class Supervision:
         pause, self._cell.pause_at_safe_point = self._cell.pause_at_safe_point, None
         self.check_failures()
         dead = self._cell.dead
-        if dead is not None:  # what it waits for may never come, and nobody wants its answer
+        if dead is not None:  # the awaited answer may never come, and the call has been answered
             raise SupervisionError(failures=[dead])
         if pause is not None:
             pause()
@@ -83,7 +82,7 @@ class Supervision:
     # --- any actor --------------------------------------------------------------------------------
 
     def call_supervise(self, fault: MeshFailure) -> Any:
-        """What `__supervise__` says: truthy, falsy, an awaitable, what it raised; None: no hook."""
+        """Call `__supervise__`; returns its result or its exception, or None without a hook."""
         hook = getattr(self._cell.instance_object, "__supervise__", None)
         if hook is None:
             return None
@@ -93,7 +92,7 @@ class Supervision:
             return error
 
     def on_supervised(self, fault: MeshFailure, answer: Any) -> None:
-        """The supervisor has answered; a failure that it has not handled is the actor's own."""
+        """Apply the result of `__supervise__`: an unhandled failure fails the actor."""
         cell = self._cell
         if isinstance(answer, BaseException):
             _add_context(answer, SupervisionError(failures=fault.failures))
@@ -118,10 +117,10 @@ class Supervision:
             cell.runtime.host, os.getpid(), "not handled", "", why,
         )  # fmt: skip
 
-    # --- messages that came back ------------------------------------------------------------------
+    # --- undeliverable messages ------------------------------------------------------------------
 
     def call_undeliverable_hook(self, message: Undelivered) -> Any:
-        """What `_handle_undeliverable_message` says to a message of this actor that came back."""
+        """Call `_handle_undeliverable_message`; returns its result or its exception."""
         hook = getattr(self._cell.instance_object, UNDELIVERABLE)
         try:
             return hook(undeliverable(self._cell.instance.actor_id, message))
@@ -129,9 +128,10 @@ class Supervision:
             return error
 
     def on_undeliverable_answered(self, message: Undelivered, answer: Any) -> None:
-        """It has answered. Not handled, that is a failure, but for one that it is told of anyway.
+        """Apply the result of `_handle_undeliverable_message`.
 
-        That is: its receiver has failed, and belongs to this very actor.
+        An unhandled message fails this actor, unless its receiver has failed and is owned by this
+        actor, to which that failure is reported anyway.
         """
         cell = self._cell
         if isinstance(answer, BaseException):
@@ -146,7 +146,7 @@ class Supervision:
 
 
 def undeliverable(sender: object, message: Undelivered) -> Undeliverable:
-    """What the hook is given."""
+    """The argument of `_handle_undeliverable_message`."""
     return Undeliverable(str(sender), message.to, message.failure)
 
 
@@ -155,7 +155,7 @@ def _with_causes(failure: RankFailure, causes: tuple[RankFailure, ...]) -> RankF
 
 
 def _add_context(error: BaseException, first: BaseException) -> None:
-    """Put `first` at the beginning of what `error` came of."""
+    """Put `first` at the start of the exception chain of `error`."""
     seen: set[int] = set()
     while id(error) not in seen:
         seen.add(id(error))
@@ -168,7 +168,7 @@ def _add_context(error: BaseException, first: BaseException) -> None:
 
 
 def causes_of(error: BaseException) -> tuple[RankFailure, ...]:
-    """The failures that an error of this package carries."""
+    """The failures that an error of this package carries, or none."""
     if isinstance(error, (SupervisionError, ActorError)):
         return as_causes(error.failures)
     return ()

@@ -1,8 +1,8 @@
-"""How a process hears of ends: of procs, of meshes, of actors, of its host agent.
+"""The ends of procs, meshes, actors and the host agent, as one process learns of them.
 
-Runs in: any process, on the thread that receives.
-Invariants: the end of a proc is told after every message of it that can be received; the end of a
-mesh after those of its procs. What one moment brings is told to an owner together.
+Runs in: any process, on the receiving thread.
+Invariants: the end of a proc is handled after every message of it that can be received, and the end
+of a mesh after those of its procs. Failures that arrive together are reported to an owner together.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOOK_AGAIN_S = 0.001
 
 
 class Terminations:
-    """What has been noticed, who is to be told, and who waits for it."""
+    """Pending death notices, the failures to report, and the futures of stopping meshes."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Terminations:
         new_future: Callable[[], Future[Any]],
         ownership: OwnedMeshes,
     ) -> None:
-        """`answering` is the lock under which answers and ends are entered into `calls`."""
+        """`answering` is the lock for entries of answers and ends into `calls`."""
         self._node = node
         self._known = known
         self._routes = routes
@@ -58,55 +58,55 @@ class Terminations:
         self._new_future = new_future
         self._notices: Notices[ProcEnded | ProcLife | MeshStopped] = Notices()
         self._ownership = ownership
-        # Failures of what this process owns, told when everything is read: by the proc mesh's uid
-        # or 0, and the actor mesh's or None. Both: of actors on procs that another owns.
+        # Failures of meshes that this process owns, reported when all messages are read. The key is
+        # (proc mesh, None), (0, actor mesh), or, for actors on another owner's procs, both uids.
         self._failures: dict[tuple[int, int | None], list[RankFailure]] = {}
         self._stopping: dict[int, Future[None]] = {}
-        # Of meshes on several hosts that are being stopped: the sites where nothing is left.
+        # Of stopping meshes on several hosts: the sites where no process is left.
         self._stopped_at: dict[int, set[str]] = {}
         self.on_bootstrapped: Callable[[int, int, RankFailure | None], None] | None = None
         self.on_mesh_gone: Callable[[int], None] | None = None
-        # A proc of a mesh that this process has made actors on is gone, and another one is to come.
+        # A proc of a mesh on which this process has spawned actors is gone and restarts.
         self.on_restarting: Callable[[int, int], None] | None = None
-        # Told of failures of what this process owns, before they are judged: of procs of that mesh,
-        # or (mesh 0) of that actor mesh.
+        # Called with failures before their owner handles them: those of procs of a mesh, or (with
+        # mesh 0) of an actor mesh.
         self.on_failures: Callable[[int, int, list[RankFailure]], None] | None = None
         self.on_node_ended: Callable[[str], None] | None = None
 
     def stopping(self, mesh: int) -> Future[None]:
-        """The future that is done when no process of that mesh is left."""
+        """A future that is done when no process of that mesh is left."""
         future = self._stopping.get(mesh)
         if future is None:
             future = self._stopping[mesh] = self._new_future()
         return future
 
     def all_stopping(self) -> list[Future[None]]:
-        """Those futures, of all meshes that are being stopped now."""
+        """The futures of all meshes that are stopping."""
         return list(self._stopping.values())
 
     # --- messages ---------------------------------------------------------------------------------
 
     def on_proc_ended(self, _peer: str, message: ProcEnded, _payload: Payload) -> None:
-        """The agent says that a process is gone."""
+        """A host agent reports that a process is gone."""
         self._notices.add(message, message.node, time.monotonic())
 
     def on_proc_life(self, _peer: str, message: ProcLife, _payload: Payload) -> None:
-        """The agent says which process has a rank, or that one is up again."""
+        """A host agent reports the incarnation of a rank, or that a rank has restarted."""
         self._notices.add(message, "", time.monotonic())
 
     def on_mesh_stopped(self, peer: str, message: MeshStopped, _payload: Payload) -> None:
-        """The agent says that nothing of a mesh is left on its host."""
+        """A host agent reports that no process of a mesh is left on its host."""
         if self._emptied(message.mesh, self._node.site if peer == AGENT else site_of_agent(peer)):
             self._notices.add(message, "", time.monotonic())
 
     def on_site_emptied(self, mesh: int, site: str) -> None:
-        """A mesh that is being stopped has no process on a site whose agent is gone."""
+        """A stopping mesh has lost a site, whose agent is gone."""
         if self._emptied(mesh, site):
             self.stopping(mesh).settle(lambda: None)
             self._ownership.on_mesh_gone(mesh)
 
     def _emptied(self, mesh: int, site: str) -> bool:
-        """Nothing of that mesh is left there; whether nothing of it is left anywhere."""
+        """Enter that no process of a mesh is left on a site; whether none is left anywhere."""
         ref = self._known.ref(mesh)
         if ref is None or len(ref.sites) < 2:
             return True
@@ -115,13 +115,13 @@ class Terminations:
         return gone.issuperset(ref.sites)
 
     def on_actor_failed(self, _peer: str, message: ActorFailed, _payload: Payload) -> None:
-        """An actor that was spawned from here has failed."""
+        """An actor that this process has spawned has failed."""
         bus.emit(RankFailed(message.failure))
         about = (0, message.actor) if message.actor else (message.mesh, None)
         self._failures.setdefault(about, []).append(message.failure)
 
     def on_bootstrap_ended(self, _peer: str, message: Bootstrapped, _payload: Payload) -> None:
-        """The bootstrap function of a proc has returned, or raised."""
+        """The bootstrap function of a proc has returned or raised."""
         failure = message.failure
         if self.on_bootstrapped is not None:
             self.on_bootstrapped(message.mesh, message.rank, failure)
@@ -129,15 +129,16 @@ class Terminations:
             bus.emit(RankFailed(failure))
             self._failures.setdefault((message.mesh, None), []).append(failure)
 
-    # --- telling ----------------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------
 
     def after_drain(self) -> bool:
-        """Tell what is due; True if the socket should be looked at once more at once."""
+        """Handle the notices that are due; True if the socket should be read again at once."""
         if self._notices.held:
             for notice in self._notices.due():
                 self._report(notice)
             again = self._notices.look(self._node.has_said_all)
-            # Who is told wants one look more; who holds a pipe open is not waited for without end.
+            # Read once more before a notice is due; a process that keeps a pipe open is not
+            # awaited.
             self._node.baton.look_again_s = LOOK_AGAIN_S if self._notices else None
         else:
             again = False
@@ -172,7 +173,7 @@ class Terminations:
         self._stopped_at.pop(mesh, None)
         ref = self._known.ref(mesh)
         if ref is not None:
-            self._routes.forget(ref)  # while it is known in which lives its ranks are
+            self._routes.forget(ref)  # while the incarnations are known
         self._known.forget(mesh)
         self._ownership.on_mesh_gone(mesh)
         if self.on_mesh_gone is not None:
@@ -189,7 +190,7 @@ class Terminations:
             if found.up and self._known.incarnation(uid, rank) == found.life:
                 self._known.mark_up(uid, rank)
             return
-        # The first look at a rank finds it down.
+        # The rank was down when this process first looked it up.
         death = Death(None, None, (), None, 0.0, "it has died, and is not up again yet")
         ended = ProcEnded(ref.node(rank), uid, rank, 0, False, "proc died", death)
         failure = replace(_failure(ref, ended), restarted=found.life)
@@ -201,8 +202,8 @@ class Terminations:
     def _proc_restarts(self, ref: ProcsRef, ended: ProcEnded) -> None:
         known, uid, rank = self._known, ended.mesh, ended.rank
         owned = ref.owner == self._node.name
-        # It has called us, and we never it; or this was told before, and one more answer to it
-        # has opened a way to where nobody is.
+        # That process has called this one but was never called; or the restart is known already,
+        # and an answer has opened a route to the old process again.
         answered_only = not owned and rank not in known.incarnations(uid)
         if answered_only or known.incarnation(uid, rank) >= ended.next_life:
             self._routes.drop(ended.node)
@@ -234,7 +235,7 @@ class Terminations:
                 self._failures.setdefault((ref.uid, uid), []).append(told)
 
     def on_client_gone(self, client: ProcsRef, why: str) -> None:
-        """In a proc: the client is another one now, or none. What lived in its process is gone."""
+        """In a proc: the client has changed or gone, and with it the actors in its process."""
         if 0 not in self._known.dead(client.uid):
             self._known.learn(client)
             failure = out_of_reach(client, 0, why)
@@ -244,9 +245,9 @@ class Terminations:
         self._routes.forget_client(client)
 
     def on_host_lost(self, reason: str, *, expected: bool, let_go: bool = False) -> None:
-        """The host agent is gone, and its procs with it. On the thread that holds the baton.
+        """The host agent is gone, and its procs with it. Called on the receiving thread.
 
-        `let_go`: they live on, and are not this process's any more.
+        `let_go`: the procs live on, but no longer belong to this process.
         """
         for ref in self._known.refs():
             if not ref.sites:
@@ -261,7 +262,7 @@ class Terminations:
                 future.settle(lambda: None)
 
     def on_site_lost(self, site: str, reason: str, *, expected: bool, let_go: bool = False) -> None:
-        """The same of another site. What is there is gone for this process, as far as it knows."""
+        """Another site is lost. This process treats all procs there as gone."""
         stopped: list[int] = []
         for ref in self._known.refs():
             if site not in ref.places:
@@ -277,7 +278,7 @@ class Terminations:
             self._mesh_gone(mesh)
 
     def on_ranks_gone(self, mesh: int, site: str, why: str) -> None:
-        """Of a mesh that this process has taken up nothing is left on that site."""
+        """A mesh of a resumed session has no process left on that site."""
         ref = self._known.ref(mesh)
         if ref is not None:
             self._ranks_lost(ref, ref.ranks_of(site), why, expected=False)
@@ -298,8 +299,8 @@ class Terminations:
 
 
 def _failure(ref: ProcsRef, ended: ProcEnded) -> RankFailure:
-    """What the end of a proc is to who called it, or owns it."""
-    if ended.failure is not None:  # it ended with an actor
+    """The failure that callers and the owner of an ended proc receive."""
+    if ended.failure is not None:  # an actor's failure has ended it
         return replace(ended.failure, death=ended.death, earlier=tuple(ended.earlier))
     return RankFailure(
         mesh_name=ref.name,
