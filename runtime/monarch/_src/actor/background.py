@@ -40,7 +40,7 @@ class BackgroundLoop:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def is_here(self) -> bool:
+    def is_current_thread(self) -> bool:
         """Whether this thread is the loop's own."""
         return self._thread is threading.current_thread()
 
@@ -153,21 +153,21 @@ class _Deferred(Future[R]):
         """
         if not self.done and (timeout is None or timeout >= 0):
             here = threading.get_ident()
-            if self._thread == here or background.is_here:
+            if self._thread == here or background.is_current_thread:
                 raise RuntimeError(
                     "get() would block the event loop on which the function has to run, and never "
                     "return: `await` the future instead"
                 )
-            body = self._take()
+            body = self._take_body()
             if body is not None and _runs_a_loop():
                 return self._get_from_shared_loop(body, timeout)
             if body is not None:
                 self._thread = here
-                self._run_here(body, timeout)
+                self._run_on_this_thread(body, timeout)
         return super().get(timeout)
 
     def __await__(self) -> Generator[Any, None, R]:
-        body = self._take()
+        body = self._take_body()
         if body is None:
             return (yield from super().__await__())
         # Cancelling this `await` cancels the task, and then waits for its end.
@@ -179,7 +179,7 @@ class _Deferred(Future[R]):
 
         If this call starts the body, cancelling the asyncio future cancels the body.
         """
-        body = self._take()
+        body = self._take_body()
         if body is None:
             return super().as_asyncio()
         task = self._begin(body)
@@ -188,14 +188,14 @@ class _Deferred(Future[R]):
         return mirror
 
     def on_done(self, callback: Callable[[], None], *, receives: bool = False) -> None:
-        body = self._take()
+        body = self._take_body()
         if body is not None:
             self._begin_on_shared_loop(body)
         super().on_done(callback, receives=receives)
 
     # --- running the body ------------------------------------------------------------------
 
-    def _take(self) -> Coroutine[Any, Any, R] | None:
+    def _take_body(self) -> Coroutine[Any, Any, R] | None:
         """Take the body in order to run it; None if it has begun."""
         with _taking:
             body, self._body = self._body, None
@@ -241,7 +241,7 @@ class _Deferred(Future[R]):
             body.close()
             self.fail(asyncio.CancelledError())
 
-    def _run_here(self, body: Coroutine[Any, Any, R], timeout: float | None) -> None:
+    def _run_on_this_thread(self, body: Coroutine[Any, Any, R], timeout: float | None) -> None:
         """Run the body on a new loop on this thread, until the future is settled.
 
         The loop sleeps like a blocking wait, so the same signals interrupt it.

@@ -62,8 +62,8 @@ class Future(Waitable, Generic[R]):
         "_receive_leader",
         "_value",
         "abandoned",
+        "all_answered",
         "pending",
-        "rest",
         "source",
     )
 
@@ -80,7 +80,7 @@ class Future(Waitable, Generic[R]):
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[], None]] | None = None
         # Done when every rank has answered; a first error settles the future earlier.
-        self.rest: Waitable | None = None
+        self.all_answered: Waitable | None = None
         # The last wait has ended without the answer, so a receiver may hand this future out again.
         self.abandoned = False
         # The PendingCall, if a call settles this future.
@@ -125,7 +125,7 @@ class Future(Waitable, Generic[R]):
     def _finish_in_turn(self) -> None:
         pending = self.pending
         # After the first error of several ranks, the waiting thread first waits for the others.
-        if pending is None or pending.after_output is None or self.rest is not None:
+        if pending is None or pending.after_output is None or self.all_answered is not None:
             self._finish()
         else:
             pending.after_output(self._finish)
@@ -191,10 +191,10 @@ class Future(Waitable, Generic[R]):
                     raise RuntimeEnded(self._receive_leader.ended)
                 self.abandoned = True
                 raise TimeoutError(self._timeout_text(timeout))
-        if self.rest is not None:
+        if self.all_answered is not None:
             # Ranks often fail alike and together: a short wait joins them into one error.
-            rest, self.rest = self.rest, None
-            self._receive_leader.wait(rest, OTHERS_S)
+            all_answered, self.all_answered = self.all_answered, None
+            self._receive_leader.wait(all_answered, OTHERS_S)
             if (
                 self.pending is not None and self.pending.after_output is not None
             ):  # wait for their last lines too
@@ -321,8 +321,12 @@ class Future(Waitable, Generic[R]):
             finally:
                 if watched is not None:
                     watched.end()
-        rest, self.rest = self.rest, None
-        if rest is not None and self.pending is not None and self.pending.after_output is not None:
+        all_answered, self.all_answered = self.all_answered, None
+        if (
+            all_answered is not None
+            and self.pending is not None
+            and self.pending.after_output is not None
+        ):
             shown: Future[None] = Future(self._receive_leader)
             self.pending.after_output(lambda: shown.settle(_nothing))
             yield from shown.__await__()

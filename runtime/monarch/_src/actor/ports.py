@@ -89,8 +89,8 @@ class Port(Generic[R]):
         try:
             payload = ship(value, loose=True)
         except Exception as error:
-            said = f"a {type(value).__qualname__} cannot be sent to another process: {error}"
-            raise as_refusal(said, error) from error
+            text = f"a {type(value).__qualname__} cannot be sent to another process: {error}"
+            raise as_refusal(text, error) from error
         self._post(OK, payload)
 
     def exception(self, error: BaseException) -> None:
@@ -263,7 +263,7 @@ class PortReceiver(Generic[R]):
         self.waits = run.future_parts()
         self._once = once
         self._lock = GuardedLock()
-        self._came = self._asked = 0
+        self._received_count = self._claim_count = 0
         self._messages: deque[_Message] = deque()
         self._claims: deque[weakref.ref[_Received[Any]]] = deque()  # oldest first
         self._held: set[_Received[Any]] = set()  # futures with a registered callback
@@ -290,7 +290,8 @@ class PortReceiver(Generic[R]):
     def ranked(self) -> PortReceiver[tuple[int, R]]:
         """A view of this receiver that yields pairs of the sender's rank and a value.
 
-        The rank is that in the called slice. Both receivers read the same messages; each message goes to one of them.
+        The rank is that in the called slice. Both receivers read the same messages; each message
+        goes to one of them.
         """
         return _RankedReceiver(self)
 
@@ -304,8 +305,8 @@ class PortReceiver(Generic[R]):
             elif self._once and self._is_taken():
                 raise RuntimeError("this port takes one message, and it has been read")
             else:
-                self._asked += 1
-                future = _Received[Any](self, self._asked, ranked=ranked)
+                self._claim_count += 1
+                future = _Received[Any](self, self._claim_count, ranked=ranked)
                 if self._messages:
                     future.give(self._messages.popleft())
                 else:
@@ -318,7 +319,7 @@ class PortReceiver(Generic[R]):
         """Whether the message of a once-port has been claimed or read."""
         if self._messages:
             return False
-        return bool(self._came) or any(claim() is not None for claim in self._claims)
+        return bool(self._received_count) or any(claim() is not None for claim in self._claims)
 
     def _oldest_given_up(self) -> _Received[Any] | None:
         """The oldest future whose last wait was abandoned. Under the lock."""
@@ -334,8 +335,8 @@ class PortReceiver(Generic[R]):
     def deliver(self, rank: int, status: int, payload: Payload) -> None:
         """Take in a message. Called on the receiving thread."""
         with self._lock:
-            self._came += 1
-            self._place(_Message(self._came, rank, status, payload))
+            self._received_count += 1
+            self._place(_Message(self._received_count, rank, status, payload))
         self._tidy()
 
     def hold(self, future: _Received[Any]) -> None:

@@ -194,7 +194,7 @@ class ProcMesh(MeshTrait):
             SupervisionError: a process of it could not start.
         """
         # It needs a loop, which programs that are content with every line do without.
-        from monarch._src.actor.inspect.log_levels import ask
+        from monarch._src.actor.inspect.log_levels import set_log_level
         from monarch._src.mesh.log_rules import checked_rule, sieve_of
 
         rule = checked_rule(stream_to_client, aggregate_window_sec, level)
@@ -206,7 +206,7 @@ class ProcMesh(MeshTrait):
         await self.initialized
         await run.agent.flush_output()  # what was written until now is treated as it was until now
         sieve_of(run).set(ref.uid, list(self._region.ranks()), rule)
-        await ask(run, ref, self._region, level)
+        await set_log_level(run, ref, self._region, level)
 
     def _check_sound(self, name: str) -> None:
         """Nothing is spawned where something has failed that nobody has dealt with."""

@@ -132,7 +132,7 @@ class Program:
                 if isinstance(item, BootstrapRun):
                     self._runtime.bootstrapping = False
                     self._actors.release(item.failure)
-                    item.tell_owner()
+                    item.report_to_owner()
                 del item  # what has ended is kept no longer
             if self._ending:
                 break

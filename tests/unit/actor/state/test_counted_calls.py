@@ -128,7 +128,7 @@ def test_a_table_without_a_clock_refuses_to_count() -> None:
     number = table.open(call)
     for position in range(3):
         table.answer(number, position, OK, NO_PAYLOAD)
-    with pytest.raises(RuntimeError, match="no clock"):
+    with pytest.raises(RuntimeError, match="table with a clock"):
         table.answer(number, 3, OK, NO_PAYLOAD)
 
 

@@ -287,8 +287,8 @@ class Endpoint(Generic[P, R]):
     def method_signature(self) -> inspect.Signature:
         """The method's parameters, without self and the port, and its return annotation."""
         method = self._method
-        gives = inspect.signature(method.function).return_annotation
-        return method.signature.replace(return_annotation=gives)
+        annotation = inspect.signature(method.function).return_annotation
+        return method.signature.replace(return_annotation=annotation)
 
     @property
     def method_doc(self) -> str | None:

@@ -64,11 +64,11 @@ class Answers(Generic[R]):
 class DocOfEndpoint:
     """`__doc__` of Endpoint: on an endpoint, the docstring of its method."""
 
-    def __init__(self, own: str | None) -> None:
-        self._own = own
+    def __init__(self, class_doc: str | None) -> None:
+        self._class_doc = class_doc
 
     def __get__(self, instance: Any, owner: type) -> str | None:
-        return self._own if instance is None else instance.method_doc
+        return self._class_doc if instance is None else instance.method_doc
 
 
 class SignatureOfEndpoint:

@@ -81,9 +81,9 @@ def as_refusal(text: str, error: Exception) -> Exception:
     """A TypeError with that text, or one of the type of `error` if a pickling method raised it."""
     if _raised_by_a_class(error):
         try:
-            made = type(error)(text)
-            if type(made) is type(error) and text in " ".join(map(str, made.args)):
-                return made
+            refusal = type(error)(text)
+            if type(refusal) is type(error) and text in " ".join(map(str, refusal.args)):
+                return refusal
         except Exception:
             pass  # its constructor takes other arguments
     return TypeError(text)
@@ -97,13 +97,13 @@ def _raised_by_a_class(error: Exception) -> bool:
 
 def unpicklable_answer(value: object, error: Exception) -> Exception:
     """The error that names the part of an answer that cannot be pickled, as `error` says."""
-    said = f"the value that it returned, a {_type_of(value)}, cannot be sent to another process"
+    text = f"the value that it returned, a {_type_of(value)}, cannot be sent to another process"
     if inspect.isgenerator(value) or inspect.isasyncgen(value):
-        return TypeError(f"{said}: an endpoint answers once; return a list of what it yields")
+        return TypeError(f"{text}: an endpoint answers once; return a list of what it yields")
     if inspect.iscoroutine(value):
         value.close()  # it can no longer be awaited
-        return TypeError(f"{said}: await it in an `async def` endpoint")
-    return as_refusal(f"{said}{_why('it', value, error)}", error)
+        return TypeError(f"{text}: await it in an `async def` endpoint")
+    return as_refusal(f"{text}{_why('it', value, error)}", error)
 
 
 def _why(name: str, value: object, cause: Exception) -> str:

@@ -91,7 +91,15 @@ class OneCall(PendingCall):
 class AllCall(PendingCall):
     """`call`: the values of all ranks in rank order, or their failures."""
 
-    __slots__ = ("_atom", "_failed", "_failures", "_futures", "_payloads", "_rest", "_target")
+    __slots__ = (
+        "_all_answered",
+        "_atom",
+        "_failed",
+        "_failures",
+        "_futures",
+        "_payloads",
+        "_target",
+    )
     accepts_runs = True
 
     def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
@@ -105,7 +113,7 @@ class AllCall(PendingCall):
         self._failures = _Failures(target)
         self._atom: tuple[Any, ...] = ()  # the last answer that was an atom
         self._failed = False
-        self._rest: Waitable | None = None
+        self._all_answered: Waitable | None = None
 
     def futures_of(self) -> Sequence[Future[Any]]:
         return self._futures
@@ -129,13 +137,13 @@ class AllCall(PendingCall):
             return
         parts = (payload.body, *payload.buffers)
         if parts == self._atom:
-            alike: list[tuple[Any, ...] | list[Any]] = [self._atom] * count
+            equal_parts: list[tuple[Any, ...] | list[Any]] = [self._atom] * count
         elif is_atom(payload):
             self._atom = parts
-            alike = [parts] * count
+            equal_parts = [parts] * count
         else:
-            alike = [_Parts(parts, first + at) for at in range(count)]
-        self._payloads[first : first + count] = alike
+            equal_parts = [_Parts(parts, first + at) for at in range(count)]
+        self._payloads[first : first + count] = equal_parts
         if not self.owed:
             self._complete()
 
@@ -161,14 +169,14 @@ class AllCall(PendingCall):
     def _settle(self, throw: Callable[[], Any]) -> None:
         self._failed = True
         self._payloads = []
-        if self.owed and self._rest is None:
-            self._rest = self._futures[0].rest = Waitable()
+        if self.owed and self._all_answered is None:
+            self._all_answered = self._futures[0].all_answered = Waitable()
         self._futures[0].settle(throw)
         self._note_answer()
 
     def _note_answer(self) -> None:
-        if self._rest is not None and not self.owed:
-            self._rest.finish()
+        if self._all_answered is not None and not self.owed:
+            self._all_answered.finish()
 
 
 class _Parts(list[Any]):

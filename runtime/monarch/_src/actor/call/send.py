@@ -70,7 +70,7 @@ class Accumulator(Generic[P, R, A]):
 class FoldCall(PendingCall):
     """A call to every rank, whose value is made of all answers in order of arrival."""
 
-    __slots__ = ("_answers", "_fold", "_futures", "_one")
+    __slots__ = ("_answers", "_first_failure", "_fold", "_futures")
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class FoldCall(PendingCall):
         self._futures: tuple[Future[Any], ...] = (future,)
         self._fold = fold
         self._answers: list[Payload] = []
-        self._one = OneCall(target, region, future)  # raises the first failure
+        self._first_failure = OneCall(target, region, future)  # raises the first failure
 
     def on_answer(self, position: int, payload: Payload) -> None:
         self._answers.append(payload)
@@ -96,13 +96,13 @@ class FoldCall(PendingCall):
 
     def release(self) -> None:
         self._futures, self._answers = (), []
-        self._one.release()
+        self._first_failure.release()
 
     def on_error(self, position: int, status: int, payload: Payload) -> None:
-        self._one.on_error(position, status, payload)
+        self._first_failure.on_error(position, status, payload)
 
     def on_lost(self, position: int, failure: RankFailure) -> None:
-        self._one.on_lost(position, failure)
+        self._first_failure.on_lost(position, failure)
 
 
 class PlainMethod:

@@ -61,11 +61,11 @@ class DeadlockDetector:
 
     def blocked_by(self, thread: int) -> list[ActorInstance]:
         """The actors of this process that cannot go on before that thread has finished its work."""
-        from monarch._src.actor.deadlock.thread_waits import held_up_by
+        from monarch._src.actor.deadlock.thread_waits import blocked_by_thread
 
-        held = held_up_by(thread)
+        held = blocked_by_thread(thread)
         instances = [cell.instance for cell in list(self._cells.values())]
-        return [one for one in instances if _held_up(one, held) is not Blocked.NOT]
+        return [one for one in instances if _blocked_with(one, held) is not Blocked.NOT]
 
     def on_probe(self, peer: str, message: Probe, _payload: Payload) -> None:
         """A probe has arrived for an actor of this process."""
@@ -117,15 +117,15 @@ class Blocked(Enum):
 def blocks(instance: ActorInstance, wait: Wait) -> Blocked:
     """The part of the actor that cannot go on before that wait ends. Any thread."""
     if wait.thread:
-        from monarch._src.actor.deadlock.thread_waits import held_up_by
+        from monarch._src.actor.deadlock.thread_waits import blocked_by_thread
 
-        return _held_up(instance, held_up_by(wait.thread))
+        return _blocked_with(instance, blocked_by_thread(wait.thread))
     if wait.waiter is None:
         return Blocked.THREAD
     return _task_blocked(instance, (wait.waiter,))
 
 
-def _held_up(instance: ActorInstance, held: BlockedByThread) -> Blocked:
+def _blocked_with(instance: ActorInstance, held: BlockedByThread) -> Blocked:
     if instance.thread in held.threads:
         return Blocked.THREAD
     return _task_blocked(instance, held.awaited)

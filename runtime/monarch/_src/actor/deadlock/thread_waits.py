@@ -32,16 +32,16 @@ class BlockedByThread(NamedTuple):
     awaited: tuple[asyncio.Future[Any], ...]
 
 
-def held_up_by(thread: int) -> BlockedByThread:
+def blocked_by_thread(thread: int) -> BlockedByThread:
     """The threads and futures that a waiting thread blocks."""
     frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
     try:
-        return _held_up_by(thread, frames)
+        return _blocked_by_thread(thread, frames)
     finally:
         frames.clear()  # this function's own frame is among them
 
 
-def _held_up_by(thread: int, frames: dict[int, FrameType]) -> BlockedByThread:
+def _blocked_by_thread(thread: int, frames: dict[int, FrameType]) -> BlockedByThread:
     threads: set[int] = set()
     jobs: list[Any] = []  # the executor jobs of these threads, as futures of `concurrent.futures`
     todo = [thread]

@@ -58,10 +58,10 @@ class OutputBarrier:
                 if self.is_shut:
                     return
                 self.is_shut = True
-                give_out = self._ask
+                give_out = self._request_flush
         give_out()
 
-    def _ask(self) -> None:
+    def _request_flush(self) -> None:
         with self._changed:
             self._number += 1
             number = self._number
@@ -112,7 +112,7 @@ class OutputBarrier:
             if not self._next:  # no answer has arrived meanwhile
                 self.is_shut = False
                 return
-        self._ask()
+        self._request_flush()
 
     def _watch(self) -> None:
         while True:

@@ -224,8 +224,8 @@ class Payloads:
             word = lent.word + position
             log.debug("a payload of %s is asked for: %s", sender, error)
             self.held[sender] = _HeldMessages((peer, message, payload), lent, word)
-            ask = AskPayload(lent, word, bool(getattr(error, "lasting", False)))
-            self._node.send(self._owner_of_segment(sender, message), ask)
+            request = AskPayload(lent, word, bool(getattr(error, "lasting", False)))
+            self._node.send(self._owner_of_segment(sender, message), request)
             return False
         assert self._tidying is not None
         self._tidying.want()
@@ -241,7 +241,7 @@ class Payloads:
             self.reach(sender, message.address)
         return sender
 
-    def on_ask(self, peer: str, message: AskPayload, _payload: Payload) -> None:
+    def on_payload_request(self, peer: str, message: AskPayload, _payload: Payload) -> None:
         """A receiver cannot map a segment, and requests the bytes."""
         if message.lasting:
             self._cannot_map.add(peer)
@@ -249,13 +249,13 @@ class Payloads:
 
         send_copied(self._node, self._sender, peer, message)
 
-    def on_ask_part(self, peer: str, message: AskPart, _payload: Payload) -> None:
+    def on_part_request(self, peer: str, message: AskPart, _payload: Payload) -> None:
         """The gateway of another host fetches a part of a payload."""
         from monarch._src.payload.host_server import send_piece
 
         send_piece(self._node, self.payload_sender().served, peer, message)
 
-    def on_taken(self, _peer: str, message: PayloadTaken, _payload: Payload) -> None:
+    def on_payload_fetched(self, _peer: str, message: PayloadTaken, _payload: Payload) -> None:
         """The gateway of another host has fetched a payload."""
         if self._sender is not None:
             self._sender.served.taken(message.key, message.word)

@@ -361,15 +361,15 @@ class Routes:
             if site != here:
                 rooms.wait(site, large=large)
             return
-        there, routes = self._cast_sender.sites_of(ref, _where(region)), self._mesh_routes
+        target_sites, routes = self._cast_sender.sites_of(ref, _where(region)), self._mesh_routes
         route = routes.get(ref.uid)
         if route is not None and route.tree is not None:
             tree = route.tree
             rooms.wait_until(
                 f"{ref.uid}", lambda: tree.held < QUEUE or routes.get(ref.uid) is not route
             )
-            there = tree.heads(there, self._cast_sender.own(ref))
-        for at in there:
+            target_sites = tree.heads(target_sites, self._cast_sender.own(ref))
+        for at in target_sites:
             if places[at] != here:
                 rooms.wait(places[at], large=large)
 
@@ -384,10 +384,10 @@ class Routes:
         here, sites = self._node.site, ref.sites
         if len(region) < 2 or ref.places == (here,):
             return False
-        there = len(self._cast_sender.sites_of(ref, _where(region)))
-        by_tree = route.tree is not None and there > route.tree.fanout
+        sites_count = len(self._cast_sender.sites_of(ref, _where(region)))
+        by_tree = route.tree is not None and sites_count > route.tree.fanout
         if sites and here not in sites:
-            return by_tree or len(region) > there
+            return by_tree or len(region) > sites_count
         is_placed = isinstance(apart_of(payload), Placed)
         if by_tree and (is_placed or payload.wire_bytes < SEGMENT_FROM):
             return True
@@ -437,8 +437,10 @@ class Routes:
             return self._cast_sender.send(route.tree, ref, cast, payload)
         if len(ref.sites) < 2:
             return self.tell_agent_at(ref.site(0), cast, payload)
-        there = {ref.site(rank) for rank in region.ranks()}
-        sent = [self.tell_agent_at(site, cast, payload) for site in ref.sites if site in there]
+        target_sites = {ref.site(rank) for rank in region.ranks()}
+        sent = [
+            self.tell_agent_at(site, cast, payload) for site in ref.sites if site in target_sites
+        ]
         return any(sent)
 
     # --- over a tree of hosts ---------------------------------------------------------------------

@@ -93,11 +93,11 @@ def _cut_chain(first: BaseException) -> None:
         seen.add(id(one))
         chain.append(one)
     if len(chain) > MOST_IN_CHAIN:
-        near, far = chain[half - 1], chain[-half]
-        if near.__cause__ is not None:
-            near.__cause__, near.__context__ = far, None
+        head, tail = chain[half - 1], chain[-half]
+        if head.__cause__ is not None:
+            head.__cause__, head.__context__ = tail, None
         else:
-            near.__context__ = far
+            head.__context__ = tail
 
 
 def _before(exception: BaseException) -> BaseException | None:
@@ -190,7 +190,7 @@ def describe(
         frames=frames_of(exception.__traceback__),
         traceback=_bounded("".join(traceback.format_exception(exception))),
         memory=_memory_of(exception),
-        behind=tuple(islice(_behind(exception, {id(exception)}), MOST_BEHIND)),
+        behind=tuple(islice(_chained(exception, {id(exception)}), MOST_BEHIND)),
     )
 
 
@@ -202,20 +202,20 @@ def without_keyboard(failure: RankFailure) -> str:
     return "; ".join(filter(None, (said, _NO_KEYBOARD)))
 
 
-def _behind(exception: BaseException, seen: set[int]) -> Iterator[Behind]:
+def _chained(exception: BaseException, seen: set[int]) -> Iterator[Behind]:
     """The members of an exception group, then the chained exceptions."""
     if isinstance(exception, (ActorError, SupervisionError)):
         return  # its text includes the chain
-    near: list[tuple[Literal["from", "during", "in"], BaseException]]
-    near = [("in", one) for one in held_by(exception)]
+    previous: list[tuple[Literal["from", "during", "in"], BaseException]]
+    previous = [("in", one) for one in held_by(exception)]
     if exception.__cause__ is not None:
-        near.append(("from", exception.__cause__))
+        previous.append(("from", exception.__cause__))
     elif not exception.__suppress_context__:
         context = exception.__context__
         # Without a traceback, it is the failure that a `__supervise__` hook was called with.
         if context is not None and context.__traceback__ is not None:
-            near.append(("during", context))
-    for how, one in near:
+            previous.append(("during", context))
+    for how, one in previous:
         if id(one) in seen:
             continue
         seen.add(id(one))
@@ -223,7 +223,7 @@ def _behind(exception: BaseException, seen: set[int]) -> Iterator[Behind]:
         if len(frames) > FIRST_FRAMES + LAST_FRAMES:
             frames = frames[:FIRST_FRAMES] + frames[-LAST_FRAMES:]
         yield Behind(how, type(one).__name__, _bounded(_text_of(one), LONGEST_BEHIND), frames)
-        yield from _behind(one, seen)
+        yield from _chained(one, seen)
 
 
 def _memory_of(exception: BaseException) -> OutOfMemory | None:

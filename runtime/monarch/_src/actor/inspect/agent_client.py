@@ -103,11 +103,11 @@ class AgentClient:
     def snapshot(self, meshes: list[int]) -> Future[list[MeshState]]:
         """Request the state of these meshes and their ranks."""
         agents = self._agents_of(meshes)
-        return self._ask(agents, lambda number, _: Snapshot(number, meshes), _states)
+        return self._request(agents, lambda number, _: Snapshot(number, meshes), _states)
 
     def flush_output(self) -> Future[None]:
         """Request all output that ranks have written; done when it has arrived."""
-        return self._ask(
+        return self._request(
             [AGENT, *self.others], lambda number, _: FlushOutput(number), lambda _: None
         )
 
@@ -117,14 +117,14 @@ class AgentClient:
         Does not release lines that are held to be merged.
         """
         agents = [AGENT, *self.others] if meshes is None else self._agents_of([*meshes])
-        self._ask(agents, lambda number, _: FlushOutput(number), lambda _: None, _Notice(done))
+        self._request(agents, lambda number, _: FlushOutput(number), lambda _: None, _Notice(done))
 
     def read_stacks(
         self, meshes: list[tuple[int, list[int]]], *, full: bool, idle: bool, timeout_s: float
     ) -> Future[StacksRead]:
         """Read the stacks of these ranks."""
         agents = self._agents_of([mesh for mesh, _ in meshes])
-        return self._ask(
+        return self._request(
             agents, lambda number, _: ReadStacks(number, meshes, full, idle, timeout_s), _stacks
         )
 
@@ -136,7 +136,7 @@ class AgentClient:
         for rank in ranks:
             agent = AGENT if ref is None else ref.agent(rank, here)
             by_agent.setdefault(agent, []).append(rank)
-        return self._ask(
+        return self._request(
             list(by_agent),
             lambda request, agent: SignalProcs(request, mesh, by_agent[agent], number),
             _signalled,
@@ -180,7 +180,7 @@ class AgentClient:
         live = [agent for agent in found or [AGENT, *self.others] if self._node.knows(agent)]
         return live or [AGENT]
 
-    def _ask(
+    def _request(
         self,
         agents: Sequence[str],
         request: Callable[[int, str], Question],

@@ -85,8 +85,8 @@ class LinkFaults:
                 self._changed.notify()
         for item in lost:
             self._report_lost(item)
-        said = msgspec.msgpack.encode((why, len(lost)))
-        Node.send(self._node, peer, Reply(message.call, message.rank, OK), Payload(said))
+        answer = msgspec.msgpack.encode((why, len(lost)))
+        Node.send(self._node, peer, Reply(message.call, message.rank, OK), Payload(answer))
 
     # --- interception -------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class LinkFaults:
         taker(peer, message, payload)
 
     def _send(self, name: str, message: Message, payload: Payload) -> bool:
-        lane = VIA_AGENT if isinstance(message, Answer) else OUT
+        direction = VIA_AGENT if isinstance(message, Answer) else OUT
         to = message.to if isinstance(message, Answer) else name
         relayed = isinstance(message, (Answer, Cast))
         if name == self._node.name or (name == AGENT and not relayed):
@@ -139,8 +139,8 @@ class LinkFaults:
         lossy = isinstance(message, (Reply, Answer)) and message.status == OK
         with self._lock:
             # The caller may reuse the message object for other ranks.
-            kept = (name, msgspec.structs.replace(message), payload.own())
-            verdict = self._links.came(lane, to, kept, time.monotonic(), lossy=lossy)
+            copied = (name, msgspec.structs.replace(message), payload.own())
+            verdict = self._links.came(direction, to, copied, time.monotonic(), lossy=lossy)
             self._changed.notify()
             if verdict is not Verdict.PASS:
                 return True
@@ -190,8 +190,8 @@ class LinkFaults:
                 self._runtime.routes.reply(name, message, THROWN, pack_exception(error))
         elif isinstance(message, (Reply, Answer)):
             error = MessageLostError("the answer", self._where())
-            told = msgspec.structs.replace(message, status=THROWN)
-            self._node.send(name, told, pack_exception(error))
+            answer = msgspec.structs.replace(message, status=THROWN)
+            self._node.send(name, answer, pack_exception(error))
 
     def _where(self) -> str:
         ref, rank = self._runtime.proc_ref, self._runtime.rank

@@ -39,7 +39,7 @@ class _LevelQuery(PendingCall):
             self.done.settle(lambda: None)
 
 
-def ask(run: Runtime, ref: ProcsRef, region: Region, level: int) -> Future[None]:
+def set_log_level(run: Runtime, ref: ProcsRef, region: Region, level: int) -> Future[None]:
     """Set the log level of these ranks; done when all have confirmed it."""
     done: Future[None] = run.new_future()
     number = run.calls.open(_LevelQuery(ref, region, done))

@@ -159,9 +159,9 @@ def _array(value: object) -> str:
     numpy: Any = sys.modules.get("numpy")
     if kind is _named(numpy, "ndarray"):
         array: Any = value
-        what = f"ndarray {array.dtype.name} {array.shape}"
+        summary = f"ndarray {array.dtype.name} {array.shape}"
         few = array.size <= MOST and array.dtype.kind in "biufc"
-        return f"{what} {array.tolist()!r}" if few else what
+        return f"{summary} {array.tolist()!r}" if few else summary
     if _derives(kind, _named(numpy, "number")):
         return f"{numpy.generic.item(value)!r} ({_qualified_name(kind)})"
     of_torch = _named(sys.modules.get("torch"), "Tensor")

@@ -99,17 +99,17 @@ class _SupervisorChanges:
         self._event = asyncio.Event()
         supervisor.on_change = self._on_change
 
-    async def until(self, there: Callable[[], bool], timeout_s: float | None = None) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
         """Return when the condition holds, or after the time-out."""
         try:
-            await asyncio.wait_for(self._until(there), timeout_s)
+            await asyncio.wait_for(self._until(condition), timeout_s)
         except asyncio.TimeoutError:
             pass
 
-    async def _until(self, there: Callable[[], bool]) -> None:
-        while not there():
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
             self._event.clear()
-            if not there():
+            if not condition():
                 await self._event.wait()
 
     def _on_change(self) -> None:
@@ -282,22 +282,22 @@ class _AsyncActor:
                 cell.running_calls.cancel_waits(call)
                 task.cancel()
 
-    async def _call(self, peer: str, call: Call, payload: Payload, came_ns: int) -> None:
+    async def _call(self, peer: str, call: Call, payload: Payload, arrived_ns: int) -> None:
         cell = self._cell
         instance = cell.instance
         if not cell.running_calls.accept(peer, call, payload):
             return
         if not self._endpoints.is_concurrent(call.endpoint):
             instance.endpoint, instance.task = call.endpoint, asyncio.current_task()
-            await self._run(peer, call, payload, came_ns)
+            await self._run(peer, call, payload, arrived_ns)
             instance.task = None
             return
-        task = self._loop.create_task(self._run(peer, call, payload, came_ns))
+        task = self._loop.create_task(self._run(peer, call, payload, arrived_ns))
         self._overlapping.add(task)
         task.add_done_callback(self._overlapping.discard)
         await asyncio.sleep(0)  # it begins before the next message
 
-    async def _run(self, peer: str, call: Call, payload: Payload, came_ns: int) -> None:
+    async def _run(self, peer: str, call: Call, payload: Payload, arrived_ns: int) -> None:
         cell = self._cell
         cell.begin_call(call)
         running = cell.runtime.slot.begin(cell.board_name, call.endpoint.encode())
@@ -306,7 +306,7 @@ class _AsyncActor:
         value: Any = None
         error: BaseException | None = None
         try:
-            bound = self._endpoints.look_up(call, payload, running[0] - came_ns)
+            bound = self._endpoints.look_up(call, payload, running[0] - arrived_ns)
             if bound is not None:
                 args, kwargs = unship(payload)
                 payload.drop()

@@ -68,7 +68,7 @@ class BootstrapRun:
 
         return async_loop.run_awaitable(awaitable)
 
-    def tell_owner(self) -> None:
+    def report_to_owner(self) -> None:
         """Report the outcome to the process that spawned the mesh."""
         runtime, ref = self._runtime, self._runtime.proc_ref
         assert ref is not None

@@ -72,12 +72,12 @@ class EndpointTable:
             update = _awaited(self._update) if self._class.is_async else self._update
             return BoundEndpoint(EndpointMethod(update, instrument=False), None)
         if name == CLASS:
-            tell = (
+            ask = (
                 _awaited(self._class_unless_named)
                 if self._class.is_async
                 else self._class_unless_named
             )
-            return BoundEndpoint(EndpointMethod(tell, instrument=False), None)
+            return BoundEndpoint(EndpointMethod(ask, instrument=False), None)
         method = self._class.endpoints.get(name)
         if method is None:
             # A call of an unmarked method comes from as_endpoint, which has checked it.

@@ -27,18 +27,18 @@ from monarch._src.wire.messages import DIED, OK, Call, SpawnActor, StopActor, Wa
 class LocalActors:
     """All actors of this process.
 
-    `take_main(cell)` may claim an actor for the main thread by returning True; the main thread then
-    runs it. Every other actor has its own thread.
+    `claim_main(cell)` may claim an actor for the main thread by returning True; the main thread
+    then runs it. Every other actor has its own thread.
 
     Between `hold` and `release`, cells are created and queue their messages, but no actor begins.
     Actors that a bootstrap function has spawned begin at once, since it may wait for them.
     """
 
     def __init__(
-        self, runtime: Runtime, take_main: Callable[[ActorCell], bool] | None = None
+        self, runtime: Runtime, claim_main: Callable[[ActorCell], bool] | None = None
     ) -> None:
         self._runtime = runtime
-        self._take_main = take_main
+        self._claim_main = claim_main
         self._cells: dict[int, ActorCell] = {}  # those whose code may still run
         self._threads: list[threading.Thread] = []
         self._early: dict[int, _Early] = {}
@@ -78,7 +78,7 @@ class LocalActors:
         if self._refused is not None:
             cell.refuse(self._refused)
             return
-        if self._take_main is not None and self._take_main(cell):
+        if self._claim_main is not None and self._claim_main(cell):
             return
         name = f"actor-{cell.spec.name}"
         thread = threading.Thread(target=run, args=(cell,), name=name, daemon=True)

@@ -91,7 +91,7 @@ def _serve(cell: ActorCell, shield: Shield | SignalShield) -> None:
 
 def _run_endpoint(
     cell: ActorCell, endpoints: EndpointTable, shield: Shield | SignalShield,
-    peer: str, call: Call, payload: Payload, came_ns: int,
+    peer: str, call: Call, payload: Payload, arrived_ns: int,
 ) -> tuple[Any, BaseException | None, BoundEndpoint | None, int]:  # fmt: skip
     """Run an endpoint; returns its value or exception, the endpoint, and the duration in ns."""
     cell.begin_call(call)
@@ -99,7 +99,7 @@ def _run_endpoint(
     running = cell.runtime.slot.begin(cell.board_name, call.endpoint.encode())
     bound = None
     try:
-        bound = endpoints.look_up(call, payload, running[0] - came_ns)
+        bound = endpoints.look_up(call, payload, running[0] - arrived_ns)
         value = None
         if bound is not None:
             args, kwargs = unship(payload)

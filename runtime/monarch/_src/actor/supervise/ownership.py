@@ -105,14 +105,14 @@ class Supervisor:
         self.carry_out(actions)
 
     def on_mesh_gone(self, uid: int) -> list[int]:
-        """Nothing is left of that mesh; returns the uids of all meshes that went with it."""
+        """Nothing is left of that mesh; returns the uids of all removed meshes."""
         with self._lock:
             actions = self.lifecycle.on_mesh_gone(uid)
-            went = [uid for uid in self.meshes if uid not in self.lifecycle.meshes]
-            for each in went:
+            removed = [uid for uid in self.meshes if uid not in self.lifecycle.meshes]
+            for each in removed:
                 del self.meshes[each]
         self.carry_out(actions)
-        return went
+        return removed
 
     def on_mesh_failed(self, uid: int, failures: Sequence[RankFailure]) -> bool:
         """Ranks of that mesh have failed.
@@ -121,9 +121,9 @@ class Supervisor:
         """
         with self._lock:
             actions = self.lifecycle.on_mesh_failed(uid, list(failures))
-            judges = uid in self.lifecycle.faults
+            accepted = uid in self.lifecycle.faults
         self.carry_out(actions)
-        return judges
+        return accepted
 
     def next_failure(self) -> MeshFailure | None:
         """At a safe point: the next failure to handle, if any."""
@@ -307,11 +307,11 @@ class OwnedMeshes:
             return
         if record:
             mesh.record(failures)
-        told = failures
+        reported = failures
         if supervisor is self.root:
-            told = [f for f in failures if not of_bootstrap(f) or f.death is not None]
-        if told and not supervisor.on_mesh_failed(uid, told):
-            log.info("%s has failed while it was stopped: %s", mesh.name, told[0].what)
+            reported = [f for f in failures if not of_bootstrap(f) or f.death is not None]
+        if reported and not supervisor.on_mesh_failed(uid, reported):
+            log.info("%s has failed while it was stopped: %s", mesh.name, reported[0].what)
 
     def meshes_on(self, procs: int, rank: int) -> list[tuple[int, OwnedMesh]]:
         """Actor meshes with an actor on that proc, whose owner does not own the proc mesh."""

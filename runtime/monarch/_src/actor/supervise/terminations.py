@@ -110,9 +110,9 @@ class Terminations:
         ref = self._known.ref(mesh)
         if ref is None or len(ref.sites) < 2:
             return True
-        gone = self._stopped_at.setdefault(mesh, set())
-        gone.add(site)
-        return gone.issuperset(ref.sites)
+        emptied = self._stopped_at.setdefault(mesh, set())
+        emptied.add(site)
+        return emptied.issuperset(ref.sites)
 
     def on_actor_failed(self, _peer: str, message: ActorFailed, _payload: Payload) -> None:
         """An actor that this process has spawned has failed."""
@@ -153,22 +153,22 @@ class Terminations:
 
     def _report(self, notice: ProcEnded | ProcLife | MeshStopped) -> None:
         if isinstance(notice, MeshStopped):
-            self._mesh_gone(notice.mesh)
+            self._on_mesh_gone(notice.mesh)
             return
         ref = self._known.ref(notice.mesh)
         if isinstance(notice, ProcLife):
             if ref is not None:
-                self._proc_found(ref, notice)
+                self._on_incarnation_known(ref, notice)
         elif ref is not None and notice.next_life:
-            self._proc_restarts(ref, notice)
+            self._on_proc_restarting(ref, notice)
         elif ref is not None:
-            self._proc_lost(ref, notice)
+            self._on_proc_lost(ref, notice)
         else:
             self._node.forget(notice.node)
         if isinstance(notice, ProcEnded) and self.on_node_ended is not None:
             self.on_node_ended(notice.node)
 
-    def _mesh_gone(self, mesh: int) -> None:
+    def _on_mesh_gone(self, mesh: int) -> None:
         future = self._stopping.pop(mesh, None)
         self._stopped_at.pop(mesh, None)
         ref = self._known.ref(mesh)
@@ -183,7 +183,7 @@ class Terminations:
         if future is not None:
             future.settle(lambda: None)
 
-    def _proc_found(self, ref: ProcsRef, found: ProcLife) -> None:
+    def _on_incarnation_known(self, ref: ProcsRef, found: ProcLife) -> None:
         uid, rank = found.mesh, found.rank
         if found.up or ref.restarts != "raise" or rank in self._known.incarnations(uid):
             self._routes.on_proc_found(ref, rank, found.life)
@@ -199,7 +199,7 @@ class Terminations:
         with self._answering:
             self._calls.on_proc_lost(uid, rank, failure)
 
-    def _proc_restarts(self, ref: ProcsRef, ended: ProcEnded) -> None:
+    def _on_proc_restarting(self, ref: ProcsRef, ended: ProcEnded) -> None:
         known, uid, rank = self._known, ended.mesh, ended.rank
         owned = ref.owner == self._node.name
         # That process has called this one but was never called; or the restart is known already,
@@ -218,7 +218,7 @@ class Terminations:
             self.on_restarting(uid, rank)
         bus.emit(RankRestarting(failure))
 
-    def _proc_lost(self, ref: ProcsRef, ended: ProcEnded) -> None:
+    def _on_proc_lost(self, ref: ProcsRef, ended: ProcEnded) -> None:
         failure = _failure(ref, ended)
         self._known.mark_dead(ref.uid, ended.rank, failure)
         self._node.forget(ended.node)
@@ -231,8 +231,8 @@ class Terminations:
             if ref.owner == self._node.name:
                 self._failures.setdefault((ref.uid, None), []).append(failure)
             for uid, mesh in self._ownership.meshes_on(ref.uid, ended.rank):
-                told = mesh.describe_as_actor(failure, ended.rank)
-                self._failures.setdefault((ref.uid, uid), []).append(told)
+                failure_there = mesh.describe_as_actor(failure, ended.rank)
+                self._failures.setdefault((ref.uid, uid), []).append(failure_there)
 
     def on_client_gone(self, client: ProcsRef, why: str) -> None:
         """In a proc: the client has changed or gone, and with it the actors in its process."""
@@ -275,7 +275,7 @@ class Terminations:
             self._report(notice)
         self.after_drain()
         for mesh in stopped:
-            self._mesh_gone(mesh)
+            self._on_mesh_gone(mesh)
 
     def on_ranks_gone(self, mesh: int, site: str, why: str) -> None:
         """A mesh of a resumed session has no process left on that site."""

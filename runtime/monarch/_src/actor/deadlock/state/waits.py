@@ -80,7 +80,7 @@ class ActorWaits:
         return self.node, self.actor, wait.call, wait.rounds
 
     def on_probe(
-        self, probe: ProbeId, keeps: Callable[[Wait], bool]
+        self, probe: ProbeId, blocks_answer: Callable[[Wait], bool]
     ) -> tuple[Wait | None, list[Wait]]:
         """A probe has arrived: the wait that is in a cycle, and the waits to forward it along.
 
@@ -88,10 +88,12 @@ class ActorWaits:
         """
         if probe[:2] == (self.node, self.actor):
             own = self.waits.get(probe[2])
-            return (own if own is not None and keeps(own) else None), []
+            return (own if own is not None and blocks_answer(own) else None), []
         if probe in self._seen:
             return None, []
-        found = [wait for wait in list(self.waits.values()) if not wait.timed and keeps(wait)]
+        found = [
+            wait for wait in list(self.waits.values()) if not wait.timed and blocks_answer(wait)
+        ]
         if found:
             self._seen.add(probe)
         return None, found

@@ -189,7 +189,7 @@ class OwnerLifecycle(msgspec.Struct, Generic[F]):
 
     def validate(self) -> None:
         """Assert every invariant; tests call it after each event."""
-        lives = self.stage is Stage.LIVING
+        living = self.stage is Stage.LIVING
         stages = [Stage.LIVING, *(stage for _, stage in self.story)]
         for before, after in pairwise(stages):
             assert after in TRANSITIONS[before], f"{before} -> {after}"
@@ -202,13 +202,13 @@ class OwnerLifecycle(msgspec.Struct, Generic[F]):
         )
         for uid, faults in self.faults.items():
             assert faults, "an empty failure"
-            assert lives, "a failure to handle after the end"
+            assert living, "a failure to handle after the end"
             assert not self.meshes[uid].stopping, "a failure of a stopping mesh"
-        assert not (lives and self.to_stop) or self.faults or self.under_review, (
+        assert not (living and self.to_stop) or self.faults or self.under_review, (
             "a stop request without effect"
         )
         for uid, mesh in self.meshes.items():
-            assert lives or mesh.stopping, f"mesh {uid} outlives its owner"
+            assert living or mesh.stopping, f"mesh {uid} outlives its owner"
             above = self.meshes.get(mesh.within)
             assert above is None or mesh.stopping or not above.stopping
         if self.stage in (Stage.CLEANING, Stage.GONE):
