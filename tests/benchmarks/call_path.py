@@ -149,7 +149,7 @@ def called(folder: str, ref: ProcsRef) -> dict[str, float]:
     NoRouter(run.node, receive)
     meet(run, "client-1")
     spec = SpawnActor(ACTOR, "counter", "Counter", MESH, ref.name, 0, ["gpus"], [RANKS], "client-1")
-    worker = run.workers[ACTOR] = ActorCell(run, spec, ship((Counter, (), {}), 2))
+    worker = run.cells[ACTOR] = ActorCell(run, spec, ship((Counter, (), {}), 2))
     try:
         actor_thread.run(worker)
     except Enough:

@@ -166,7 +166,7 @@ def test_so_does_what_is_sent_to_a_port_that_nobody_reads_any_more(
     sender.send_to.call_one(port).get(timeout=60)
     _, to, why = read(path, sender).strip().split(" | ")
     assert f"/port {port.number}" in to
-    said = f"a message to port {port.number} on client was not delivered: nobody reads it now"
+    said = f"a message to port {port.number} on client was not delivered: its receiver is gone"
     assert why == said
 
 

@@ -72,7 +72,7 @@ def test_an_actor_begins_without_what_cannot_be_used_there_and_says_so(
     echo = procs.spawn("echo", Echo)
     assert echo.same.call_one(3).get(timeout=60) == 3
     observe.flush_output()
-    said = "what came along with the actor 'echo' on 'workers' is of no use here"
+    said = "an extra that was sent with the actor 'echo' on 'workers' cannot be used here"
     assert said in capfd.readouterr().err
 
 
@@ -132,5 +132,5 @@ def test_a_bootstrap_function_runs_without_what_cannot_be_used_there(
     procs = spawn_procs(bootstrap=print, name="workers")
     assert procs.initialized.get(timeout=60)
     observe.flush_output()
-    said = "what came along with the bootstrap function of 'workers' is of no use here"
+    said = "an extra that was sent with the bootstrap function of 'workers' cannot be used here"
     assert said in capfd.readouterr().err

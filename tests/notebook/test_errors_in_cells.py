@@ -101,7 +101,7 @@ class Asking(Actor):
 
 def test_what_waits_for_typing_on_a_rank_says_what_to_do_instead(kernel: Kernel) -> None:
     kernel.ok(f"%monarch spawn workers gpus=1\n{ASKING}a = workers.spawn('a', Asking)")
-    remedy = "nobody can type into a rank: ask in the client, and hand the answer over as an "
+    remedy = "a rank has no keyboard: ask in the client, and pass the answer as an argument"
     said = kernel.run("a.name.call_one().get()").traceback
     assert f"raised EOFError: EOF when reading a line; {remedy}" in said
     assert f"raised EOFError: {remedy}" in kernel.run("a.word.call_one().get()").traceback

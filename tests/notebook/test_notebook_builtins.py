@@ -43,7 +43,7 @@ def test_an_endpoint_with_a_line_of_the_notebooks_own_says_so(kernel: Kernel) ->
     )
     assert shown.traceback.splitlines()[-1] == (
         "TypeError: Lists cannot be sent to another process: Lists.files, which uses get_ipython, "
-        "a method: lines with % and ! are the notebook's own; subprocess.run(...) runs a command "
+        "a method: lines with % and ! run in the notebook only; subprocess.run(...) runs a command "
         "on a rank"
     )
     assert "_src" not in shown.traceback

@@ -1,5 +1,5 @@
-"""Actors: how they are defined, called and run, in the client and in procs.
+"""Actors: how they are defined, called, run and supervised, in the client and in procs.
 
-endpoint (what may be called) -> remote (failures that travel) -> future, runtime (one a process)
--> worker (runs one actor) -> proc_main (the main program of a proc).
+`endpoint` defines them; `call` sends calls, `deliver` carries them, `run` executes them, and
+`supervise` handles their failures. `runtime` joins these parts, once for each process.
 """

@@ -1,9 +1,9 @@
 """`returns_future`, and the event loop of the runtime's own coroutines.
 
-Runs in: any process. The body of a `returns_future` function runs where its future is first waited
-for: on the loop that awaits, or on a loop of its own in the thread that blocks. The shared loop has
-one daemon thread, made by the first use; it takes a body only from a thread that blocks although it
-runs a loop itself, as that of a notebook's kernel does.
+Runs in: any process. The first wait for the future of a `returns_future` function runs the body: on
+the awaiting loop, or on a new loop in the blocking thread. If the blocking thread runs an event
+loop itself, as a notebook's kernel does, the body runs on the shared loop, which has one daemon
+thread, started by its first use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("monarch.actor")
 
 
 class BackgroundLoop:
-    """An event loop on a thread of its own, from first use to `close`."""
+    """An event loop on its own thread, from the first use to `close`."""
 
     def __init__(self) -> None:
         self._lock = GuardedLock()
@@ -40,7 +40,7 @@ class BackgroundLoop:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def is_here(self) -> bool:
+    def is_current_thread(self) -> bool:
         """Whether this thread is the loop's own."""
         return self._thread is threading.current_thread()
 
@@ -50,9 +50,9 @@ class BackgroundLoop:
         context: contextvars.Context | None = None,
         on_end: Callable[[object], None] | None = None,
     ) -> Callable[[], None]:
-        """Run a coroutine, in that context or a copy of the caller's; returns what cancels it.
+        """Run a coroutine, in `context` or a copy of the caller's; returns a function to cancel it.
 
-        `on_end` is called on the loop's thread, also if it was cancelled before it began.
+        `on_end` is called on the loop's thread, even if the task was cancelled before it began.
         """
         loop = self._running()
         context = contextvars.copy_context() if context is None else context
@@ -73,13 +73,13 @@ class BackgroundLoop:
             try:
                 loop.call_soon_threadsafe(end)
             except RuntimeError:
-                pass  # the loop was closed, with all that ran on it
+                pass  # the loop was closed, with all its tasks
 
         loop.call_soon_threadsafe(begin)
         return cancel
 
     def close(self) -> None:
-        """Cancel what runs and end the thread. Idempotent; the next `submit` starts anew."""
+        """Cancel all tasks and end the thread. Idempotent; the next `submit` starts a new loop."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -100,7 +100,7 @@ class BackgroundLoop:
         loop.close()
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        import asyncio  # 13 ms to load, and few programs come here
+        import asyncio  # takes 13 ms to load, and few programs need it here
 
         with self._lock:
             if self._loop is None:
@@ -113,7 +113,7 @@ class BackgroundLoop:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped: what a callback raises must not end what others wait for."""
+    """Run a loop until it is stopped. An exception of one callback must not end other tasks."""
     while True:
         try:
             loop.run_forever()
@@ -128,58 +128,58 @@ background = BackgroundLoop()
 
 
 class _Deferred(Future[R]):
-    """The future of a `returns_future` function, whose body the first wait for it runs.
+    """The future of a `returns_future` function; the first wait for it runs the body.
 
-    `_body` is None once it runs, or has run; `_thread` is the one on whose loop it does.
+    `_body` is None once the body has begun; `_thread` is the thread whose loop runs it.
     """
 
     __slots__ = ("_body", "_context", "_thread")
 
     def __init__(self, run: Runtime, body: Coroutine[Any, Any, R]) -> None:
-        super().__init__(*run.waits())
+        super().__init__(*run.future_parts())
         self._body: Coroutine[Any, Any, R] | None = body
         self._context = contextvars.copy_context()
         self._thread = 0
 
     def get(self, timeout: float | None = None) -> R:
-        """Run the body here unless it runs already; its value, or what it raised.
+        """Run the body here unless it has begun; returns its value, or raises its exception.
 
         A time-out, or an exception that interrupts this thread, cancels the body.
 
         Raises:
             TimeoutError: not done in time. The future has failed with it.
-            RuntimeError: the body runs on a loop of this thread, which would wait for itself.
+            RuntimeError: the body runs on this thread's loop, which would wait for itself.
             ValueError: a negative or NaN time-out.
         """
         if not self.done and (timeout is None or timeout >= 0):
             here = threading.get_ident()
-            if self._thread == here or background.is_here:
+            if self._thread == here or background.is_current_thread:
                 raise RuntimeError(
                     "get() would block the event loop on which the function has to run, and never "
                     "return: `await` the future instead"
                 )
-            body = self._take()
+            body = self._take_body()
             if body is not None and _runs_a_loop():
-                return self._get_beside(body, timeout)
+                return self._get_from_shared_loop(body, timeout)
             if body is not None:
                 self._thread = here
-                self._run_here(body, timeout)
+                self._run_on_this_thread(body, timeout)
         return super().get(timeout)
 
     def __await__(self) -> Generator[Any, None, R]:
-        body = self._take()
+        body = self._take_body()
         if body is None:
             return (yield from super().__await__())
-        # A cancelled `await` of a task cancels that, and goes on once it has ended.
+        # Cancelling this `await` cancels the task, and then waits for its end.
         yield from self._begin(body).__await__()
         return self._result()
 
     def as_asyncio(self) -> asyncio.Future[R]:
         """An asyncio future of the running loop with the same outcome.
 
-        If it begins the body, cancelling it cancels that.
+        If this call starts the body, cancelling the asyncio future cancels the body.
         """
-        body = self._take()
+        body = self._take_body()
         if body is None:
             return super().as_asyncio()
         task = self._begin(body)
@@ -188,15 +188,15 @@ class _Deferred(Future[R]):
         return mirror
 
     def on_done(self, callback: Callable[[], None], *, receives: bool = False) -> None:
-        body = self._take()
+        body = self._take_body()
         if body is not None:
-            self._begin_beside(body)
+            self._begin_on_shared_loop(body)
         super().on_done(callback, receives=receives)
 
-    # --- where the body runs ------------------------------------------------------------------
+    # --- running the body ------------------------------------------------------------------
 
-    def _take(self) -> Coroutine[Any, Any, R] | None:
-        """The body, for the one that runs it."""
+    def _take_body(self) -> Coroutine[Any, Any, R] | None:
+        """Take the body in order to run it; None if it has begun."""
         with _taking:
             body, self._body = self._body, None
         return body
@@ -207,12 +207,12 @@ class _Deferred(Future[R]):
         except BaseException as error:
             self.fail(error)
             if not isinstance(error, Exception):
-                raise  # cancelled, or the end of the program: the loop has to know
+                raise  # the loop must see a cancellation, or the end of the program
         else:
             self.settle(lambda: value)
 
     def _begin(self, body: Coroutine[Any, Any, R]) -> asyncio.Task[None]:
-        """As a task of the running loop, in the context of the call."""
+        """Run the body as a task of the running loop, in the context of the call."""
         import asyncio
 
         try:
@@ -230,8 +230,8 @@ class _Deferred(Future[R]):
         task.add_done_callback(partial(self._on_end, body))
         return task
 
-    def _begin_beside(self, body: Coroutine[Any, Any, R]) -> Callable[[], None]:
-        """On the shared loop; returns what cancels it."""
+    def _begin_on_shared_loop(self, body: Coroutine[Any, Any, R]) -> Callable[[], None]:
+        """Run the body on the shared loop; returns a function to cancel it."""
         return background.submit(self._settled_by(body), self._context, partial(self._on_end, body))
 
     def _on_end(self, body: Coroutine[Any, Any, R], _task: object) -> None:
@@ -241,16 +241,16 @@ class _Deferred(Future[R]):
             body.close()
             self.fail(asyncio.CancelledError())
 
-    def _run_here(self, body: Coroutine[Any, Any, R], timeout: float | None) -> None:
-        """On a loop of its own, on this thread, until it is settled.
+    def _run_on_this_thread(self, body: Coroutine[Any, Any, R], timeout: float | None) -> None:
+        """Run the body on a new loop on this thread, until the future is settled.
 
-        It sleeps as a blocking wait does, so what would interrupt that ends this, too.
+        The loop sleeps like a blocking wait, so the same signals interrupt it.
         """
         import asyncio
 
-        from monarch._src.actor.run.event_loop import new_loop  # which loads asyncio
+        from monarch._src.actor.run.event_loop import new_loop  # loads asyncio
 
-        loop = new_loop(self._baton)
+        loop = new_loop(self._receive_leader)
         task = self._task_on(loop, body)
         try:
             try:
@@ -267,9 +267,9 @@ class _Deferred(Future[R]):
             finally:
                 loop.close()
 
-    def _get_beside(self, body: Coroutine[Any, Any, R], timeout: float | None) -> R:
-        """On the shared loop, while this thread, which runs another one, is blocked."""
-        cancel = self._begin_beside(body)
+    def _get_from_shared_loop(self, body: Coroutine[Any, Any, R], timeout: float | None) -> R:
+        """Block this thread, which runs a loop, while the shared loop runs the body."""
+        cancel = self._begin_on_shared_loop(body)
         try:
             return super().get(timeout)
         except TimeoutError:
@@ -278,7 +278,7 @@ class _Deferred(Future[R]):
             self.fail(_too_late(timeout))
             raise self._error or _too_late(timeout) from None
         finally:
-            cancel()  # nothing, if it has ended
+            cancel()  # no effect if the body has ended
 
 
 _taking = GuardedLock()
@@ -299,7 +299,7 @@ def _runs_a_loop() -> bool:
 
 
 def _wind_up(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-    """Cancel what is left on a loop, as `asyncio.run` does, and wait for its end."""
+    """Cancel the remaining tasks of a loop and wait for their end, as `asyncio.run` does."""
     import asyncio
 
     left = asyncio.all_tasks(loop)
@@ -310,8 +310,8 @@ def _wind_up(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
     loop.run_until_complete(loop.shutdown_default_executor())
 
 
-def begun(body: Coroutine[Any, Any, R]) -> Future[R]:
-    """The future of a coroutine that runs where it is first waited for."""
+def deferred(body: Coroutine[Any, Any, R]) -> Future[R]:
+    """A future for a coroutine, which the first wait for it runs."""
     try:
         return _Deferred(runtime(), body)
     except BaseException:
@@ -320,23 +320,23 @@ def begun(body: Coroutine[Any, Any, R]) -> Future[R]:
 
 
 def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]]:
-    """Make an `async def` return a `Future`, which can be awaited, or be got by blocking.
+    """Make an `async def` return a `Future`, which can be awaited or read by `get()`.
 
-    The body runs once, when the future is first waited for, in the context of the call: by `await`
-    (or `as_asyncio()`) as a task of that event loop; by `get()` on the thread that calls it, or, if
-    that thread runs an event loop, on one of the runtime's. A time-out or cancellation of that
-    first wait cancels the body, and the future has failed with it; others that wait only observe.
+    The body runs once, in the context of the call, when the future is first waited for: with
+    `await` or `as_asyncio()` as a task of that event loop; with `get()` on the calling thread, or
+    on the runtime's own loop if the calling thread runs an event loop. A time-out or cancellation
+    of the first wait cancels the body and fails the future; later waits only observe it.
 
     Raises:
-        TypeError: it is no `async def`.
+        TypeError: `function` is no `async def`.
     """
     if not inspect.iscoroutinefunction(function):
         raise TypeError(f"@returns_future needs an `async def`; {function!r} is none")
 
-    # It travels by value with classes of `__main__` and of cells, and so does all that it names:
-    # nothing but a function that the other side can import.
+    # Pickled by value with classes of `__main__` and of notebook cells, and with every global that
+    # it uses. So it uses one global only: a function that the other process can import.
     @functools.wraps(function)
     def start(*args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        return begun(function(*args, **kwargs))
+        return deferred(function(*args, **kwargs))
 
     return start

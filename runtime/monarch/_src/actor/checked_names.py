@@ -1,4 +1,4 @@
-"""Names and reasons that users give: checked here, since a message with anything else is dropped.
+"""Checks of names and reasons that users pass: a message that holds another type is dropped.
 
 No I/O.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 
 def name_text(what: str, name: object) -> str:
-    """The name; TypeError if it is no text. `what` is named: `a controller`."""
+    """The name; TypeError if it is no text. `what` says what it names: "a controller"."""
     if isinstance(name, str):
         return name
     raise TypeError(f"the name of {what} is text, not {name!r}")
 
 
 def reason_text(reason: object, default: str) -> str:
-    """The reason, or `default` for None; TypeError if it is no text."""
+    """The reason, or `default` for None; TypeError if it is neither text nor None."""
     if reason is None:
         return default
     if isinstance(reason, str):

@@ -1,4 +1,4 @@
-"""Who is running: which actor (or the client) this code belongs to, and which message it has."""
+"""The context of running code: its actor, or the client, and the message that it handles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monarch._src.wire.ids import parse_proc_node
 
 
 class ActorId(msgspec.Struct, frozen=True):
-    """The name of one actor on one proc: unique for ever."""
+    """The name of one actor on one proc. It is never reused."""
 
     node: str
     uid: int
@@ -28,7 +28,7 @@ class ActorId(msgspec.Struct, frozen=True):
 
 
 class CreatorInstance(msgspec.Struct, frozen=True):
-    """Who spawned an actor: another actor, or the client, whose `creator` is None."""
+    """The creator of an actor: another actor, or the client, whose own `creator` is None."""
 
     actor_id: ActorId
     rank: Point
@@ -68,17 +68,17 @@ class ActorInstance(msgspec.Struct, eq=False):
     waiting: ActorWaits
     proc_ref: Any = None
     ender: Callable[[End, str | None], None] | None = None
-    # What it runs now; the task that runs it, if calls of it do not overlap.
+    # The endpoint that runs now, and the task that runs it unless calls of it overlap.
     endpoint: str = ""
     task: Any = None
     is_async: bool = False
     find_creator: Callable[[], CreatorInstance | None] | None = None
-    thread: int = 0  # the one that takes its messages, so that it takes none while that one waits
-    # Of a sync actor: what its thread is blocked on, what becomes done when its supervisor is to be
-    # asked meanwhile, and what asks it then.
+    thread: int = 0  # the thread that handles its messages
+    # Of a sync actor: the Waitable that its thread is blocked on; a Waitable that is done while a
+    # failure is to be checked; and the function that checks it, on the actor's thread.
     blocked_on: Any = None
-    asked: Any = None
-    judge: Callable[[], None] | None = None
+    check_due: Any = None
+    check_failures: Callable[[], None] | None = None
 
     @property
     def name(self) -> str:
@@ -97,13 +97,16 @@ class ActorInstance(msgspec.Struct, eq=False):
 
     @property
     def creator(self) -> CreatorInstance | None:
-        """Who spawned it. None for the client, and for a controller, which belongs to nobody."""
+        """The creator of this actor.
+
+        None for the client, and for controllers, which have no owner.
+        """
         return None if self.find_creator is None else self.find_creator()
 
     def stop(self, reason: str | None = None) -> None:
-        """End this actor when the messages that it has by now are done. That is no failure.
+        """End this actor after the messages that it has received so far. That is no failure.
 
-        Returns at once. `__cleanup__(None)` runs; whoever calls it later gets `SupervisionError`.
+        Returns at once. `__cleanup__(None)` runs; later calls raise `SupervisionError`.
 
         Raises:
             RuntimeError: there is no actor here that could be stopped (client, bootstrap function).
@@ -112,17 +115,17 @@ class ActorInstance(msgspec.Struct, eq=False):
         self._end("stop", reason)
 
     def abort(self, reason: str | None = None) -> None:
-        """Let this actor fail now, for that reason, told with the place where this was called.
+        """Make this actor fail now, with that reason and the traceback of this call.
 
-        Returns at once. From here on the calls in progress, what is queued and what comes later
-        are answered with `SupervisionError`. An async endpoint is cancelled where it waits next; a
-        sync one cannot be interrupted, runs on to its end, and its value is dropped, so return
-        right after. Then `__cleanup__(SupervisionError)` runs, and the owner's `__supervise__` is
-        told: at the latest `cleanup_timeout` after this, whatever the actor still does. The
-        process, and other actors in it, live on. On an actor that has ended already: nothing.
+        Returns at once. From here on, running, queued and later calls raise `SupervisionError`. An
+        async endpoint is cancelled at its next `await`. A sync endpoint cannot be interrupted: it
+        runs to its end, and its value is dropped, so return right after this. Then
+        `__cleanup__(SupervisionError)` runs, and the owner's `__supervise__` is called, at the
+        latest `cleanup_timeout` after this. The process and its other actors go on. An actor that
+        has ended already is left as it is.
 
-        Any thread. In the client, or a thread that is no actor's, take the instance from where
-        the actor runs: `me = context().actor_instance`.
+        Any thread. On a thread of your own, take the instance from where the actor runs:
+        `me = context().actor_instance`.
 
         Raises:
             RuntimeError: there is no actor here that could be aborted (client, bootstrap function).
@@ -131,7 +134,7 @@ class ActorInstance(msgspec.Struct, eq=False):
         self._end("abort", reason)
 
     def kill(self, reason: str | None = None) -> None:
-        """The same as `abort`, but for the word in the failure: Monarch has both names."""
+        """Same as `abort`, except for the word in the failure: Monarch has both names."""
         self._end("kill", reason)
 
     def _end(self, how: End, reason: str | None) -> None:
@@ -163,18 +166,18 @@ def _no_actor(node: str, how: End) -> str:
     if how == "stop":
         return "the client itself is ended by shutdown_context()"
     return (
-        f"the client is no actor that {how}() could end; raise an exception, or end all that it "
-        "has started with shutdown_context()"
+        f"the client is no actor that {how}() could end; raise an exception, or end everything "
+        "that it has started with shutdown_context()"
     )
 
 
-# The mesh layer stands above this one and says how a proc reference becomes a ProcMesh.
+# Set by the mesh package, which imports this one: makes a ProcMesh of a proc reference.
 _MAKER = "monarch._src.mesh.host_mesh"
 _maker: Callable[[Any, str], Any] | None = None
 
 
 def set_proc_maker(maker: Callable[[Any, str], Any]) -> None:
-    """Called once by the mesh layer."""
+    """Set the function that makes a ProcMesh of a proc. Called once by `mesh`."""
     global _maker
     _maker = maker
 
@@ -187,11 +190,10 @@ def _make_proc(ref: Any, node: str) -> Any:
 
 
 class Context(msgspec.Struct, eq=False):
-    """What `context()` returns while a message is handled.
+    """The result of `context()` while a message is handled.
 
-    `origin`: what this is done for, as whoever began it has numbered that; see
-    `observe.number_calls`. `endpoint`: of this message; that of the instance is another one's while
-    calls overlap.
+    `origin` is the number of the work that this code is part of; see `observe.number_calls`.
+    `endpoint` is that of this message; while calls overlap, the instance may name another endpoint.
     """
 
     actor_instance: ActorInstance
@@ -216,18 +218,18 @@ class Context(msgspec.Struct, eq=False):
 
 current: ContextVar[Context | None] = ContextVar("monarch_context", default=None)
 
-# What gives calls of this process that no message has caused their origin, if anything does.
+# Numbers the calls of this process that no message has caused, if set.
 _source: Callable[[], int] | None = None
 
 
 def set_origin_source(source: Callable[[], int] | None) -> None:
-    """Have `source`, called on the thread that calls, number what calls are made for; None: 0."""
+    """Set the function that numbers calls, on the calling thread; without it, the number is 0."""
     global _source
     _source = source
 
 
 def origin_now() -> int:
-    """What whatever runs here is done for."""
+    """The origin of the running code."""
     context = current.get()
     if context is not None:
         return context.origin
@@ -235,6 +237,6 @@ def origin_now() -> int:
 
 
 def origin_of_output() -> int | None:
-    """The same for what is written in a proc; None on a thread that nobody knows."""
+    """The origin of output written now in a proc; None on a thread of no actor."""
     context = current.get()
     return None if context is None else context.origin

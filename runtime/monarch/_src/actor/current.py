@@ -1,4 +1,4 @@
-"""Who runs this code: what an actor, or the client, can ask about itself."""
+"""`context()` and its relatives: what running code can learn about its own actor."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 def context() -> Context:
-    """Who runs this code: the actor and message at hand, or the client."""
+    """The context of the running code: its actor and message, or the client."""
     return current.get() or runtime().root
 
 
 class ContextVariable:
-    """`context()` as a context variable has it: it can be looked at without beginning a session."""
+    """`context()` with the interface of a context variable. Reading it starts no session."""
 
     name = "monarch.actor_mesh._context"
 
@@ -27,8 +27,9 @@ class ContextVariable:
     @overload
     def get(self, default: T) -> Context | T: ...
     def get(self, default: Any = None) -> Any:
-        """The context of this code; of a client that has no session yet, and of a thread of a
-        proc that is no actor's, the default.
+        """The context of the running code.
+
+        The default, in a client without a session and on a proc's thread that runs no actor.
         """
         found = current.get()
         if found is None:
@@ -39,7 +40,7 @@ class ContextVariable:
         return found
 
     def set(self, context: Context | None) -> Token[Context | None]:
-        """Have what runs here, in this thread or task, be that of `context`."""
+        """Set the context of the current thread or task."""
         return current.set(context)
 
     def reset(self, token: Token[Context | None]) -> None:
@@ -54,16 +55,16 @@ context_variable = ContextVariable()
 
 
 def current_rank() -> Point:
-    """This actor's place in the slice that the present message was sent to."""
+    """This actor's point in the slice that the current message was sent to."""
     return context().message_rank
 
 
 def current_size() -> dict[str, int]:
-    """The dims and sizes of that slice."""
+    """The dimensions of that slice, with their sizes."""
     return dict(context().message_rank.extent)
 
 
 def current_actor_name() -> str:
-    """The name and place of the actor that runs this code."""
+    """The name and point of the running actor."""
     instance = context().actor_instance
     return f"{instance.name}{dict(instance.rank) or ''}"

@@ -1,6 +1,6 @@
-"""Calls that are to be made at a time, unless they are cancelled before.
+"""Functions to call after a delay, unless they are cancelled.
 
-Runs in: any process; one daemon thread, which lives while a call is due.
+Runs in: any process, on one daemon thread, which runs while a deadline is pending.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ log = logging.getLogger("monarch.actor")
 
 
 class Deadlines:
-    """Those of one process. Any thread may add and cancel; a cancelled one leaves nothing."""
+    """The pending deadlines of one process. Any thread may add and cancel."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -27,7 +27,7 @@ class Deadlines:
         return len(self._due)
 
     def add(self, after_s: float, call: Callable[[], None]) -> int:
-        """Have that called so many seconds from now, on a thread of this; its number."""
+        """Call a function after that many seconds, on the deadline thread; returns a number."""
         with self._changed:
             number = next(self._numbers)
             self._due[number] = monotonic() + after_s, call
@@ -39,13 +39,13 @@ class Deadlines:
         return number
 
     def cancel(self, number: int) -> None:
-        """It is not called any more, unless that is under way. Idempotent."""
+        """Cancel a deadline, unless its function has begun. Idempotent."""
         with self._changed:
             if self._due.pop(number, None) is not None and not self._due:
                 self._changed.notify()
 
     def close(self) -> None:
-        """Cancel all."""
+        """Cancel all deadlines."""
         with self._changed:
             self._due.clear()
             self._changed.notify()
@@ -55,10 +55,10 @@ class Deadlines:
             try:
                 call()
             except Exception:
-                log.exception("what was to be done at a deadline failed")
+                log.exception("the function of a deadline failed")
 
     def _next(self) -> Callable[[], None] | None:
-        """Wait for the next that is due; None if there is none left, and the thread ends."""
+        """Wait for the next due function; None if no deadline is left, and the thread ends."""
         with self._changed:
             while self._due:
                 number = min(self._due, key=lambda one: self._due[one][0])

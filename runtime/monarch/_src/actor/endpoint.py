@@ -1,6 +1,6 @@
-"""Endpoints: which methods of an actor can be called, how, and the rules a class must keep.
+"""Endpoints: the methods of an actor that other processes can call, and the rules of actor classes.
 
-Everything here is checked in the caller before anything is sent.
+The caller checks all of these rules before it sends a message.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _reserved: frozenset[str] = frozenset()
 
 
 def reserve(names: Iterable[str]) -> None:
-    """Refuse endpoints of these names: a mesh of actors has them. Called once by the mesh layer."""
+    """Refuse endpoints of these names, which actor meshes define. Called once by `mesh`."""
     global _reserved
     _reserved = frozenset(names)
 
 
 class EndpointMethod(Generic[P, R]):
-    """A method marked with `@endpoint`. On an actor's own instance it is the plain method."""
+    """A method marked with `@endpoint`. On an actor instance it is the plain method."""
 
     def __init__(
         self,
@@ -75,40 +75,41 @@ class EndpointMethod(Generic[P, R]):
         simple = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
         plain = all(p.kind in simple for p in parameters)
         needed = sum(p.default is inspect.Parameter.empty for p in parameters)
-        # How many positional arguments fit without asking `inspect`, 10 us a call.
-        self._fits = range(needed, len(parameters) + 1) if plain else range(0)
+        # The counts of positional arguments that need no check by `inspect`, which takes 10 us.
+        self._positional_counts = range(needed, len(parameters) + 1) if plain else range(0)
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        """What a call takes."""
-        parameters = list(self._whole.parameters.values())
-        return inspect.Signature(parameters[self._ours :])
+        """The parameters that a caller passes."""
+        parameters = list(self._full_signature.parameters.values())
+        return inspect.Signature(parameters[self._skipped :])
 
     @cached_property
-    def _whole(self) -> inspect.Signature:
+    def _full_signature(self) -> inspect.Signature:
         return inspect.signature(self.function)
 
     @property
-    def _ours(self) -> int:
-        """How many parameters are no caller's: self, and the port."""
+    def _skipped(self) -> int:
+        """How many leading parameters the caller does not pass: self, and the port."""
         return 2 if self.by_port else 1
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without its signatures, which the function has: most who get it never ask."""
-        derived = ("signature", "_whole")
+        """Leave out the signatures: few receivers need them, and they can be derived."""
+        derived = ("signature", "_full_signature")
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def check(self, class_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """TypeError if a call with these arguments could not begin."""
-        if not kwargs and len(args) in self._fits:
+        """Raise TypeError if the method cannot be called with these arguments."""
+        if not kwargs and len(args) in self._positional_counts:
             return
         try:
-            # The whole of it: who names self, or the port, would fail there in place of here.
-            self._whole.bind(*(None,) * self._ours, *args, **kwargs)
+            # The full signature, since a keyword argument called `self` would fail only on the
+            # rank.
+            self._full_signature.bind(*(None,) * self._skipped, *args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{class_name}.{self.name}{self.signature}: {error}") from None
 
-    # A mesh of actors has the type of the actor class, so this is what its endpoints look like.
+    # An actor mesh is typed as its actor class, so attribute access yields an Endpoint.
     @overload
     def __get__(self, instance: None, owner: type) -> EndpointMethod[P, R]: ...
     @overload
@@ -158,10 +159,10 @@ class _EndpointDecorator:
         """Mark a method as callable from other processes.
 
         Args:
-            propagate: accepted for programs that use it with distributed tensors.
-            explicit_response_port: the method takes a `Port` first and answers through it, when and
-                as often as it likes; what it returns is dropped.
-            instrument: whether calls are counted and timed, by callers and where they run; see
+            propagate: ignored; accepted for programs that use it with distributed tensors.
+            explicit_response_port: the method takes a `Port` as its first argument and answers
+                through it, at any time and any number of times; its return value is dropped.
+            instrument: whether the caller and the rank count and time the calls; see
                 `monarch.observe.metrics`.
         """
         make = partial(
@@ -207,12 +208,12 @@ def _make(
 
 
 endpoint = _EndpointDecorator(concurrent=False)
-# For `async def` only: calls overlap from their first `await`.
+# For `async def` only: calls overlap from their first `await` on.
 concurrent_endpoint = _EndpointDecorator(concurrent=True)
 
 
 class _Logger:
-    """`Actor.logger`: one logger a class, named after it."""
+    """`Actor.logger`: one logger for each class, named after it."""
 
     def __get__(self, instance: object | None, owner: type) -> logging.Logger:
         return logging.getLogger(f"{owner.__module__}.{owner.__qualname__}")
@@ -221,20 +222,20 @@ class _Logger:
 class Actor(MeshTrait):
     """Base of actor classes. Methods marked `@endpoint` can be called from other processes.
 
-    All endpoints plain `def`: a sync actor, on its own thread, where a blocking `.get()` is fine.
-    All `async def`: an async actor, with an event loop of its own. `__cleanup__(self, exception)`
-    runs when it ends; `__supervise__(self, failure) -> bool` when something it owns fails: true
-    says that it is handled.
+    An actor whose endpoints are all plain `def` is a sync actor: it runs on its own thread and may
+    block in `.get()`. An actor whose endpoints are all `async def` has its own event loop.
+    `__cleanup__(self, exception)` runs when the actor ends. `__supervise__(self, failure) -> bool`
+    runs when a mesh that the actor owns fails, and returns true if it has handled the failure.
 
-    What `ProcMesh.spawn` returns is typed as this class, and is a mesh of its instances.
+    `ProcMesh.spawn` returns a mesh of instances, which is typed as this class.
     """
 
     logger = _Logger()
 
     def _handle_undeliverable_message(self, message: Undeliverable) -> bool:
-        """A message that this actor sent, and for whose answer nobody waits, was not delivered.
+        """Called when a message that this actor sent without expecting an answer was not delivered.
 
-        Override it to handle that, and return True; otherwise the actor fails. It runs between
+        Override it and return True to handle that; otherwise the actor fails. It runs between
         messages, and may be `async def` on an async actor.
         """
         return False
@@ -244,7 +245,7 @@ class Actor(MeshTrait):
 
 
 class ActorClass(msgspec.Struct, frozen=True):
-    """What is known of an actor class before any instance exists."""
+    """An actor class that has been checked, with its endpoints."""
 
     cls: type[Actor]
     endpoints: dict[str, EndpointMethod[Any, Any]]
@@ -255,13 +256,13 @@ class ActorClass(msgspec.Struct, frozen=True):
         return self.cls.__name__
 
 
-# What was found of the classes that were used last. It keeps them: a notebook defines many.
-_known: dict[type, ActorClass] = {}
-MOST_KNOWN = 256
+# The classes that were used last. The cache is bounded, since a notebook defines many classes.
+_classes: dict[type, ActorClass] = {}
+MAX_CLASSES = 256
 _without_endpoints = frozenset(Actor.__mro__)
 
-# Each proc goes through the classes of its actors, and pays most for the pages that it is the first
-# to write to (docs/explanation/performance.md). So plain functions are not given to `inspect`.
+# Each proc checks its actor classes as it starts, and its first write to a page is the largest cost
+# (docs/performance.md). So only objects that are no plain functions are passed to `inspect`.
 _YIELDS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
@@ -272,7 +273,9 @@ def _yields(function: Callable[..., Any]) -> bool:
 
 
 def _is_async(function: Any) -> bool:
-    if type(function) is FunctionType and not vars(function):  # nor marked as a coroutine function
+    if type(function) is FunctionType and not vars(
+        function
+    ):  # it may be marked as a coroutine function
         return bool(function.__code__.co_flags & inspect.CO_COROUTINE)
     return inspect.iscoroutinefunction(function)
 
@@ -290,19 +293,20 @@ def _endpoints_of(cls: type) -> dict[str, EndpointMethod[Any, Any]]:
 
 
 def forget_classes() -> None:
-    """Keep no class any longer; each is looked at anew when it is used again."""
-    _known.clear()
+    """Empty the cache of checked classes."""
+    _classes.clear()
 
 
 def actor_class(cls: Any) -> ActorClass:
     """Check an actor class and list its endpoints.
 
     Raises:
-        TypeError: it is no class. ValueError: it breaks a rule of actor classes.
+        TypeError: `cls` is not a class.
+        ValueError: the class breaks a rule of actor classes.
     """
-    found = _known.get(cls) if isinstance(cls, type) else None
+    found = _classes.get(cls) if isinstance(cls, type) else None
     if found is not None and found.endpoints == _endpoints_of(cls):
-        return found  # and nobody has assigned another endpoint to it
+        return found  # unchanged since it was checked
     if not isinstance(cls, type):
         raise TypeError(f"spawn needs a class derived from Actor, not {cls!r}")
     if not issubclass(cls, Actor):
@@ -324,22 +328,22 @@ def actor_class(cls: Any) -> ActorClass:
             f"{cls.__name__}.__init__ is `async def`, which Python cannot await: do that in an "
             "endpoint, called first"
         )
-    made_async = [n for n, e in endpoints.items() if e.is_async]
-    made_sync = [n for n, e in endpoints.items() if not e.is_async]
-    if made_async and made_sync:
+    async_names = [n for n, e in endpoints.items() if e.is_async]
+    sync_names = [n for n, e in endpoints.items() if not e.is_async]
+    if async_names and sync_names:
         raise ValueError(
-            f"{cls.__name__} mixes `async def` endpoints ({', '.join(made_async)}) with plain ones "
-            f"({', '.join(made_sync)}); make them all of one kind"
+            f"{cls.__name__} mixes `async def` endpoints ({', '.join(async_names)}) with plain "
+            f"ones ({', '.join(sync_names)}); make them all of one kind"
         )
     for hook in ("__cleanup__", "__supervise__", "_handle_undeliverable_message"):
         own = getattr(cls, hook, None)
-        if not made_async and own is not getattr(Actor, hook, None) and _is_async(own):
+        if not async_names and own is not getattr(Actor, hook, None) and _is_async(own):
             raise ValueError(
                 f"{cls.__name__}.{hook} is `async def`, but its endpoints are plain: "
                 "a sync actor has no loop to run it on"
             )
-    found = ActorClass(cls, endpoints, bool(made_async))
-    _known[cls] = found
-    if len(_known) > MOST_KNOWN:
-        _known.pop(next(iter(_known)), None)
+    found = ActorClass(cls, endpoints, bool(async_names))
+    _classes[cls] = found
+    if len(_classes) > MAX_CLASSES:
+        _classes.pop(next(iter(_classes)), None)
     return found

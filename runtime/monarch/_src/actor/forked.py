@@ -1,7 +1,7 @@
-"""The end of a fork that user code has made of a rank, and that has come back from that code.
+"""The end of a process that user code has forked from a rank, when that code returns.
 
-Runs in: such a fork. Nothing of the rank is its own: it has no socket, and nobody waits for what it
-would answer. It ends as a program does whose last line was that code, with its own exit status.
+Runs in: the fork. It has no socket, and no caller waits for its answer. It exits as if the user
+code had been the last line of a program, with an exit status of its own.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 from typing import NoReturn
 
 is_fork = False
-"""Whether this process is a fork of a rank or a client; it may have begun a session of its own."""
+"""Whether this process is a fork of a rank or client; it may have started its own session."""
 
 
 def end_fork(error: BaseException | None) -> NoReturn:
-    """End with the status that `error` stands for, which has left the code of the user."""
+    """Exit with the status for `error`, the exception that the user code has raised, if any."""
     status = 0
     try:
         if isinstance(error, SystemExit):
@@ -34,7 +34,7 @@ def end_fork(error: BaseException | None) -> NoReturn:
 
 
 def exit_status(end: SystemExit) -> int:
-    """The exit status that it stands for; a text is written to stderr, as Python does."""
+    """The exit status of a SystemExit; a text is written to stderr, as Python does."""
     code = end.code
     if code is None:
         return 0

@@ -1,7 +1,7 @@
-"""Future: the answer of a call, to be had by blocking, by awaiting, or by asking later.
+"""Future: the answer to a call, read by blocking or by awaiting.
 
-Runs in: any process. Settled by the thread that receives; observed by any number of threads and
-tasks, any number of times. The value is decoded by whoever first looks at it, once.
+Runs in: any process. The receiving thread settles a future; any number of threads and tasks may
+read it, any number of times. The first reader decodes the value, once.
 """
 
 from __future__ import annotations
@@ -27,115 +27,116 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 OTHERS_S = 0.05
 PAUSES = Pauses()
-"""What this process has been told of ranks that stand at a breakpoint."""
-LOOK_S = 0.1  # how often a wait whose deadline stands still looks whether it goes on
+"""The pauses of ranks at breakpoints, as far as this process knows them."""
+POLL_S = 0.1  # how often a wait checks whether a paused deadline runs again
 _decoding = threading.RLock()
 _observing = threading.RLock()
 
 
 class Prober(Protocol):
-    """Finds out whether long waits of actors can ever end; see `actor.deadlock.detector`."""
+    """Detects waits of actors that can never end; see `actor.deadlock.detector`."""
 
     @property
     def has_actors(self) -> bool:
-        """Whether any actor lives in this process."""
+        """Whether any actor runs in this process."""
         ...
 
     def probe(self, instance: ActorInstance, wait: Wait) -> None:
-        """Look whether that wait is in a cycle, which then ends it."""
+        """Check whether that wait is part of a cycle; if so, it fails."""
         ...
 
-    def held_up(self, thread: int) -> Sequence[ActorInstance]:
-        """The actors of this process that can't go on before that thread has done what it does."""
+    def blocked_by(self, thread: int) -> Sequence[ActorInstance]:
+        """The actors of this process that cannot go on before that thread has finished its work."""
         ...
 
 
 class Future(Waitable, Generic[R]):
-    """The answer to come. Dropping it does not unsend the message."""
+    """The answer to a call. Dropping the future does not cancel the call."""
 
     __slots__ = (
-        "_baton",
         "_callbacks",
         "_cycle",
         "_decode",
         "_error",
         "_prober",
+        "_receive_leader",
         "_value",
-        "given_up",
+        "abandoned",
+        "all_answered",
         "pending",
-        "rest",
         "source",
     )
 
-    def __init__(self, baton: ReceiveLeader, prober: Prober | None = None) -> None:
-        """`prober` is asked whether a long wait of an actor can ever end."""
-        # What `super().__init__()` would: one is made for every call.
+    def __init__(self, leader: ReceiveLeader, prober: Prober | None = None) -> None:
+        """`prober` is check_due whether a long wait of an actor can ever end."""
+        # In place of `super().__init__()`, since every call creates a future.
         self.done = False
         self.leader = None
         self.sleepers = None
-        self._baton = baton
+        self._receive_leader = leader
         self._prober = prober
         self._decode: Callable[[], R] | None = None
         self._value: R | None = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[], None]] | None = None
-        # Done when every rank has answered; a first error settles the future before that.
-        self.rest: Waitable | None = None
-        # Whoever waited has stopped waiting: a receiver may hand this future out again.
-        self.given_up = False
-        # The call that it answers, as far as there is one.
+        # Done when every rank has answered; a first error settles the future earlier.
+        self.all_answered: Waitable | None = None
+        # The last wait has ended without the answer, so a receiver may hand this future out again.
+        self.abandoned = False
+        # The PendingCall, if a call settles this future.
         self.pending: Any = None
-        # In which its last wait was, if that had a time-out.
+        # The cycle that the last wait was part of, if that wait had a time-out.
         self._cycle: Sequence[str] = ()
-        # `source` is set where something must live as long as this is waited for.
+        # An object that must live as long as this future is waited for, if any.
         self.source: Any
 
     @property
     def awaited(self) -> bool:
-        """Whether anybody waits for it at this moment, by blocking or in a task. Any thread."""
+        """Whether a thread or task waits for it now. Any thread."""
         return not self.done and bool(self.leader or self.sleepers or self._callbacks)
 
     # --- for the runtime ----------------------------------------------------------------------
 
     @staticmethod
     def of(value: R) -> Future[R]:
-        """One that is done, where there is nothing to wait for and maybe no runtime."""
-        future: Future[R] = Future(cast(ReceiveLeader, None))  # only those who wait ask for it
+        """A future that is done; needs no runtime."""
+        future: Future[R] = Future(cast(ReceiveLeader, None))  # used by waits only
         future.settle(lambda: value)
         return future
 
     @staticmethod
-    def aside() -> Future[Any]:
-        """One that another thread of this process settles, where there may be no runtime."""
+    def unmanaged() -> Future[Any]:
+        """A future that another thread of this process settles; needs no runtime."""
         return Future(cast(ReceiveLeader, UnmanagedWait()))
 
     def settle(self, decode: Callable[[], R]) -> None:
-        """Done, with a value that `decode` makes when it is first looked at. First one wins."""
-        # It may be settled, and wait until what was written before it is shown.
+        """Settle with a value, which the first reader makes by `decode`. The first outcome wins."""
+        # A settled future may still wait for earlier output, and then is not `done`.
         if not self.done and self._decode is None and self._error is None:
             self._decode = decode
             self._finish_in_turn()
 
     def fail(self, error: BaseException) -> None:
-        """Done, with an error. First one wins."""
+        """Settle with an error. The first outcome wins."""
         if not self.done and self._decode is None and self._error is None:
             self._error = error
             self._finish_in_turn()
 
     def _finish_in_turn(self) -> None:
         pending = self.pending
-        # After a first error of several ranks those who wait give the others a moment, first.
-        if pending is None or pending.behind is None or self.rest is not None:
+        # After the first error of several ranks, the waiting thread first waits for the others.
+        if pending is None or pending.after_output is None or self.all_answered is not None:
             self._finish()
         else:
-            pending.behind(self._finish)
+            pending.after_output(self._finish)
 
     def on_done(self, callback: Callable[[], None], *, receives: bool = False) -> None:
-        """Call when done, at once if it is; on the thread that settles it, so be quick.
+        """Call back when done, or at once if it is done already.
 
-        `receives`: who waits for it receives messages itself once it has nothing else to do.
+        The settling thread calls it, so it must not block. `receives`: the waiting thread receives
+        messages itself while it is idle.
         """
-        try:  # two first observers at once must not each make a list
+        try:  # two concurrent first callers must not both create the list
             _observing.acquire()  # as in `_result`
             if self._callbacks is None:
                 self._callbacks = []
@@ -148,7 +149,7 @@ class Future(Waitable, Generic[R]):
         if self.done:
             self._run_callbacks()
         elif not receives:
-            self._baton.receive_now()
+            self._receive_leader.receive_now()
 
     def _finish(self) -> None:
         self.finish()
@@ -161,7 +162,7 @@ class Future(Waitable, Generic[R]):
             try:
                 callback = callbacks.pop(0)
             except IndexError:
-                return  # the other thread took the last one
+                return  # another thread took the last one
             callback()
 
     # --- for users ----------------------------------------------------------------------------
@@ -170,13 +171,13 @@ class Future(Waitable, Generic[R]):
         """Wait for the answer and return it, or raise what went wrong.
 
         Args:
-            timeout: seconds; None waits for ever (the runtime ends every wait on something dead).
+            timeout: seconds; None waits without limit. A wait for a dead process always fails.
 
-        The time for which a rank that owes the answer stands at a breakpoint does not count: who
-        debugs must not lose the program to its own deadlines.
+        Time during which a rank that owes the answer is paused at a breakpoint does not count, so
+        that debugging does not run into the program's deadlines.
 
         Raises:
-            TimeoutError: not done in time. Nothing is lost: ask again.
+            TimeoutError: not done in time. The call goes on, and `get` may be called again.
             RuntimeError: the runtime was shut down, or this is a fork of the process that has it.
             ValueError: a negative or NaN time-out.
         """
@@ -186,26 +187,26 @@ class Future(Waitable, Generic[R]):
             _warn_under_a_loop()
             began = monotonic() if timeout else 0.0
             if not self._wait(timeout) and not self._outlasts_pauses(timeout, began):
-                if self._baton.ended:
-                    raise RuntimeEnded(self._baton.ended)
-                self.given_up = True
-                raise TimeoutError(self._too_late(timeout))
-        if self.rest is not None:
-            # Ranks that fail alike do so together: a moment's patience folds them into one error.
-            rest, self.rest = self.rest, None
-            self._baton.wait(rest, OTHERS_S)
+                if self._receive_leader.ended:
+                    raise RuntimeEnded(self._receive_leader.ended)
+                self.abandoned = True
+                raise TimeoutError(self._timeout_text(timeout))
+        if self.all_answered is not None:
+            # Ranks often fail alike and together: a short wait joins them into one error.
+            all_answered, self.all_answered = self.all_answered, None
+            self._receive_leader.wait(all_answered, OTHERS_S)
             if (
-                self.pending is not None and self.pending.behind is not None
-            ):  # and so do their last lines
+                self.pending is not None and self.pending.after_output is not None
+            ):  # wait for their last lines too
                 shown = Waitable()
-                self.pending.behind(shown.finish)
-                self._baton.wait(shown)
+                self.pending.after_output(shown.finish)
+                self._receive_leader.wait(shown)
         return self._result()
 
     def _wait(self, timeout: float | None) -> bool:
         context = current.get()
         if context is None or context.actor_instance.thread != threading.get_ident():
-            return self._wait_beside(timeout)
+            return self._wait_outside_actor(timeout)
         instance = context.actor_instance
         deadline = None if timeout is None else monotonic() + timeout
         wait = None
@@ -215,25 +216,25 @@ class Future(Waitable, Generic[R]):
                 instance.waiting.begin(wait)
             instance.blocked_on = self
             while True:
-                asked = instance.asked
+                check_due = instance.check_due
                 left = None if deadline is None else max(0.0, deadline - monotonic())
                 round_s = None if wait is None else wait.next_round_s()
                 probes = round_s is not None and (left is None or round_s < left)
-                if self._baton.wait(self, round_s if probes else left, unless=asked):
+                if self._receive_leader.wait(self, round_s if probes else left, unless=check_due):
                     return True
-                if asked is not None and asked.done:
-                    if instance.judge is None:
+                if check_due is not None and check_due.done:
+                    if instance.check_failures is None:
                         return False
-                    # A safe point: what has failed may be what this wait would never end without.
+                    # A safe point: this wait may depend on the mesh that has failed.
                     instance.blocked_on = None
-                    instance.judge()
+                    instance.check_failures()
                     instance.blocked_on = self
-                elif not probes or wait is None or self._baton.ended:
-                    return False  # not in time, or the runtime was shut down
+                elif not probes or wait is None or self._receive_leader.ended:
+                    return False  # timed out, or the runtime was shut down
                 elif self._prober is not None:
                     self._prober.probe(instance, wait)
         except CallCancelled:
-            # With what it waits for: who cancelled may have looked for that just before it waited.
+            # Cancel the awaited call too: the canceller may have missed a wait that began just now.
             if self.pending is not None:
                 _cancel_pending(self.pending)
             raise
@@ -243,14 +244,13 @@ class Future(Waitable, Generic[R]):
                 instance.waiting.end(wait)
                 self._cycle = wait.cycle
 
-    def _wait_beside(self, timeout: float | None) -> bool:
-        """Wait on a thread that takes no messages of an actor.
+    def _wait_outside_actor(self, timeout: float | None) -> bool:
+        """Wait on a thread that handles no actor's messages.
 
-        It may wait for what an actor of this process brings about, but for no actor that waits for
-        this thread to end.
+        The wait fails if the awaited actor waits for this thread in turn.
         """
         if self.pending is None or self._prober is None or not self._prober.has_actors:
-            return self._baton.wait(self, timeout)
+            return self._receive_leader.wait(self, timeout)
         deadline = None if timeout is None else monotonic() + timeout
         number, thread = self.pending.number, threading.get_ident()
         waits: dict[ActorInstance, Wait] = {}
@@ -259,12 +259,12 @@ class Future(Waitable, Generic[R]):
             while True:
                 left = None if deadline is None else max(0.0, deadline - monotonic())
                 probes = left is None or round_s < left
-                if self._baton.wait(self, round_s if probes else left):
+                if self._receive_leader.wait(self, round_s if probes else left):
                     return True
-                if not probes or self._baton.ended:
+                if not probes or self._receive_leader.ended:
                     return False
                 round_s *= 2
-                for instance in self._prober.held_up(thread):
+                for instance in self._prober.blocked_by(thread):
                     wait = waits.get(instance)
                     if wait is None:
                         timed = timeout is not None
@@ -276,14 +276,14 @@ class Future(Waitable, Generic[R]):
                 instance.waiting.end(wait)
                 self._cycle = wait.cycle or self._cycle
 
-    def _too_late(self, timeout: float | None) -> str:
+    def _timeout_text(self, timeout: float | None) -> str:
         late = f"no answer within {timeout} s"
         if not self._cycle:
-            return f"{late}{_owed_by(self.pending)}; the call goes on, ask again"
+            return f"{late}{_owing_text(self.pending)}; the call goes on, ask again"
         return f"{late}; none can come while this waits: {DeadlockError(self._cycle)}"
 
     def _outlasts_pauses(self, timeout: float | None, began: float) -> bool:
-        """The time is up. Wait on for as long as ranks that owe an answer were paused meanwhile."""
+        """After a time-out, wait on for as long as ranks that owe an answer were paused."""
         while PAUSES and timeout and self.pending is not None and not self.done:
             mesh, region = self.pending.actor_mesh.procs.uid, self.pending.region
             owing = [(mesh, region.global_rank(at)) for at in self.pending.owing()]
@@ -292,11 +292,11 @@ class Future(Waitable, Generic[R]):
             left = began + timeout + stood_still - now
             if left <= 0 and not paused:
                 break
-            self._wait(max(left, LOOK_S))
+            self._wait(max(left, POLL_S))
         return self.done
 
     def result(self, timeout: float | None = None) -> R:
-        """The same as `get`."""
+        """Same as `get`."""
         return self.get(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -312,41 +312,45 @@ class Future(Waitable, Generic[R]):
     def __await__(self) -> Generator[Any, None, R]:
         if not self.done:
             waiter = self._when_done()
-            watched = self._watched(waiter)
+            watched = self._task_wait(waiter)
             try:
                 yield from waiter.__await__()
             except BaseException:
-                self.given_up = True
+                self.abandoned = True
                 raise
             finally:
                 if watched is not None:
                     watched.end()
-        rest, self.rest = self.rest, None
-        if rest is not None and self.pending is not None and self.pending.behind is not None:
-            shown: Future[None] = Future(self._baton)
-            self.pending.behind(lambda: shown.settle(_nothing))
+        all_answered, self.all_answered = self.all_answered, None
+        if (
+            all_answered is not None
+            and self.pending is not None
+            and self.pending.after_output is not None
+        ):
+            shown: Future[None] = Future(self._receive_leader)
+            self.pending.after_output(lambda: shown.settle(_nothing))
             yield from shown.__await__()
         return self._result()
 
-    def _watched(self, waiter: asyncio.Future[None]) -> _Watched | None:
-        """See that a task of an actor does not wait for ever on what it keeps from happening."""
+    def _task_wait(self, waiter: asyncio.Future[None]) -> _TaskWait | None:
+        """Begin to probe for cycles while a task of an actor awaits this future."""
         context = current.get()
         if context is None or self.pending is None or self._prober is None:
             return None
         instance = context.actor_instance
         if instance.is_async:
-            if instance.task is None:  # what it does overlaps
+            if instance.task is None:  # its calls overlap
                 if instance.waiting.on_begin is not None:
                     instance.waiting.on_begin()
                 return None
         elif instance.thread != threading.get_ident():
             return None
         wait = Wait(self.pending.number, self, waiter)
-        return _Watched(self._prober, instance, wait, waiter.get_loop())
+        return _TaskWait(self._prober, instance, wait, waiter.get_loop())
 
     def as_asyncio(self) -> asyncio.Future[R]:
         """An asyncio future of the running loop with the same outcome; cancelling it is local."""
-        import asyncio  # 13 ms to load, and who has a loop has loaded it
+        import asyncio  # takes 13 ms to load; a caller with a running loop has loaded it
 
         loop = asyncio.get_running_loop()
         mirror: asyncio.Future[R] = loop.create_future()
@@ -361,23 +365,23 @@ class Future(Waitable, Generic[R]):
 
         def give_up(done: asyncio.Future[R]) -> None:
             if done.cancelled():
-                self.given_up = True
+                self.abandoned = True
 
-        mirror.add_done_callback(give_up)  # which also keeps this future while that one is kept
+        mirror.add_done_callback(give_up)  # also keeps this future alive as long as the mirror
         waiter = self._when_done()
         waiter.add_done_callback(copy)
-        watched = None if self.done else self._watched(waiter)
+        watched = None if self.done else self._task_wait(waiter)
         if watched is not None:
             waiter.add_done_callback(watched.end)
         return mirror
 
     def _when_done(self) -> asyncio.Future[None]:
-        # Each observer gets its own asyncio future, so that cancelling one touches no other.
+        # Each reader has its own asyncio future, so that cancelling one affects no other.
         import asyncio
 
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        # That of an actor receives messages itself.
+        # An actor's loop receives messages itself.
         awaiting = getattr(loop, "awaiting", None)
         if awaiting is not None:
             awaiting.awaits += 1
@@ -392,25 +396,25 @@ class Future(Waitable, Generic[R]):
             try:
                 loop.call_soon_threadsafe(wake)
             except RuntimeError:
-                pass  # the loop was closed before the answer came; nobody awaits
+                pass  # the loop was closed before the answer arrived
 
         self.on_done(done, receives=awaiting is not None)
         return waiter
 
     def _result(self) -> R:
-        self.given_up = False
+        self.abandoned = False
         if self._decode is not None:
             try:
-                # Not `with`: from Python 3.14 on an exception can arrive between the acquisition
-                # and the body of that, and the lock stays taken. Here nothing comes before the
-                # acquisition, and a release knows whether the lock is this thread's.
+                # Not `with`: from Python 3.14 on an asynchronous exception can be raised between
+                # the acquisition and the body, and the lock would stay taken. Here `release` fails
+                # if this thread does not hold the lock.
                 _decoding.acquire()
                 decode = self._decode
                 if decode is not None:
                     try:
                         self._value = decode()
                     except RecursionError:
-                        raise  # this thread's stack is too full; from another place it can be had
+                        raise  # the stack is too full here; another caller may succeed
                     except BaseException as error:
                         self._error = error
                     self._decode = None
@@ -418,29 +422,29 @@ class Future(Waitable, Generic[R]):
                 try:
                     _decoding.release()
                 except RuntimeError:
-                    pass  # what interrupted the wait for the lock is raised
+                    pass  # interrupted while waiting for the lock
         if self._error is not None:
             raise self._error
         return cast(R, self._value)
 
-    if not TYPE_CHECKING:  # a type checker is to find it
+    if not TYPE_CHECKING:  # a type checker should report these
 
         def __iter__(self) -> NoReturn:
             raise TypeError(
-                "a Future has no values to go through before they are there: get() it, or await "
+                "a Future cannot be iterated before its value is there: get() it, or await "
                 "it; `for point, value in mesh.endpoint.call(...).get().items():`"
             )
 
         def __getitem__(self, at: object) -> NoReturn:
             raise TypeError(
-                f"a Future has no item {at!r}: it is the answer to come; get() it, or await it, "
+                f"a Future has no item {at!r}: it stands for an answer; get() it, or await it, "
                 "first: `mesh.endpoint.call(...).get()`"
             )
 
         def __getattr__(self, name: str) -> NoReturn:
             if name in _OF_ASYNCIO:
                 raise AttributeError(_NO_ASYNCIO.format(name=name), name=name, obj=self)
-            # Only of what is not there. Who asks what an object can do asks for private names.
+            # Called for missing attributes only. Protocols probe for private names, without a hint.
             hint = "" if name.startswith("_") or name == "source" else _NO_ANSWER.format(name=name)
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
@@ -449,18 +453,18 @@ class Future(Waitable, Generic[R]):
 
     def __repr__(self) -> str:
         state = "pending" if not self.done else "failed" if self._error is not None else "done"
-        # asyncio says what it was given in place of a coroutine, and no more than that.
+        # asyncio's error for a missing coroutine shows only the repr of the object.
         caller = sys._getframe(1).f_globals.get("__name__", "")  # pyright: ignore[reportPrivateUsage]
         hint = _NO_COROUTINE if str(caller).startswith("asyncio.") else ""
         return f"<Future {state}{hint}>"
 
 
-def _owed_by(pending: Any) -> str:
-    """` from Trainer.step on workers[gpus=3] (1 of 8 ranks)`: who has not answered a call."""
+def _owing_text(pending: Any) -> str:
+    """` from Trainer.step on cells[gpus=3] (1 of 8 ranks)`: the ranks that owe an answer."""
     if pending is None or not pending.endpoint:
         return ""
     owing = [pending.region.global_rank(position) for position in pending.owing()]
-    if not owing:  # the last answer came just now
+    if not owing:  # the last answer has just arrived
         return ""
     target, ranks = pending.actor_mesh, len(pending.region)
     procs = target.procs
@@ -482,19 +486,23 @@ def _nothing() -> None:
 _OF_ASYNCIO = ("add_done_callback", "remove_done_callback", "get_loop", "cancel", "cancelled")
 _NO_ASYNCIO = (
     "this Future is awaited like one of asyncio's, but is bound to no loop and has no {name!r}: "
-    "use future.as_asyncio(), as in `await asyncio.wait([f.as_asyncio() for f in futures])`. What "
-    "an endpoint does is cancelled by monarch.observe.cancel_calls"
+    "use future.as_asyncio(), as in `await asyncio.wait([f.as_asyncio() for f in futures])`. To "
+    "cancel a running endpoint, use monarch.observe.cancel_calls"
 )
 _NO_COROUTINE = (
     ", which is no coroutine: `await` it inside an `async def`, or give asyncio its as_asyncio()"
 )
 _NO_ANSWER = (
-    ": it is the answer to come; get() it, or await it, first: "
+    ": it stands for an answer; get() it, or await it, first: "
     "`mesh.endpoint.call(...).get().{name}`"
 )
 
 
-_cancel_pending: Callable[[Any], None] = lambda _: None  # noqa: E731
+def _without_runtime(_pending: Any) -> None:
+    raise RuntimeError("no runtime has set the canceller")
+
+
+_cancel_pending: Callable[[Any], None] = _without_runtime
 
 
 def set_canceller(cancel: Callable[[Any], None]) -> None:
@@ -503,8 +511,8 @@ def set_canceller(cancel: Callable[[Any], None]) -> None:
     _cancel_pending = cancel
 
 
-class _Watched:
-    """The wait of a task, which sends its probes from the loop of that task."""
+class _TaskWait:
+    """A task's wait; the task's loop sends the probes."""
 
     __slots__ = ("_instance", "_loop", "_prober", "_timer", "_wait")
 
@@ -516,11 +524,11 @@ class _Watched:
         self._wait = wait
         self._loop = loop
         instance.waiting.begin(wait)
-        self._timer = loop.call_later(wait.next_round_s(), self._look)
+        self._timer = loop.call_later(wait.next_round_s(), self._probe)
 
-    def _look(self) -> None:
+    def _probe(self) -> None:
         self._prober.probe(self._instance, self._wait)
-        self._timer = self._loop.call_later(self._wait.next_round_s(), self._look)
+        self._timer = self._loop.call_later(self._wait.next_round_s(), self._probe)
 
     def end(self, _done: object = None) -> None:
         self._timer.cancel()
@@ -533,7 +541,7 @@ def _in_a_kernel() -> bool:
 
 
 def _warn_under_a_loop() -> None:
-    # A kernel runs its cells inside its loop; there, blocking in a cell is the normal thing.
+    # A kernel runs its cells inside its loop, where blocking in a cell is normal.
     if "asyncio" not in sys.modules or _in_a_kernel():
         return
     import asyncio

@@ -1,4 +1,4 @@
-"""Names that programs may keep, compare and send: `Uid` and `ProcId`. No I/O."""
+"""Identities that programs may store, compare and send: `Uid` and `ProcId`. No I/O."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LARGEST = (1 << 64) - 1
 
 
 class Uid(msgspec.Struct, frozen=True, eq=False):
-    """What tells one thing from all others: a number of 64 bits, or a name that is the only one.
+    """A unique identity: a number of 64 bits, or a unique name.
 
-    An *instance* has a number, and perhaps a label that is for people only: two uids of one number
-    are equal whatever their labels. A *singleton* has no number; its label is its name. Written
+    An *instance* has a number, and may have a label for readers: uids with equal numbers are equal
+    whatever their labels. A *singleton* has no number; its label is its name. The text form is
     `label<number in hexadecimal>`, `<number>` or `label`.
     """
 
@@ -33,22 +33,22 @@ class Uid(msgspec.Struct, frozen=True, eq=False):
 
     @staticmethod
     def anonymous() -> Uid:
-        """A new one without a label."""
+        """A new instance without a label."""
         return Uid.instance()
 
     @staticmethod
     def instance(label: str | None = None) -> Uid:
-        """A new one, different from all others."""
+        """A new instance with a random number."""
         return Uid(label, int.from_bytes(os.urandom(8), "big"))
 
     @staticmethod
     def instance_from_value(value: int, label: str | None = None) -> Uid:
-        """The one of that number. ValueError if it does not fit 64 bits."""
+        """The instance with that number. ValueError if the number does not fit 64 bits."""
         return Uid(label, value)
 
     @staticmethod
     def from_string(uid: str) -> Uid:
-        """What `str` has written. ValueError for other text."""
+        """Parse the text form. ValueError for other text."""
         found = re.match(_TEXT, uid)
         if found is None or not uid:
             raise ValueError(f"{uid!r} is no uid; it should look like label<1f0c> or label")
@@ -62,7 +62,7 @@ class Uid(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def is_singleton(self) -> bool:
-        """Whether its name alone says what it is."""
+        """Whether it has a name and no number."""
         return self.instance_value is None
 
     def _key(self) -> int | str | None:
@@ -80,13 +80,13 @@ class Uid(msgspec.Struct, frozen=True, eq=False):
 
 
 class ProcId(msgspec.Struct, frozen=True):
-    """Which process. `ProcId.from_string(context().actor_instance.proc_id)` is that of an actor."""
+    """The identity of a process, as in `ProcId.from_string(context().actor_instance.proc_id)`."""
 
     uid: Uid
 
     @staticmethod
     def from_string(proc_id: str) -> ProcId:
-        """What `str` has written. ValueError for other text."""
+        """Parse the text form. ValueError for other text."""
         return ProcId(Uid.from_string(proc_id))
 
     @property

@@ -1,10 +1,10 @@
-"""Ports: where messages go that are no calls. Give the Port away; read its receiver here.
+"""Ports: a sending end, which can be passed to any process, and a receiver, which stays here.
 
-Runs in: any process. `send` may be used by any process of the session; messages of one sender to
-one port arrive in the order sent. A port whose receiver is gone drops what it is sent.
+Runs in: any process of the session. Messages of one sender to one port arrive in the order of
+sending. A port without a receiver drops its messages.
 
-A port is also how an endpoint answers: a call's own number is one, so `explicit_response_port` and
-`send(..., port=...)` need no other machinery than replies.
+Endpoints with `explicit_response_port` answer through a port: the number of a call is the number of
+a port too, so its messages are replies.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Port(Generic[R]):
         once: bool = False,
         counts: EndpointCounts | None = None,
     ) -> None:
-        """`counts`: of the endpoint that answers through it, while it stays in this process."""
+        """`counts`: the metrics of the endpoint that answers through this port, in this process."""
         self._node = node
         self._address = address
         self._number = number
@@ -66,38 +66,38 @@ class Port(Generic[R]):
 
     @property
     def number(self) -> int:
-        """Its number in the process that receives; 0 for one that nobody reads."""
+        """Its number in the receiving process; 0 if it has no receiver."""
         return self._number
 
     @property
     def node(self) -> str:
-        """The process that receives."""
+        """The receiving process."""
         return self._node
 
     @property
     def address(self) -> str:
-        """Where that process listens."""
+        """The address of the receiving process."""
         return self._address
 
     def send(self, value: R) -> None:
         """Send a value.
 
         Raises:
-            RuntimeError: a once-port that has been used.
+            RuntimeError: this is a once-port, and it has been used.
             TypeError: the value cannot be pickled.
         """
         try:
             payload = ship(value, loose=True)
         except Exception as error:
-            said = f"a {type(value).__qualname__} cannot be sent to another process: {error}"
-            raise as_refusal(said, error) from error
+            text = f"a {type(value).__qualname__} cannot be sent to another process: {error}"
+            raise as_refusal(text, error) from error
         self._post(OK, payload)
 
     def exception(self, error: BaseException) -> None:
-        """Send an exception, which whoever reads the port is raised as it is.
+        """Send an exception, which `recv().get()` raises unchanged.
 
         Raises:
-            RuntimeError: a once-port that has been used.
+            RuntimeError: this is a once-port, and it has been used.
         """
         self._post(THROWN, pack_exception(error))
 
@@ -123,11 +123,11 @@ class Port(Generic[R]):
                 run.node.send_limits.wait(site, large=bool(payload.buffers))
             status |= WRITTEN.since(self._node, LONG_NS)
             reply = Reply(self._number, self._rank or 0, status)
-            if self._rank is None:  # no answer of an endpoint: its sender hears if nobody reads it
+            if self._rank is None:  # no answer, so the sender learns if it is not delivered
                 context = current.get()
                 reply.sent_by = 0 if context is None else context.actor_instance.actor_id.uid
             if not run.node.send(self._node, reply, payload) and self._rank is None:
-                run.returns.port_gone(self._node, self._number, reply.sent_by)
+                run.undeliverable.on_port_gone(self._node, self._number, reply.sent_by)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Port):
@@ -154,15 +154,16 @@ def _port(
 
 
 def unheeded(port: Port[R]) -> Port[R]:
-    """The same port for those who don't care: what nobody reads any more is dropped.
+    """The same port, without reports of undelivered messages.
 
-    Otherwise the actor that sent it is told, and fails of that unless it handles it.
+    Through other ports, an actor whose message finds no receiver fails, unless its
+    `_handle_undeliverable_message` handles that.
     """
     return _port(port.node, port.address, port.number, 0, False, False)
 
 
 class _Message(msgspec.Struct, eq=False):
-    """What came to a port; `number` counts the messages of one receiver."""
+    """A message to a port; `number` counts the messages of one receiver."""
 
     number: int
     rank: int
@@ -173,8 +174,8 @@ class _Message(msgspec.Struct, eq=False):
 class _Received(Future[R]):
     """The future of one `recv()`.
 
-    It has a claim to the next message until its outcome is looked at. Dropped before that, it gives
-    the message back, or its place in the queue.
+    It claims the next message. If it is dropped before its outcome is read, the message returns to
+    the receiver, or its place in the queue is given up.
     """
 
     __slots__ = (
@@ -188,7 +189,7 @@ class _Received(Future[R]):
     )
 
     def __init__(self, receiver: PortReceiver[Any], claim: int, *, ranked: bool) -> None:
-        """`claim`: its place among the futures of that receiver."""
+        """`claim`: its position among the futures of that receiver."""
         self._stopped_waiting = False
         super().__init__(*receiver.waits)
         self._receiver = weakref.ref(receiver)
@@ -198,31 +199,33 @@ class _Received(Future[R]):
         self.ranked = ranked
 
     def give(self, message: _Message) -> None:
-        """This is the message."""
+        """Settle with that message."""
         self._message = message
         self._rank = message.rank
-        self.settle(partial(decoded, message.status, message.payload))  # without a cycle
+        self.settle(
+            partial(decoded, message.status, message.payload)
+        )  # a bound method would make a reference cycle
 
     @property
     def is_read(self) -> bool:
-        """Whether its outcome was looked at."""
+        """Whether its outcome has been read."""
         return self.done and self._message is None
 
     @property
-    def given_up(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the last wait for it has ended without it."""
+    def abandoned(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the last wait for it has ended without a message."""
         return self._stopped_waiting
 
-    @given_up.setter
-    def given_up(self, value: bool) -> None:
+    @abandoned.setter
+    def abandoned(self, value: bool) -> None:
         if value and not self._stopped_waiting:
             receiver = self._receiver()
             if receiver is not None:
-                receiver.given_up.append(weakref.ref(self))
+                receiver.abandoned.append(weakref.ref(self))
         self._stopped_waiting = value
 
     def on_done(self, callback: Callable[[], None], *, receives: bool = False) -> None:
-        # What waits for it may not refer to it: an asyncio future does not.
+        # Keep it alive: an asyncio future that waits for it does not refer to it.
         receiver = self._receiver()
         if receiver is not None:
             receiver.hold(self)
@@ -232,57 +235,63 @@ class _Received(Future[R]):
         try:
             value: Any = super()._result()
         finally:
-            if self._decode is None:  # else the stack was too full: it can be had later
+            if (
+                self._decode is None
+            ):  # otherwise the stack was too full, and a later read may succeed
                 self._message = None
         return cast(R, (self._rank, value)) if self.ranked else value
 
     def __del__(self) -> None:
-        # On any thread, and maybe in the midst of anything, when the garbage collector runs.
+        # The garbage collector runs this on any thread, at any point of its code.
         receiver = self._receiver()
         if receiver is not None and not self.is_read:
             receiver.dropped(self._message)
 
 
 class PortReceiver(Generic[R]):
-    """The receiving end; stays where it was made.
+    """The receiving end of a port. It cannot be sent to another process.
 
-    The port is closed when nobody has this any more, nor waits for one of its futures.
+    The port closes when the receiver is garbage collected, which waiting for one of its futures
+    prevents.
 
-    Invariants: under the lock, no message waits while a future does, and messages are in the order
-    in which they came. What a dropped future gives back is put in order by the thread that has the
-    lock, or by the next one: a finalizer may interrupt either.
+    Invariants: under the lock, messages and waiting futures are not queued both, and messages are
+    in the order of arrival. Messages that dropped futures return are sorted in by the thread that
+    holds the lock, or by the next one, since a finalizer may interrupt either.
     """
 
     def __init__(self, run: Runtime, *, once: bool) -> None:
-        self.waits = run.waits()
+        self.waits = run.future_parts()
         self._once = once
         self._lock = GuardedLock()
-        self._came = self._asked = 0
+        self._received_count = self._claim_count = 0
         self._messages: deque[_Message] = deque()
         self._claims: deque[weakref.ref[_Received[Any]]] = deque()  # oldest first
-        self._held: set[_Received[Any]] = set()  # claims that something waits for
-        self._returned: deque[_Message | None] = deque()  # by finalizers; None: a mere claim
-        self.given_up: deque[weakref.ref[_Received[Any]]] = deque()
+        self._held: set[_Received[Any]] = set()  # futures with a registered callback
+        self._returned: deque[_Message | None] = (
+            deque()
+        )  # by finalizers; None: a claim without a message
+        self.abandoned: deque[weakref.ref[_Received[Any]]] = deque()
         self.number = run.open_port(self)
 
     def __repr__(self) -> str:
         return f"<PortReceiver {self.number}, {len(self._messages)} unread>"
 
     def recv(self) -> Future[R]:
-        """The next message. A future that timed out, or whose await was cancelled, loses none.
+        """A future for the next message. A time-out or a cancelled await loses no message.
 
-        Futures get messages in the order in which they were asked for. One that is dropped before
-        its outcome was looked at takes none, and leaves a once-port unread.
+        Futures receive messages in the order in which `recv` was called. A future that is dropped
+        before its outcome is read takes no message, and leaves a once-port unread.
 
         Raises:
-            RuntimeError: a once-port that has been read.
+            RuntimeError: this is a once-port, and it has been read.
         """
         return self._next(ranked=False)
 
     def ranked(self) -> PortReceiver[tuple[int, R]]:
-        """This receiver, as one that gives (rank of the sender in the slice called, value).
+        """A view of this receiver that yields pairs of the sender's rank and a value.
 
-        Both read the same messages, each of which goes to one of them.
+        The rank is that in the called slice. Both receivers read the same messages; each message
+        goes to one of them.
         """
         return _RankedReceiver(self)
 
@@ -292,12 +301,12 @@ class PortReceiver(Generic[R]):
             future = self._oldest_given_up()
             if future is not None:
                 future.ranked = ranked
-                future.given_up = False
+                future.abandoned = False
             elif self._once and self._is_taken():
                 raise RuntimeError("this port takes one message, and it has been read")
             else:
-                self._asked += 1
-                future = _Received[Any](self, self._asked, ranked=ranked)
+                self._claim_count += 1
+                future = _Received[Any](self, self._claim_count, ranked=ranked)
                 if self._messages:
                     future.give(self._messages.popleft())
                 else:
@@ -307,43 +316,43 @@ class PortReceiver(Generic[R]):
         return future
 
     def _is_taken(self) -> bool:
-        """Of a once-port: whether its message, or the claim to it, is somebody's."""
+        """Whether the message of a once-port has been claimed or read."""
         if self._messages:
             return False
-        return bool(self._came) or any(claim() is not None for claim in self._claims)
+        return bool(self._received_count) or any(claim() is not None for claim in self._claims)
 
     def _oldest_given_up(self) -> _Received[Any] | None:
-        """Of the futures whose wait has ended without them, the first. Under the lock."""
+        """The oldest future whose last wait was abandoned. Under the lock."""
         found: list[_Received[Any]] = []
-        for _ in range(len(self.given_up)):
-            future = self.given_up.popleft()()
-            if future is not None and future.given_up and not future.is_read:
+        for _ in range(len(self.abandoned)):
+            future = self.abandoned.popleft()()
+            if future is not None and future.abandoned and not future.is_read:
                 found.append(future)
         found.sort(key=lambda future: future.claim)
-        self.given_up.extend(map(weakref.ref, found[1:]))
+        self.abandoned.extend(map(weakref.ref, found[1:]))
         return found[0] if found else None
 
     def deliver(self, rank: int, status: int, payload: Payload) -> None:
-        """A message came. On the thread that receives."""
+        """Take in a message. Called on the receiving thread."""
         with self._lock:
-            self._came += 1
-            self._place(_Message(self._came, rank, status, payload))
+            self._received_count += 1
+            self._place(_Message(self._received_count, rank, status, payload))
         self._tidy()
 
     def hold(self, future: _Received[Any]) -> None:
-        """Keep a future that something waits for, until its message has come. Any thread."""
+        """Keep a future alive until its message arrives. Any thread."""
         with self._lock:
             if not future.done:
                 self._held.add(future)
         self._tidy()
 
     def dropped(self, message: _Message | None) -> None:
-        """A future is gone at which nobody has looked. In a finalizer."""
+        """An unread future was garbage collected. Called in a finalizer."""
         self._returned.append(message)
         self._tidy()
 
     def _tidy(self) -> None:
-        """Put in order what dropped futures have given back. Never blocks."""
+        """Sort in the messages that dropped futures have returned. Never blocks."""
         while self._returned and self._lock.enter_if_free():
             try:
                 while self._returned:
@@ -355,7 +364,7 @@ class PortReceiver(Generic[R]):
                 self._lock.leave()
 
     def _place(self, message: _Message) -> None:
-        """Give a message to the oldest claim, or keep it in order. Under the lock."""
+        """Give a message to the oldest claim, or queue it in order. Under the lock."""
         while self._claims:
             future = self._claims.popleft()()
             if future is not None:
@@ -370,10 +379,10 @@ class PortReceiver(Generic[R]):
 
 
 class _RankedReceiver(PortReceiver[tuple[int, R]]):
-    """Another way to read a receiver, which it keeps."""
+    """A view of a receiver, which it keeps alive."""
 
     def __init__(self, of: PortReceiver[R]) -> None:
-        # Nothing of its own: what comes is handed to the other one.
+        # No port of its own: messages arrive at the other receiver.
         self._of = of
         self.number = of.number
 
@@ -388,7 +397,7 @@ class _RankedReceiver(PortReceiver[tuple[int, R]]):
 
 
 def decoded(status: int, payload: Payload) -> Any:
-    """The value of a reply, or raise what it carries."""
+    """The value of a reply; raises the exception or failure that it carries instead."""
     if status == OK:
         return unship(payload)
     if status == THROWN:
@@ -409,6 +418,9 @@ class Channel(Generic[R]):
 
     @staticmethod
     def open_ranked(once: bool = False) -> tuple[Port[R], PortReceiver[tuple[int, R]]]:
-        """The same, whose receiver gives (rank of the sender in the slice called, value)."""
+        """A port, and a receiver that yields pairs.
+
+        The sender's rank in the called slice, a value.
+        """
         port, receiver = Channel[R].open(once)
         return port, receiver.ranked()

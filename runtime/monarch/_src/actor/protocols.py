@@ -1,7 +1,6 @@
-"""Whom a process's runtime hands messages to: what runs an actor, what reads a port.
+"""The receivers of a runtime's messages: local actors, and ports.
 
-Runs in: any process; called on the thread that receives, so all of it is quick and blocks on
-nothing.
+Runs in: any process. The receiving thread calls them, so no method may block.
 """
 
 from __future__ import annotations
@@ -26,43 +25,43 @@ if TYPE_CHECKING:
 
 
 class LocalActor(Protocol):
-    """What runs one actor; see `monarch._src.actor.run.cell`. `dead` says why it has ended."""
+    """The runner of one actor; see `actor.run.cell`. `dead` is the reason of its end, or None."""
 
     dead: RankFailure | None
     instance: ActorInstance
-    keeper: Supervisor
+    supervisor: Supervisor
 
     @property
     def point(self) -> dict[str, int]:
-        """Where it is, as users are told."""
+        """Its coordinates, as shown to users."""
         ...
 
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
-        """Queue a message for it."""
+        """Queue a message for the actor."""
         ...
 
-    def returned(self, message: Undelivered) -> None:
-        """Queue a message of its own that has come back."""
+    def on_undelivered(self, message: Undelivered) -> None:
+        """Queue a message that the actor sent and that could not be delivered."""
         ...
 
     def cancel(self, caller: str, number: int) -> None:
-        """End that call, which is queued, runs, or is still to come."""
+        """Cancel a call that is queued, runs, or has not arrived yet."""
         ...
 
-    def seen(self) -> SeenActor:
-        """What it is and has at this moment."""
+    def snapshot(self) -> SeenActor:
+        """The present state of the actor."""
         ...
 
     def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
-        """Whether it has that call and can't answer it while it waits."""
+        """Whether the actor has that call, and cannot answer it while the actor waits."""
         ...
 
 
 class Receiver(Protocol):
-    """What reads a port; see `monarch._src.actor.ports`."""
+    """The reader of a port; see `actor.ports`."""
 
     def deliver(self, rank: int, status: int, payload: Payload) -> None:
-        """A message came."""
+        """Take in a message."""
         ...
 
 
@@ -76,7 +75,7 @@ class InspectedRuntime(Protocol):
     routes: Routes
     agent: AgentClient
     metrics: MetricsTable
-    workers: dict[int, LocalActor]
+    cells: dict[int, LocalActor]
     tombstones: Tombstones
     handlers: dict[type, Callable[[str, Any, Payload], None]]
 

@@ -1,4 +1,4 @@
-"""References to procs, and what a process knows of the meshes that it has met."""
+"""References to procs, and the meshes that a process knows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from monarch._src.failures.report import RankFailure
 from monarch._src.shape import Extent, Point
 from monarch._src.wire.ids import AGENT, agent_at, host_of_site, parse_proc_node, proc_node
 
-CLIENT_MESH = 0  # no mesh that is spawned has this uid, or that of a later client
+CLIENT_MESH = 0  # spawned meshes have larger uids, and later clients the next ones
 
 
 class ProcsRef(msgspec.Struct, frozen=True):
-    """Where the procs of one mesh are: enough to call them from any process of the session."""
+    """The addresses of a mesh's procs: enough to call them from any process of the session."""
 
     uid: int
     name: str
@@ -23,10 +23,10 @@ class ProcsRef(msgspec.Struct, frozen=True):
     directory: str
     owner: str
     host: str
-    nodes: tuple[str, ...] = ()  # where the procs are no procs of a mesh: the client itself
-    restarts: str = ""  # what calls do while a proc is started again: "wait", "raise"; "": never
-    # Where the procs are, a block of equal size each in the order of ranks; none: where the client
-    # runs. `directory` and `host` are those of that site.
+    nodes: tuple[str, ...] = ()  # node names, if they do not follow from the uid: the client
+    restarts: str = ""  # calls to a restarting rank "wait" or "raise"; "": ranks do not restart
+    # The sites of the procs: each site has an equal block of ranks, in order. Empty: the client's
+    # site, to which `directory` and `host` belong.
     sites: tuple[str, ...] = ()
 
     @property
@@ -34,24 +34,24 @@ class ProcsRef(msgspec.Struct, frozen=True):
         """The dims of the whole mesh."""
         return Extent(self.labels, self.sizes)
 
-    def node(self, rank: int, life: int = 0) -> str:
-        """The node name of one proc, in that life of its rank."""
-        return self.nodes[rank] if self.nodes else proc_node(self.uid, rank, life)
+    def node(self, rank: int, incarnation: int = 0) -> str:
+        """The node name of an incarnation of a rank."""
+        return self.nodes[rank] if self.nodes else proc_node(self.uid, rank, incarnation)
 
     def point_of(self, node: str) -> Point:
-        """The place in the whole mesh of the proc of that name. ValueError if it is none of it."""
+        """The point of a node in the whole mesh. ValueError if the node is not part of the mesh."""
         place = parse_proc_node(node)
         if place is None or place[0] != self.uid:
             raise ValueError(f"{node} is no process of {self.name!r}")
         return self.extent.point_of_rank(place[1])
 
     def site(self, rank: int) -> str:
-        """The site of one proc."""
+        """The site of a rank."""
         sites = self.sites
         return sites[rank * len(sites) // math.prod(self.sizes)] if sites else ""
 
     def ranks_of(self, site: str) -> range:
-        """The ranks that are there."""
+        """The ranks on a site."""
         count = self.extent.nelements
         if not self.sites:
             return range(0 if site else count)
@@ -61,36 +61,36 @@ class ProcsRef(msgspec.Struct, frozen=True):
         return range(at * block, (at + 1) * block)
 
     def host_of(self, rank: int) -> str:
-        """The name of the host of one proc."""
+        """The host name of a rank."""
         return host_of_site(self.site(rank)) if self.sites else self.host
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The sites of all its procs."""
+        """The sites of all ranks."""
         return self.sites or ("",)
 
     def agent(self, rank: int, here: str) -> str:
-        """What the agent of a proc's host is called on the site `here`."""
+        """The name, on the site `here`, of the host agent of a rank."""
         return agent_of(self.site(rank), here)
 
 
 def agent_of(site: str, here: str) -> str:
-    """What the agent of a site is called on the site `here`."""
+    """The name, on the site `here`, of a site's host agent."""
     return AGENT if site == here else agent_at(site)
 
 
 def client_ref(client: str, directory: str, host: str, number: int = 0) -> ProcsRef:
-    """The client's own process, as a proc mesh without dims: where controllers live.
+    """The client's own process as a proc mesh without dimensions, on which controllers run.
 
-    `number`: how many clients held the session before it. Each is a mesh of its own, so that the
-    end of one is not that of the next.
+    `number`: how many clients held the session before this one. Each client is a mesh of its own,
+    so that the end of one does not end the next.
     """
     uid = CLIENT_MESH + number
     return ProcsRef(uid, "client", (), (), directory, client, host, (client,))
 
 
 def out_of_reach(ref: ProcsRef, rank: int, why: str) -> RankFailure:
-    """What is told of a process that is no part of this one's session any more, dead or alive."""
+    """The failure of a process that has left this process's session, dead or alive."""
     return RankFailure(
         ref.name, rank, dict(ref.extent.point_of_rank(rank)), "", None, ref.host_of(rank), None,
         "out of reach", "", why,
@@ -98,18 +98,18 @@ def out_of_reach(ref: ProcsRef, rank: int, why: str) -> RankFailure:
 
 
 class Known:
-    """The meshes that this process has met and that have not ended; which procs of them have."""
+    """The live meshes that this process knows, with their dead and restarting procs."""
 
     def __init__(self) -> None:
         self._refs: dict[int, ProcsRef] = {}
         self._dead: dict[int, dict[int, RankFailure]] = {}  # by mesh and rank
-        # By mesh: ranks in another life than the first; of a mesh that somebody else owns, all
-        # whose life was asked for and is known.
-        self._lives: dict[int, dict[int, int]] = {}
-        self._down: dict[int, dict[int, RankFailure]] = {}  # those that are being started again
+        # By mesh, the known incarnations of ranks. Of a mesh that this process owns, a missing rank
+        # is in its first incarnation; of another mesh, a missing rank has not been looked up.
+        self._incarnations: dict[int, dict[int, int]] = {}
+        self._down: dict[int, dict[int, RankFailure]] = {}  # the ranks that are restarting
 
     def learn(self, ref: ProcsRef) -> None:
-        """Remember where a mesh is, so that failures of it can be named."""
+        """Remember a mesh, so that its failures can be named."""
         self._refs.setdefault(ref.uid, ref)
 
     def ref(self, mesh: int) -> ProcsRef | None:
@@ -120,30 +120,30 @@ class Known:
         """All of them, oldest first."""
         return list(self._refs.values())
 
-    def died(self, mesh: int, rank: int, failure: RankFailure) -> None:
-        """A proc is gone."""
+    def mark_dead(self, mesh: int, rank: int, failure: RankFailure) -> None:
+        """A proc is gone for good."""
         self._dead.setdefault(mesh, {})[rank] = failure
 
-    # --- of meshes whose procs are started again --------------------------------------------------
+    # --- meshes whose procs restart --------------------------------------------------
 
-    def lives(self, mesh: int) -> dict[int, int]:
-        """In which life ranks of that mesh are."""
-        return self._lives.get(mesh, _NO_LIVES) if self._lives else _NO_LIVES
+    def incarnations(self, mesh: int) -> dict[int, int]:
+        """The known incarnations, by rank."""
+        return self._incarnations.get(mesh, _FIRST) if self._incarnations else _FIRST
 
-    def life(self, mesh: int, rank: int) -> int:
-        """In which life that rank is, as far as this process has heard."""
-        return self.lives(mesh).get(rank, 0)
+    def incarnation(self, mesh: int, rank: int) -> int:
+        """The incarnation of a rank, as far as this process knows."""
+        return self.incarnations(mesh).get(rank, 0)
 
-    def lives_on(self, mesh: int, rank: int, life: int) -> None:
-        """That rank is in that life."""
-        self._lives.setdefault(mesh, {})[rank] = life
+    def set_incarnation(self, mesh: int, rank: int, incarnation: int) -> None:
+        """Set the incarnation of a rank."""
+        self._incarnations.setdefault(mesh, {})[rank] = incarnation
 
-    def went_down(self, mesh: int, rank: int, why: RankFailure) -> None:
-        """A proc is gone, and is being started again."""
+    def mark_down(self, mesh: int, rank: int, why: RankFailure) -> None:
+        """A proc is gone and restarts."""
         self._down.setdefault(mesh, {})[rank] = why
 
-    def came_up(self, mesh: int, rank: int) -> None:
-        """It is back."""
+    def mark_up(self, mesh: int, rank: int) -> None:
+        """A proc has restarted."""
         down = self._down.get(mesh)
         if down is not None:
             down.pop(rank, None)
@@ -151,20 +151,20 @@ class Known:
                 del self._down[mesh]
 
     def down(self, mesh: int) -> dict[int, RankFailure]:
-        """Why procs of that mesh are being started again, by rank."""
+        """The reasons why procs of that mesh restart, by rank."""
         return self._down.get(mesh, _NONE) if self._down else _NONE
 
     def dead(self, mesh: int) -> dict[int, RankFailure]:
-        """Why procs of that mesh are gone, by rank, as far as this process has heard."""
+        """The failures of dead procs of that mesh, by rank, as far as this process knows."""
         return self._dead.get(mesh, _NONE) if self._dead else _NONE
 
     def forget(self, mesh: int) -> ProcsRef | None:
-        """The mesh has ended."""
+        """Forget a mesh that has ended."""
         self._dead.pop(mesh, None)
-        self._lives.pop(mesh, None)
+        self._incarnations.pop(mesh, None)
         self._down.pop(mesh, None)
         return self._refs.pop(mesh, None)
 
 
 _NONE: dict[int, RankFailure] = {}
-_NO_LIVES: dict[int, int] = {}
+_FIRST: dict[int, int] = {}

@@ -1,10 +1,10 @@
-"""One process's part: what it called, whom it knows, which actors it runs.
+"""The runtime of one process: its open calls, its actors, and the meshes that it knows.
 
-Runs in: the client and every proc; one instance a process. Messages are handled on the thread that
-holds the baton, so every handler is quick and blocks on nothing; user code runs elsewhere.
-Owns: the Node, the table of open calls, the workers.
-Invariants: a call that was opened is answered, or fails when what it waits for is known to be gone;
-a death is handled only after every message that can be read before it.
+Runs in: the client and every proc, one instance in each. The receiving thread handles messages, so
+no handler may block; user code runs on other threads.
+Owns: the Node, the table of open calls, the actor cells.
+Invariants: every open call is answered, or fails when the process that it waits for is known to be
+gone. The death of a process is handled after every message of it that can be read.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from monarch._src.actor.deliver.payloads import Payloads
 from monarch._src.actor.deliver.routes import Routes
 from monarch._src.actor.deliver.undeliverable import UndeliverableMessages
 from monarch._src.actor.future import PAUSES, Future, Prober, set_canceller
+from monarch._src.actor.hooks import RuntimeHooks
 from monarch._src.actor.inspect.agent_client import AgentClient
 from monarch._src.actor.inspect.handlers import InspectHandlers
 from monarch._src.actor.protocols import LocalActor, Receiver
@@ -41,7 +42,6 @@ from monarch._src.actor.supervise.ownership import OwnedMeshes
 from monarch._src.actor.supervise.terminations import Terminations
 from monarch._src.config import spin_s
 from monarch._src.events import ProcReady, bus
-from monarch._src.failures.report import RankFailure
 from monarch._src.host.state.cast_relay import unpacked
 from monarch._src.host.status_board import Slot
 from monarch._src.logs.output_counters import WRITTEN
@@ -98,7 +98,7 @@ log = logging.getLogger("monarch.actor")
 
 
 class Runtime:
-    """See the module's text."""
+    """The parts of a process's messaging, and the handler of each message type."""
 
     def __init__(
         self,
@@ -110,106 +110,90 @@ class Runtime:
         rank: int = -1,
         site: str = "",
     ) -> None:
-        """Without a name it is nobody's yet, and `begin` is to follow.
+        """Without a name, `begin` must follow.
 
-        All of it that does not depend on whose it is, the zygote makes once for all procs.
+        The zygote constructs a runtime without a name once, and every proc that it forks begins it.
         """
         self.host = os.uname().nodename
         self.calls = CallTable(time.monotonic_ns)
         self.metrics = MetricsTable()
-        # Answers are entered by the thread that receives, the known dead by the one that calls.
+        # The receiving thread enters answers, the calling thread ranks that are known to be dead.
         self.answering = threading.RLock()
         self.slot = Slot(None, 0)
-        self.origin = 0  # of what began here last
-        self.workers: dict[int, LocalActor] = {}
+        self.origin = 0  # of the call that began last in this process
+        self.cells: dict[int, LocalActor] = {}
         self._client_ref: ProcsRef | None = None
         self._proc_ref: ProcsRef | None = None
         self._ports: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
-        self._had_ports = False  # to ask a weak dictionary takes as long as a message
-        # In a proc: how its main program takes these messages.
-        self.unknown_actor: Callable[[str, Call | StopActor, Payload], None] | None = None
-        self.on_gone: Callable[[Any], None] | None = None  # nothing of that actor runs any more
-        self.on_spawn: Callable[[str, SpawnActor, Payload], None] | None = None
-        self.on_bootstrap: Callable[[Bootstrap, Payload], None] | None = None
-        # Whether this proc runs what comes before any actor.
-        self.bootstrapping = False
-        self.on_stop_proc: Callable[[StopProc], None] | None = None
-        self.on_proc_ready: Callable[[int, int], None] | None = None
-        # In a proc that is started again when it dies: ends it with an actor's failure, if that is
-        # one to end with. Then who waits for an answer hears of the end of the process.
-        self.is_fatal: Callable[[RankFailure], bool] | None = None
-        self.give_up: Callable[[RankFailure], None] | None = None
-        # The data plane, once this process has moved or registered bytes; what ends with us.
+        self._had_ports = False  # a look-up in a weak dictionary takes as long as a message
+        self.hooks = RuntimeHooks()
+        self.bootstrapping = False  # whether this proc's bootstrap function runs now
+        # The data plane, once this process has moved or registered bytes.
         self.data: Any = None
-        self.serves_at: tuple[str, list[str]] = ("", [])  # for other hosts: see MeshSpec
-        self.on_ask_data: Callable[[str, AskData], None] | None = None
+        self.serves_at: tuple[str, list[str]] = ("", [])  # the data plane's address; see MeshSpec
         self.deadlines = Deadlines()
         self.closers: list[Callable[[], None]] = []
-        # The debugger, from its first use on: ends the pause of an actor (of that call only, if one
-        # is given); and is asked about what an endpoint raised, if that is wanted.
-        self.unpause: Callable[[Any, Call | None], bool] | None = None
-        self.on_failure: Callable[[Any, BaseException], None] | None = None
         node = self.node = Node("", kind, "", self._handle)
         known = self.known = Known()
         payloads = self.payloads = Payloads(node, known)
-        self._aside = payloads.aside
+        self._held_payloads = payloads.held
         routes = self.routes = Routes(node, known, payloads)
         payloads.reach = routes.reach_node
         self.agent = AgentClient(node, known, self.new_future)
         self.barrier = OutputBarrier(self.agent.flush_output_of)
         self.closers.append(self.barrier.close)
         self.tombstones = Tombstones(self)
-        self.ownership = OwnedMeshes(self.workers, self.tombstones.keeper_of)
-        self.ends = Terminations(
+        self.ownership = OwnedMeshes(self.cells, self.tombstones.supervisor_of)
+        self.terminations = Terminations(
             node, known, routes, self.calls, self.answering, self.new_future, self.ownership
         )
-        self.returns = UndeliverableMessages(
-            node, known, routes, self.workers, self.tombstones, self.ownership, self.host
+        self.undeliverable = UndeliverableMessages(
+            node, known, routes, self.cells, self.tombstones, self.ownership, self.host
         )
-        self.cycles = DeadlockDetector(node, routes, self.workers)
-        self.enquiries = InspectHandlers(self)
-        self.ends.on_mesh_gone = self.metrics.drop
-        self._baton, self._prober = node.leader, self.cycles
-        node.after_drain = self.ends.after_drain
-        node.on_fork = self._forked
+        self.deadlocks = DeadlockDetector(node, routes, self.cells)
+        self.inspect_handlers = InspectHandlers(self)
+        self.terminations.on_mesh_gone = self.metrics.drop
+        self._receive_leader, self._prober = node.leader, self.deadlocks
+        node.after_drain = self.terminations.after_drain
+        node.on_fork = self._on_fork
         self.handlers: dict[type, Callable[[str, Any, Payload], None]] = {
             Reply: self._on_reply,
             Answers: self._on_answers,
             TreeDone: self._on_tree_done,
-            TreeStuck: self.routes.stuck,
-            Call: routes.arrivals.came,
-            StopActor: routes.arrivals.came,
-            SpawnActor: routes.arrivals.came,
-            StopProc: routes.arrivals.came,
+            TreeStuck: self.routes.on_tree_stuck,
+            Call: routes.inbound.on_direct,
+            StopActor: routes.inbound.on_direct,
+            SpawnActor: routes.inbound.on_direct,
+            StopProc: routes.inbound.on_direct,
             Cast: self._on_cast,
             Bootstrap: self._on_bootstrap,
-            Bootstrapped: self.ends.on_bootstrap_ended,
+            Bootstrapped: self.terminations.on_bootstrap_ended,
             Hello: self._on_hello,
             Refused: self._on_refused,
-            ProcEnded: self.ends.on_proc_ended,
-            ProcLife: self.ends.on_proc_life,
-            MeshStopped: self.ends.on_mesh_stopped,
-            ActorFailed: self.ends.on_actor_failed,
+            ProcEnded: self.terminations.on_proc_ended,
+            ProcLife: self.terminations.on_proc_life,
+            MeshStopped: self.terminations.on_mesh_stopped,
+            ActorFailed: self.terminations.on_actor_failed,
             Snapshotted: self.agent.on_answer,
             StacksRead: self.agent.on_answer,
             Signalled: self.agent.on_answer,
             OutputLines: self.agent.on_output,
             OutputFlushed: self.agent.on_answer,
-            Undelivered: self.returns.on_undelivered,
-            Probe: self.cycles.on_probe,
+            Undelivered: self.undeliverable.on_undelivered,
+            Probe: self.deadlocks.on_probe,
             CancelCall: self._on_cancel_call,
             AskData: self._on_ask_data,
-            AskPayload: payloads.on_ask,
-            AskPart: payloads.on_ask_part,
-            PayloadTaken: payloads.on_taken,
+            AskPayload: payloads.on_payload_request,
+            AskPart: payloads.on_part_request,
+            PayloadTaken: payloads.on_payload_fetched,
             PayloadSent: self._on_payload,
             ClientIs: self._on_client_is,
             Relay: node.on_relay,
             SiteLost: self._on_site_lost,
             SiteRoom: self._on_site_room,
-            **self.enquiries.handlers,
+            **self.inspect_handlers.handlers,
         }
-        routes.arrivals.takers = {
+        routes.inbound.handlers = {
             Call: self._on_call,
             StopActor: self._on_call,
             SpawnActor: self._on_spawn,
@@ -221,9 +205,9 @@ class Runtime:
     def begin(
         self, name: str, directory: str, *, mesh: int = 0, rank: int = -1, site: str = ""
     ) -> None:
-        """Be the runtime of the node of that name, in the session of that directory."""
+        """Become the runtime of the node `name`, in the session of that directory."""
         self.name = name
-        self.site = site  # of this host; empty where the client runs
+        self.site = site  # this host's; empty on the client's host
         self.directory = directory
         self.rank = rank
         self.uids = UidSource()
@@ -239,17 +223,17 @@ class Runtime:
 
     @property
     def proc_ref(self) -> ProcsRef | None:
-        """The mesh of which this process is one; None in a client."""
+        """The proc mesh that this process belongs to; None in a client."""
         return self._proc_ref
 
     @proc_ref.setter
     def proc_ref(self, ref: ProcsRef) -> None:
-        self._proc_ref = self.cycles.proc_ref = ref
+        self._proc_ref = self.deadlocks.proc_ref = ref
         self.known.learn(ref)
 
     @property
     def client_ref(self) -> ProcsRef | None:
-        """The client's process; the last one's while nobody is attached."""
+        """The client's process; while no client is attached, the last client's."""
         return self._client_ref
 
     @client_ref.setter
@@ -258,14 +242,14 @@ class Runtime:
         self.routes.client = ref.owner
 
     def handle(self, kind: type, handler: Callable[[str, Any, Payload], None]) -> None:
-        """Have messages of that type handled, on the thread that receives."""
+        """Register the handler of a message type; the receiving thread calls it."""
         self.handlers[kind] = handler
 
-    def tell_creator(self, creator: str, message: ActorFailed) -> None:
-        """Report the end of an actor to the process that asked for it, or inherited it.
+    def report_to_creator(self, creator: str, message: ActorFailed) -> None:
+        """Report an actor's failure to the process that spawned the actor, or inherited it.
 
-        That of a client's goes to the agent too, which tells it to the next one if this one is not
-        there to hear it, or is the client no more.
+        If that is a client, the failure goes to the host agent too, which reports it to the next
+        client if this one is gone or detached.
         """
         if creator and self._proc_ref is not None and parse_proc_node(creator) is None:
             creator = "" if self._client_ref is None else self._client_ref.owner
@@ -275,17 +259,17 @@ class Runtime:
             self.node.send(creator, message)
 
     def open_port(self, receiver: Receiver) -> int:
-        """A number for a port; it is closed when nobody holds its receiver any more."""
+        """Give a port its number. The port closes when the receiver is garbage collected."""
         number = self.calls.new_number()
         self._had_ports = True
         self._ports[number] = receiver
         return number
 
     def cancel(self, pending: PendingCall, only: Container[int] | None = None) -> None:
-        """Ask the ranks that owe an answer to end that call; they answer all the same. Any thread.
+        """Ask the ranks that owe an answer to cancel the call; they still answer it. Any thread.
 
-        `only`: those of them that are among these ranks of the proc mesh. Of what is no call of an
-        endpoint nothing can be cancelled.
+        `only`: restricts the request to these ranks of the proc mesh. A pending call that runs no
+        endpoint cannot be cancelled.
         """
         target: Any = pending.actor_mesh
         if not pending.endpoint:
@@ -293,37 +277,39 @@ class Runtime:
         message = CancelCall(target.uid, pending.number)
         for rank in map(pending.region.global_rank, pending.owing()):
             if only is None or rank in only:
-                self.node.send(self.routes.reach(target.procs, rank), message)
+                self.node.send(self.routes.route_to(target.procs, rank), message)
 
     def new_future(self) -> Future[Any]:
         """A future that threads of this process can wait for."""
-        return Future(self._baton, self._prober)
+        return Future(self._receive_leader, self._prober)
 
-    def waits(self) -> tuple[ReceiveLeader, Prober]:
-        """What a Future of a kind of its own is made with."""
-        return self._baton, self._prober
+    def future_parts(self) -> tuple[ReceiveLeader, Prober]:
+        """The constructor arguments of a Future, for its subclasses."""
+        return self._receive_leader, self._prober
 
     # --- messages -----------------------------------------------------------------------------
 
     def _handle(self, peer: str, message: AnyMessage, payload: Payload) -> None:
-        if (payload.buffers or self._aside) and not self.payloads.came(
-            peer, message, payload, self._hand_on
+        if (payload.buffers or self._held_payloads) and not self.payloads.on_message(
+            peer, message, payload, self._dispatch
         ):
             return
         handler = self.handlers.get(type(message))
         if handler is None:
-            log.warning("%s sent a %s, which has no use here", peer, type(message).__name__)
+            log.warning(
+                "%s sent a %s, which this process does not handle", peer, type(message).__name__
+            )
         else:
             handler(peer, message, payload)
 
-    def _hand_on(self, peer: str, message: AnyMessage, payload: Payload) -> None:
-        """Handle a message that had to wait for its payload, or for such a one."""
+    def _dispatch(self, peer: str, message: AnyMessage, payload: Payload) -> None:
+        """Handle a message that has waited for its payload, or for that of an earlier message."""
         handler = self.handlers.get(type(message))
         if handler is not None:
             handler(peer, message, payload)
 
     def _on_payload(self, peer: str, message: PayloadSent, parts: Payload) -> None:
-        self.payloads.on_sent(peer, message, parts, self._hand_on)
+        self.payloads.on_sent(peer, message, parts, self._dispatch)
 
     def _on_reply(self, peer: str, message: Reply, payload: Payload) -> None:
         if self._had_ports:
@@ -332,87 +318,87 @@ class Runtime:
                 self._deliver(receiver, message, payload)
                 return
         if message.sent_by >= 0 and not self.calls.is_open(message.call):
-            self.returns.to_unread_port(peer, message)
+            self.undeliverable.on_unread_port(peer, message)
             return
         status = message.status
         if status > STATUS or self.barrier.is_shut:
-            status = self._behind_output(message.call, status)
+            status = self._after_output(message.call, status)
         with self.answering:
             self.calls.answer(message.call, message.rank, status, payload)
 
     def _deliver(self, receiver: Receiver, message: Reply, payload: Payload) -> None:
         rank, status = message.rank, message.status & STATUS
         if message.status > STATUS:
-            self._output_precedes(0, everywhere=True)  # from whichever mesh
+            self._note_output(0, everywhere=True)  # the mesh of the sender is unknown
         if self.agent.output_wanted and (message.status > STATUS or self.barrier.is_shut):
             self.barrier.after(lambda: receiver.deliver(rank, status, payload))
         else:
             receiver.deliver(rank, status, payload)
 
-    def _behind_output(self, number: int, status: int) -> int:
-        """Have an answer to that call given out when output is shown; its status itself."""
+    def _after_output(self, number: int, status: int) -> int:
+        """Hold back the answer until earlier output is shown; returns the plain status."""
         call = self.calls.get(number)
         if status > STATUS and call is not None:
-            self._output_precedes(call.mesh, everywhere=bool(status & HEARD))
+            self._note_output(call.mesh, everywhere=bool(status & HEARD))
         if call is not None and self.agent.output_wanted:
-            call.behind = self.barrier.after
+            call.after_output = self.barrier.after
         return status & STATUS
 
-    def _output_precedes(self, mesh: int, *, everywhere: bool) -> None:
+    def _note_output(self, mesh: int, *, everywhere: bool) -> None:
         if self.agent.output_wanted:
             self.barrier.note(mesh, everywhere=everywhere)
-        else:  # this process shows none, but who it answers may
+        else:  # the process that this one answers may show output
             WRITTEN.heard()
 
     def _on_answers(self, _peer: str, message: Answers, payload: Payload) -> None:
-        self._answered(message.call, message.runs, payload)
+        self._on_runs(message.call, message.runs, payload)
 
     def _on_tree_done(self, peer: str, message: TreeDone, payload: Payload) -> None:
-        self._answered(message.call, message.runs, payload)
-        self.routes.tree_done(peer, message)
+        self._on_runs(message.call, message.runs, payload)
+        self.routes.on_tree_done(peer, message)
 
-    def _answered(self, call: int, runs: list[AnswerRun], payload: Payload) -> None:
+    def _on_runs(self, call: int, runs: list[AnswerRun], payload: Payload) -> None:
         for first, count, status, body in unpacked(runs, payload):
             if status > STATUS or self.barrier.is_shut:
-                status = self._behind_output(call, status)
+                status = self._after_output(call, status)
             with self.answering:
-                self.calls.answer_alike(call, first, count, status, Payload(body))
+                self.calls.answer_run(call, first, count, status, Payload(body))
 
     def _on_cast(self, peer: str, message: Cast, payload: Payload) -> None:
         if peer != AGENT:
             log.warning("%s sent a cast; only a host agent relays them", peer)
         else:
-            self.routes.arrivals.cast_came(message, payload)
+            self.routes.inbound.on_cast(message, payload)
 
     def _on_call(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
-        worker = self.workers.get(message.actor)
-        if worker is not None:
-            worker.post(peer, message, payload)
+        cell = self.cells.get(message.actor)
+        if cell is not None:
+            cell.post(peer, message, payload)
         elif message.actor in self.tombstones:
             self.tombstones.post(peer, message, payload)
-        elif self.unknown_actor is not None:
-            self.unknown_actor(peer, message, payload)
+        elif self.hooks.on_unknown_actor is not None:
+            self.hooks.on_unknown_actor(peer, message, payload)
 
     def _on_spawn(self, peer: str, message: SpawnActor, payload: Payload) -> None:
-        if self.on_spawn is not None:
-            self.on_spawn(peer, message, payload)
+        if self.hooks.on_spawn is not None:
+            self.hooks.on_spawn(peer, message, payload)
 
     def _on_bootstrap(self, _peer: str, message: Bootstrap, payload: Payload) -> None:
-        if self.on_bootstrap is not None:
-            self.on_bootstrap(message, payload)
+        if self.hooks.on_bootstrap is not None:
+            self.hooks.on_bootstrap(message, payload)
 
     def _on_stop_proc(self, _peer: str, message: StopProc, _payload: Payload) -> None:
-        if self.on_stop_proc is not None:
-            self.on_stop_proc(message)
+        if self.hooks.on_stop_proc is not None:
+            self.hooks.on_stop_proc(message)
 
     def _on_hello(self, _peer: str, message: Hello, _payload: Payload) -> None:
-        if message.kind == "proc" and self.on_proc_ready is not None:
-            self.on_proc_ready(message.mesh, message.rank)
+        if message.kind == "proc" and self.hooks.on_proc_ready is not None:
+            self.hooks.on_proc_ready(message.mesh, message.rank)
             bus.emit(ProcReady(message.mesh, message.rank, message.pid))
 
     def _on_refused(self, peer: str, message: Refused, _payload: Payload) -> None:
         if self.proc_ref is not None and peer in (AGENT, self.proc_ref.owner):
-            # Nobody can use this process. Its last words reach whoever wanted it.
+            # This process is of no use; the host agent passes its stderr on.
             sys.stderr.write(f"{peer} refuses to talk to this process: {message.why}\n")
             sys.stderr.flush()
             os._exit(1)
@@ -422,11 +408,11 @@ class Runtime:
         old, own = self._client_ref, self._proc_ref
         if peer != AGENT or old is None or own is None:
             return
-        if message.number < old.uid:  # it was said before this process began
+        if message.number < old.uid:  # older than this process
             return
         if old.owner != message.node:
-            self._cut_off(message.why)
-            self.ends.client_gone(old, message.why)
+            self._lose_other_hosts(message.why)
+            self.terminations.on_client_gone(old, message.why)
         if message.node:
             new = client_ref(message.node, self.directory, self.host, message.number)
             self.client_ref = new
@@ -438,65 +424,65 @@ class Runtime:
             self.node.link_to(message.node, message.address)
             self.node.send(AGENT, ClientKnown(message.number))
 
-    def _cut_off(self, why: str) -> None:
-        """What went between the client's host and others went through the client that is gone.
+    def _lose_other_hosts(self, why: str) -> None:
+        """Give up the hosts whose messages went through the client that is gone.
 
-        Nobody knows what was under way, so each is out of reach for the other from here on.
+        Messages under way may be lost, so those hosts are out of reach from here on.
         """
         sites = {site for ref in self.known.refs() for site in ref.places if site != self.site}
         for site in {""} if self.site else sites:
-            self.site_lost(site, why, out_of_reach=True)
+            self.on_site_lost(site, why, out_of_reach=True)
 
     def _on_site_lost(self, peer: str, message: SiteLost, _payload: Payload) -> None:
         if peer == self.node.gateway:
-            self.site_lost(message.site, message.why)
+            self.on_site_lost(message.site, message.why)
 
     def _on_site_room(self, peer: str, message: SiteRoom, _payload: Payload) -> None:
         if peer == self.node.gateway:
             self.node.send_limits.on_limit_raised(message.site, message.limit)
 
     def _on_cancel_call(self, peer: str, message: CancelCall, _payload: Payload) -> None:
-        worker = self.workers.get(message.actor)
-        if worker is not None:
-            worker.cancel(peer, message.call)
+        cell = self.cells.get(message.actor)
+        if cell is not None:
+            cell.cancel(peer, message.call)
 
     def _on_ask_data(self, peer: str, message: AskData, _payload: Payload) -> None:
-        if self.on_ask_data is not None:
-            self.on_ask_data(peer, message)
-        else:  # of an earlier session, in this process: nothing is registered
+        if self.hooks.on_ask_data is not None:
+            self.hooks.on_ask_data(peer, message)
+        else:  # asked about an earlier session in this process: nothing is registered
             self.node.send(peer, Reply(message.call, 0, OK), Payload(b""))
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
-    def host_lost(self, reason: str, *, expected: bool, let_go: bool = False) -> None:
-        """The host agent is gone, and its procs with it. On the thread that holds the baton.
+    def on_host_lost(self, reason: str, *, expected: bool, let_go: bool = False) -> None:
+        """The host agent is gone, and its procs with it. Called on the receiving thread.
 
-        `let_go`: they live on, and are not this process's any more.
+        `let_go`: the procs live on, but no longer belong to this process.
         """
         self.node.forget(AGENT)
-        self.agent.agent_lost(AGENT, reason)
-        self.ends.host_lost(reason, expected=expected, let_go=let_go)
+        self.agent.on_agent_lost(AGENT, reason)
+        self.terminations.on_host_lost(reason, expected=expected, let_go=let_go)
 
-    def site_lost(
+    def on_site_lost(
         self, site: str, why: str, *, let_go: bool = False, out_of_reach: bool = False
     ) -> None:
-        """Nothing comes from that site any more. On the thread that holds the baton.
+        """A site is lost. Called on the receiving thread.
 
-        `let_go`: since this process wanted it so. `out_of_reach`: what is there may live on.
+        `let_go`: this process has released it. `out_of_reach`: processes there may live on.
         """
-        self.agent.agent_lost(agent_of(site, self.site), why)
+        self.agent.on_agent_lost(agent_of(site, self.site), why)
         for node in self.node.remote_nodes(site):
             self.node.forget(node)
-        self.ends.site_lost(site, why, expected=let_go, let_go=out_of_reach)
-        self.routes.site_lost(site)
+        self.terminations.on_site_lost(site, why, expected=let_go, let_go=out_of_reach)
+        self.routes.on_site_lost(site)
         self.node.send_limits.released(site)
 
-    def _forked(self) -> None:
+    def _on_fork(self) -> None:
         forked.is_fork = True
         self.slot.forked()
 
     def close(self, linger_s: float = 0.0) -> None:
-        """End this process's part. Idempotent."""
+        """Close all parts. Idempotent; waits up to `linger_s` for payloads and messages."""
         while self.closers:
             self.closers.pop()()
         PAUSES.clear()
@@ -511,19 +497,19 @@ _starter: Callable[[], Runtime] | None = None
 
 
 def set_runtime(runtime: Runtime | None) -> None:
-    """Make this the runtime of this process."""
+    """Set the runtime of this process."""
     global _runtime, _runtime_pid
     _runtime, _runtime_pid = runtime, os.getpid()
 
 
 def set_starter(starter: Callable[[], Runtime]) -> None:
-    """Say how a client's runtime is started on first use. Called once by the mesh layer."""
+    """Set the function that starts a client's runtime on first use. Called once by `mesh`."""
     global _starter
     _starter = starter
 
 
 def runtime_or_none() -> Runtime | None:
-    """The runtime of this process if there is one; a fork of a client has none."""
+    """The runtime of this process, or None; a fork of a client has none."""
     return _runtime if _runtime_pid == os.getpid() else None
 
 
@@ -537,12 +523,12 @@ set_canceller(_cancel_pending)
 
 
 def is_forked() -> bool:
-    """Whether this is a fork of a process with a runtime, and has begun none of its own."""
+    """Whether this is a fork of a process with a runtime, and has started none itself."""
     return _runtime is not None and _runtime.node.is_fork
 
 
 def runtime() -> Runtime:
-    """The runtime of this process; a client's is started on first use."""
+    """The runtime of this process; in a client, the first call starts it."""
     if _runtime is not None and _runtime_pid == os.getpid():
         return _runtime
     if _starter is None:

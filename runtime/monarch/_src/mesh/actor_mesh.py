@@ -122,7 +122,7 @@ class CallTarget:
         found = {**dead, **failures}
         return {region.position(rank): found[rank] for rank in sorted(found) if rank in region}
 
-    def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
+    def describe_as_actor(self, failure: RankFailure, rank: int) -> RankFailure:
         """A failure of a proc, reworded as the failure of the actor that lived on it."""
         if failure.actor_class or rank not in self._actors.region:
             return failure
@@ -227,8 +227,8 @@ class ActorMesh(MeshTrait):
         actors.stopped = reason
         if actors.listed_in is not None:
             actors.listed_in.pop(actors.uid, None)
-        self._runtime.routes.unkeep(actors.procs, actors.uid)
-        self._runtime.ownership.released(actors.uid)
+        self._runtime.routes.stop_replaying(actors.procs, actors.uid)
+        self._runtime.ownership.on_mesh_stopping(actors.uid)
         run = self._runtime
         future.on_done(partial(_forget, run, actors.uid, actors.procs.uid, actors.name))
         if actors.recorded:
@@ -289,17 +289,17 @@ class OwnedActors:
         self._target = call_target_of(mesh)
         self.name = self._target.name
 
-    def note(self, failures: Sequence[RankFailure]) -> None:
+    def record(self, failures: Sequence[RankFailure]) -> None:
         """Some of its actors have failed."""
         actors = self.mesh._actors  # pyright: ignore[reportPrivateUsage]
         for failure in failures:
             actors.failures.setdefault(failure.rank, failure)
 
-    def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
+    def describe_as_actor(self, failure: RankFailure, rank: int) -> RankFailure:
         """A failure of a proc, reworded as the failure of the actor that lived on it."""
-        return self._target.told_of(failure, rank)
+        return self._target.describe_as_actor(failure, rank)
 
-    def stands_on(self, procs: int, rank: int) -> bool:
+    def runs_on(self, procs: int, rank: int) -> bool:
         """Whether an actor of it lives on that proc."""
         return self._target.procs.uid == procs and rank in self._target.region
 
@@ -312,7 +312,7 @@ reserve(name for name in dir(ActorMesh) if not name.startswith("_"))
 
 
 def _forget(run: Runtime, uid: int, procs: int, name: str) -> None:
-    run.ownership.gone(uid)
+    run.ownership.on_mesh_gone(uid)
     run.metrics.ended(procs, name)
 
 
@@ -343,15 +343,15 @@ class _AllDone(PendingCall):
         super().__init__(target.procs.uid, target, target.region)
         self.future = future
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         if not self.owed:
             self.future.settle(lambda: None)
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
-        self.answered(position, payload)
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
+        self.on_answer(position, payload)
 
-    def lost(self, position: int, failure: RankFailure) -> None:
-        self.answered(position, NO_PAYLOAD)
+    def on_lost(self, position: int, failure: RankFailure) -> None:
+        self.on_answer(position, NO_PAYLOAD)
 
 
 class _Stopped(_AllDone):
@@ -365,10 +365,10 @@ class _Ready(_AllDone):
 
     __slots__ = ()
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
         target = cast(CallTarget, self.actor_mesh)
-        OneCall(target, self.region, self.future).raised(position, status, payload)
+        OneCall(target, self.region, self.future).on_error(position, status, payload)
 
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         target = cast(CallTarget, self.actor_mesh)
-        OneCall(target, self.region, self.future).lost(position, failure)
+        OneCall(target, self.region, self.future).on_lost(position, failure)

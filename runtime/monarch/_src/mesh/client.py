@@ -99,7 +99,7 @@ class ClientSession:
         self._loss_known = Waitable()  # done when `lost` is known
         self._fd_lock = threading.Lock()
         self.actors = LocalActors(runtime)
-        runtime.ends.on_heard = self._on_heard
+        runtime.terminations.on_failures = self._on_heard
         node = runtime.node
         node.expect(AGENT)
         node.start()
@@ -139,7 +139,7 @@ class ClientSession:
         if last_line and not self._closed:
             lost += f"; its log ends with: {last_line}"
         self.lost = lost
-        self.runtime.host_lost(lost, expected=self._closed)
+        self.runtime.on_host_lost(lost, expected=self._closed)
         self._loss_known.finish()
 
     def on_taken_over(self, why: str) -> None:
@@ -147,8 +147,8 @@ class ClientSession:
         self._drop_agent_fd()
         self._released = True
         self.lost = why
-        self.runtime.ownership.at_top = None
-        self.runtime.host_lost(why, expected=True, let_go=True)
+        self.runtime.ownership.on_unhandled = None
+        self.runtime.on_host_lost(why, expected=True, let_go=True)
         if self.sites is not None:
             self.sites.out_of_reach(why)
 
@@ -230,7 +230,7 @@ class ClientSession:
         if self._released:
             self.agent.let_live()
         else:  # the agent's end may not have been noticed yet
-            runtime.host_lost(reason, expected=True)
+            runtime.on_host_lost(reason, expected=True)
             sessions.remove(self.directory)
         end_meshes_of(runtime, None if lost else reason)
 
@@ -274,13 +274,13 @@ class ClientSession:
             background.close()
             runtime.close(linger_s=0.2)
             self.agent.let_live()
-            runtime.host_lost(why, expected=True, let_go=True)
+            runtime.on_host_lost(why, expected=True, let_go=True)
             end_meshes_of(runtime, None)
 
     def _end_own_actors(self, reason: str, bound: float) -> None:
         """End the actors of this process, then show the output that ranks have written by now."""
         runtime = self.runtime
-        runtime.ownership.at_top = None  # from here on ends are expected, and no failures
+        runtime.ownership.on_unhandled = None  # from here on ends are expected, and no failures
         self.actors.stop(reason, bound)
         self.actors.join(bound)
         if self.lost is None:

@@ -47,7 +47,7 @@ def attach(runtime: Runtime) -> None:
             target=_call_hook, args=(fault,), name="monarch-fault", daemon=True
         ).start()
 
-    runtime.ownership.at_top = failed
+    runtime.ownership.on_unhandled = failed
 
 
 def _call_hook(fault: MeshFailure) -> None:

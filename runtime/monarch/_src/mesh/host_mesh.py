@@ -310,8 +310,8 @@ class HostMesh(MeshTrait):
             devices=elsewhere and tuple(dims.labels) == ("gpus",),
         )
         procs.kept = spec.keep
-        run.on_proc_ready, run.ends.on_bootstrapped = proc_ready, proc_bootstrapped
-        run.ends.on_restarting = proc_restarting
+        run.hooks.on_proc_ready, run.terminations.on_bootstrapped = proc_ready, proc_bootstrapped
+        run.terminations.on_restarting = proc_restarting
         run.known.learn(ref)
         for rank in region.ranks():
             run.node.expect(ref.node(rank), ref.site(rank))
@@ -324,7 +324,7 @@ class HostMesh(MeshTrait):
                 continue
             if place != run.site:
                 why = "it was lost before it was asked for processes"
-                run.ends.site_lost(place, why, expected=False)
+                run.terminations.on_site_lost(place, why, expected=False)
                 continue
             raise SupervisionError(failures=[_no_agent(ref)])
         if procs.stopped is not None:  # the owner ended in the meantime, and stopped the mesh
@@ -332,7 +332,7 @@ class HostMesh(MeshTrait):
                 run.routes.tell_agent_at(place, StopMesh(ref.uid, procs.stopped, procs.cleanup_s))
         if function is not None:
             if policy is not None:
-                run.routes.keep(ref, region, begin, function)
+                run.routes.replay_on_restart(ref, region, begin, function)
             for rank in region.ranks():
                 run.node.send(ref.node(rank), begin, function)
         return mesh
@@ -374,7 +374,7 @@ class HostMesh(MeshTrait):
         given_back = [] if session is None or session.sites is None else session.sites.let_go(
             [site for site in self._sites if site not in in_use]
         )  # fmt: skip
-        return _when_all_done(run, [*run.ends.stops(), *given_back])
+        return _when_all_done(run, [*run.terminations.all_stopping(), *given_back])
 
     def shutdown(self) -> Future[None]:
         """End everything that this client started on these hosts, and their agents. Idempotent.

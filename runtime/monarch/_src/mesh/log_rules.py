@@ -25,7 +25,7 @@ class Sieve:
         self._run = run
         self._lock = GuardedLock()
         self._streams = Streams()
-        run.agent.sieve, run.agent.when_flushed = self._on_lines, self._emit_all
+        run.agent.output_filter, run.agent.on_flushed = self._on_lines, self._emit_all
         run.closers.append(bus.subscribe(MeshStopped, self._on_mesh_stopped))
 
     def set(self, mesh: int, ranks: list[int], rule: Streaming) -> None:

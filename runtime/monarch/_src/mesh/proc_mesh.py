@@ -19,7 +19,7 @@ from monarch._src.actor.endpoint import Actor, actor_class
 from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
-from monarch._src.actor.run.creators import made_by
+from monarch._src.actor.run.creators import creator_chain
 from monarch._src.actor.run.spawn_context import received_extras
 from monarch._src.actor.runtime import Runtime, runtime
 from monarch._src.errors import MeshStoppedError, SupervisionError, death_error
@@ -169,7 +169,7 @@ class ProcMesh(MeshTrait):
         ref = procs.ref
         spec = SpawnActor(
             uid, name, cls.name, ref.uid, ref.name, 0, extent.labels, extent.sizes, run.name,
-            made_by=[] if context is None else made_by(context.actor_instance),
+            made_by=[] if context is None else creator_chain(context.actor_instance),
             origin=origin_now(),
         )  # fmt: skip
         run.routes.post(ref, self._region, spec, payload)
@@ -199,7 +199,7 @@ class ProcMesh(MeshTrait):
             SupervisionError: a process of the mesh could not start.
         """
         # Imported here: it needs an event loop, which most programs do without.
-        from monarch._src.actor.inspect.log_levels import ask
+        from monarch._src.actor.inspect.log_levels import set_log_level
         from monarch._src.mesh.log_rules import checked_rule, sieve_of
 
         rule = checked_rule(stream_to_client, aggregate_window_sec, level)
@@ -212,7 +212,7 @@ class ProcMesh(MeshTrait):
         await self.initialized
         await run.agent.flush_output()  # lines written before this call follow the rule before it
         sieve_of(run).set(ref.uid, list(self._region.ranks()), rule)
-        await ask(run, ref, self._region, level)
+        await set_log_level(run, ref, self._region, level)
 
     def _check_sound(self, name: str) -> None:
         """Raise SupervisionError if a proc, or a running actor on it, has failed."""
@@ -283,15 +283,15 @@ class ProcMesh(MeshTrait):
                         run.routes.tell_agent_at(site, StopMesh(procs.ref.uid, reason, grace))
                 return procs.stop_future
             procs.stopped = reason
-            future = procs.stop_future = run.ends.stopping(uid)
-        run.ownership.released(uid)
+            future = procs.stop_future = run.terminations.stopping(uid)
+        run.ownership.on_mesh_stopping(uid)
         for actors in list(procs.actors.values()):
             actors.stopped = actors.stopped or f"its procs were stopped ({reason})"
         dead = run.known.dead(uid)
         run.routes.post(procs.ref, procs.region, StopProc(reason, grace), skip=dead)
         for site in procs.ref.places:
             if not run.routes.tell_agent_at(site, StopMesh(uid, reason, grace)):
-                run.ends.nothing_at(uid, site)  # no agent, no procs
+                run.terminations.on_site_emptied(uid, site)  # no agent, no procs
         forget(procs)
         if procs.kept and procs.ref.sites:
             on_kept_mesh_stopped()
@@ -327,17 +327,17 @@ class OwnedProcs:
         self.mesh = mesh
         self.name = mesh.name
 
-    def note(self, failures: Sequence[RankFailure]) -> None:
+    def record(self, failures: Sequence[RankFailure]) -> None:
         """Some of its processes have failed, so `initialized` fails."""
         future = self.mesh._procs.initialized  # pyright: ignore[reportPrivateUsage]
         if future is not None:
             future.fail(death_error(failures))
 
-    def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
+    def describe_as_actor(self, failure: RankFailure, rank: int) -> RankFailure:
         """The failure to report for a failure of one of its processes: the same."""
         return failure
 
-    def stands_on(self, procs: int, rank: int) -> bool:
+    def runs_on(self, procs: int, rank: int) -> bool:
         """False: a mesh of procs depends on hosts, not on procs."""
         return False
 

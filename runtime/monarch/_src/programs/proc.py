@@ -58,8 +58,8 @@ class Program:
     def __init__(self) -> None:
         """Build the parts that all procs share, in the zygote. `begin` follows in the fork."""
         self._runtime = runtime = Runtime("", "proc", "")
-        runtime.on_stop_proc = self._stop
-        runtime.ownership.at_top = self._escalate
+        runtime.hooks.on_stop_proc = self._stop
+        runtime.ownership.on_unhandled = self._escalate
         self._incarnation = 0
         self._actors = LocalActors(runtime, self._take_main)
         self._for_main: deque[ActorCell | BootstrapRun] = deque()
@@ -86,15 +86,15 @@ class Program:
         )  # fmt: skip
         self._incarnation = boot.life
         if spec.while_restarting:
-            runtime.known.lives_on(spec.mesh, boot.rank, boot.life)
-            runtime.is_fatal, runtime.give_up = self._is_fatal, self._give_up
+            runtime.known.set_incarnation(spec.mesh, boot.rank, boot.life)
+            runtime.hooks.ends_process, runtime.hooks.end_process = self._is_fatal, self._give_up
         runtime.client_ref = client_ref(
             ties.client, spec.directory, runtime.host, ties.client_number
         )
         if spec.bootstrap:
             self._actors.hold()
             runtime.bootstrapping = True
-            runtime.on_bootstrap = self._bootstrap
+            runtime.hooks.on_bootstrap = self._bootstrap
         set_runtime(runtime)
         TELEMETRY.clear()  # a fork inherits the counts of preloaded modules
         node = runtime.node
@@ -134,7 +134,7 @@ class Program:
                 if isinstance(item, BootstrapRun):
                     self._runtime.bootstrapping = False
                     self._actors.release(item.failure)
-                    item.tell_owner()
+                    item.report_to_owner()
                 del item  # release an actor that has ended
             if self._ending:
                 break
@@ -174,8 +174,8 @@ class Program:
             ).start()
         self._runtime.ownership.root.stop(message.reason, message.grace_s)
         self._actors.stop(message.reason, message.grace_s)
-        if self._runtime.unpause is not None:
-            self._runtime.unpause(None, None)
+        if self._runtime.hooks.unpause is not None:
+            self._runtime.hooks.unpause(None, None)
         self._has_work.finish()
 
     def _leave_overdue_actors(self, grace_s: float) -> None:
@@ -208,7 +208,7 @@ class Program:
             ref.name, runtime.rank, dict(ref.extent.point_of_rank(runtime.rank)), runtime.host
         )
         failure = escalate(process, fault, "no actor of that process owns it")
-        runtime.tell_creator(ref.owner, ActorFailed(0, runtime.rank, failure, ref.uid))
+        runtime.report_to_creator(ref.owner, ActorFailed(0, runtime.rank, failure, ref.uid))
 
     # --- from any thread ------------------------------------------------------------------------
 

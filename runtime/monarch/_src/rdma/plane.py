@@ -98,7 +98,7 @@ class DataPlane:
         self.cards = Cards(
             self.regions, Watch(baton.watch, baton.unwatch, run.node.knows, self.pool.submit)
         )
-        run.on_ask_data = self._on_ask
+        run.hooks.on_ask_data = self._on_ask
         run.payloads.on_gone.append(self._node_gone)
         run.closers.append(self.close)
 
@@ -420,7 +420,7 @@ class DataPlane:
                 return
             self._closed = True
             pairs, self._pairs = list(self._pairs.values()), {}
-        self._run.on_ask_data = None
+        self._run.hooks.on_ask_data = None
         self._run.payloads.on_gone.remove(self._node_gone)
         self.dialling.close()
         for pair in pairs:

@@ -140,7 +140,7 @@ class AttachedHosts:
             )
         )  # fmt: skip
         self._gateway.on_forked = bulk.forked
-        fetcher = self._fetcher = Fetcher(node, self._gateway, run.payloads.to_lend, bulk)
+        fetcher = self._fetcher = Fetcher(node, self._gateway, run.payloads.payload_sender, bulk)
         run.handle(AskBulk, self._on_ask_bulk)
         run.handle(BulkAt, lambda _peer, message, _payload: bulk.on_told(message))
         run.handle(PayloadPart, fetcher.on_part)
@@ -433,7 +433,7 @@ class AttachedHosts:
         )  # fmt: skip
         run.node.drop(agent)  # it may have been another client's, and ours before that
         run.node.link_remote(agent, message.site)
-        run.agent.agent_came(agent)
+        run.agent.on_agent_joined(agent)
         one.future.settle(lambda: message)
 
     def _on_known(self, _peer: str, message: SitesKnown, _payload: Payload) -> None:
@@ -467,7 +467,7 @@ class AttachedHosts:
         if held.lost:
             return
         held.lost = why
-        self._run.site_lost(held.site, why, let_go=let_go, out_of_reach=out_of_reach)
+        self._run.on_site_lost(held.site, why, let_go=let_go, out_of_reach=out_of_reach)
         self._forget_nodes(held.site)
         self._fetcher.ended(held.site)
         with self._lock:

@@ -170,14 +170,14 @@ class KeptSession:
         """The part of the session that is on workers, created on first use."""
         if self.away is None:
             away = self.away = self._session.away = RemoteKeep(self._session, self, attached)
-            on_heard = self._run.ends.on_heard
+            on_heard = self._run.terminations.on_failures
 
             def on_acknowledged(mesh: int, actor: int, failures: list[RankFailure]) -> None:
                 if on_heard is not None:
                     on_heard(mesh, actor, failures)
                 away.on_acknowledged(mesh, actor, failures)
 
-            self._run.ends.on_heard = on_acknowledged
+            self._run.terminations.on_failures = on_acknowledged
         return self.away
 
     # --- on the receiving thread --------------------------------------------------------------
@@ -220,7 +220,7 @@ class KeptSession:
             return
         run = self._run
         run.client_ref = client_ref(run.name, run.directory, run.host, message.number)
-        run.on_proc_ready, run.ends.on_bootstrapped = proc_ready, proc_bootstrapped
+        run.hooks.on_proc_ready, run.terminations.on_bootstrapped = proc_ready, proc_bootstrapped
         self._session.kept_as = message.name
         if message.token:
             self.ensure_remote_keep(message)

@@ -219,7 +219,7 @@ class RemoteKeep:
             procs = mesh._procs  # pyright: ignore[reportPrivateUsage]
             if site in procs.ref.sites and procs.ref.uid not in message.kept:
                 why = "that host kept no proc of the mesh"
-                self._run.ends.gone_at(procs.ref.uid, site, why)
+                self._run.terminations.on_ranks_gone(procs.ref.uid, site, why)
             for actor, failures in message.failures:
                 actors = procs.actors.get(actor)
                 if actors is not None:
@@ -231,7 +231,7 @@ class RemoteKeep:
 
     def _on_lost(self, peer: str, message: SiteLost, _payload: Payload) -> None:
         if peer == self._run.name:
-            self._run.site_lost(message.site, message.why)
+            self._run.on_site_lost(message.site, message.why)
 
     # --- detaching --------------------------------------------------------------------------------
 

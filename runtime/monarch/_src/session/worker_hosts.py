@@ -89,7 +89,7 @@ def start_worker_loop_forever(
     errors are those of `run_worker_loop_forever`.
     """
     worker = _Worker(address, ca, private_key)
-    future: Future[None] = Future.aside()
+    future: Future[None] = Future.unmanaged()
 
     def wait() -> None:
         try:

@@ -149,7 +149,7 @@ def metrics(mesh: ProcMesh | Actor | None = None, timeout: float = 1.0) -> Metri
     told: list[tuple[Process, Counted]] = []
     missing: list[MissingProcess] = []
     if wanted.whole and not any(_is_here(run, question) for question in questions):
-        told.append((_here(run), run.enquiries.counted()))
+        told.append((_here(run), run.inspect_handlers.counted()))
     for question in questions:
         answers = _counted(question)
         told += [(_process(question.ref, rank), counted) for rank, counted in answers.items()]

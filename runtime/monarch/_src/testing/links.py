@@ -36,18 +36,18 @@ class Told(PendingCall):
         self.lost_messages = 0
         self.all_in = Waitable()
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         why, lost = msgspec.msgpack.decode(payload.body, type=tuple[str, int])
         self.lost_messages += lost
         if why:
             self.refused[position] = why
         self._look()
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
         self.refused[position] = f"it refused (status {status})"
         self._look()
 
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         self._look()
 
     def _look(self) -> None:
@@ -76,11 +76,11 @@ def tell(
     try:
         for rank in ranks:
             message = SetLinks(number, rank, list(add), list(lift))
-            if not run.node.send(run.routes.reach(ref, rank), message):
+            if not run.node.send(run.routes.route_to(ref, rank), message):
                 failure = run.known.dead(ref.uid).get(rank)
                 if failure is not None:
                     with run.answering:
-                        run.calls.lost(number, rank, failure)
+                        run.calls.on_rank_lost(number, rank, failure)
         if not run.node.wait(told.all_in, max(0.0, deadline - time.monotonic())):
             silent = ", ".join(str(rank) for rank in told.owing())
             raise TimeoutError(

@@ -143,4 +143,4 @@ def test_an_answer_that_is_not_taken_holds_up_no_other(
     agents.answer()
     assert given == ["b"]
     (error,) = runtime_errors.take()
-    assert "an answer was not taken" in error
+    assert "releasing an answer failed" in error

@@ -37,13 +37,13 @@ class Recorded(PendingCall):
         self.told.append((position, what))
         self.waiting_when_told.append(len(self.owing()))
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         self._note(position, bytes(payload.body).decode())
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
         self._note(position, {RAISED: "raised", DIED: "died"}[status])
 
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         self._note(position, "lost")
 
 
@@ -86,7 +86,7 @@ def test_a_death_is_told_to_the_calls_of_its_rank_and_to_no_other() -> None:
     other_mesh = Recorded(2, GRID)
     for call in (whole, row, other_row, other_mesh):
         table.open(call)
-    table.proc_lost(1, 4, DEATH)
+    table.on_proc_lost(1, 4, DEATH)
     assert whole.told == [(4, "lost")]
     assert row.told == [(1, "lost")]
     assert other_row.told == []
@@ -97,10 +97,10 @@ def test_a_rank_that_has_answered_cannot_be_lost_nor_one_that_was_lost_answer() 
     table, call = CallTable(), Recorded(1, GRID)
     number = table.open(call)
     table.answer(number, 4, OK, value("first"))
-    table.proc_lost(1, 4, DEATH)
-    table.proc_lost(1, 5, DEATH)
+    table.on_proc_lost(1, 4, DEATH)
+    table.on_proc_lost(1, 5, DEATH)
     table.answer(number, 5, OK, value("late"))
-    table.lost(number, 5, DEATH)
+    table.on_rank_lost(number, 5, DEATH)
     assert call.told == [(4, "first"), (5, "lost")]
 
 
@@ -109,7 +109,7 @@ def test_an_answer_that_nobody_waits_for_is_ignored(number: int, position: int) 
     table, call = CallTable(), Recorded(1, GRID)
     assert table.open(call) == 1
     table.answer(number, position, OK, value(""))
-    table.lost(number, position, DEATH)
+    table.on_rank_lost(number, position, DEATH)
     assert call.told == []
     assert len(table) == 1
 
@@ -117,7 +117,7 @@ def test_an_answer_that_nobody_waits_for_is_ignored(number: int, position: int) 
 class Confused(Recorded):
     """Cannot make sense of an answer."""
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         raise ValueError("no such format")
 
 
@@ -135,8 +135,8 @@ class Reentrant(Recorded):
 
     table: CallTable
 
-    def lost(self, position: int, failure: RankFailure) -> None:
-        super().lost(position, failure)
+    def on_lost(self, position: int, failure: RankFailure) -> None:
+        super().on_lost(position, failure)
         self.table.open(Recorded(self.mesh, self.region))
 
 
@@ -146,19 +146,19 @@ def test_calls_may_be_opened_while_a_death_is_told() -> None:
         call = Reentrant(1, GRID)
         call.table = table
         table.open(call)
-    table.proc_lost(1, 0, DEATH)
+    table.on_proc_lost(1, 0, DEATH)
     assert len(table) == 4
 
 
 class TakesRuns(Recorded):
     """Is told of equal answers of neighbours at once."""
 
-    takes_runs = True
+    accepts_runs = True
 
-    def answered_alike(self, first: int, count: int, payload: Payload) -> None:
+    def on_equal_answers(self, first: int, count: int, payload: Payload) -> None:
         for position in range(first, first + count):
             assert not self.owed >> position & 1
-            self.answered(position, payload)
+            self.on_answer(position, payload)
 
 
 MESHES = {1: GRID, 2: Region.of_extent(Extent(("gpus",), (3,)))}
@@ -206,22 +206,22 @@ class Interleavings(RuleBasedStateMachine):
         count=st.integers(0, 7),
         status=st.sampled_from([OK, RAISED, DIED]),
     )
-    def answer_alike(self, number: int, first: int, count: int, status: int) -> None:
+    def answer_run(self, number: int, first: int, count: int, status: int) -> None:
         self.answers += 1
         text = f"answer {self.answers}"
-        self.table.answer_alike(number, first, count, status, value(text))
+        self.table.answer_run(number, first, count, status, value(text))
         if first >= 0:
             for position in range(first, first + count):
                 self._came(number, position, {OK: text, RAISED: "raised", DIED: "died"}[status])
 
     @rule(number=opened, position=st.integers(0, 6))
     def lost_on_the_way(self, number: int, position: int) -> None:
-        self.table.lost(number, position, DEATH)
+        self.table.on_rank_lost(number, position, DEATH)
         self._came(number, position, "lost")
 
     @rule(mesh=st.sampled_from([1, 2, 3]), rank=st.integers(0, 6))
     def proc_dies(self, mesh: int, rank: int) -> None:
-        self.table.proc_lost(mesh, rank, DEATH)
+        self.table.on_proc_lost(mesh, rank, DEATH)
         for number, call in self.calls.items():
             if call.mesh == mesh and rank in call.region:
                 self._came(number, call.region.position(rank), "lost")

@@ -31,7 +31,7 @@ class Clock:
 class Looking(PendingCall):
     """Looks at its counts whenever it is told something."""
 
-    takes_runs = True
+    accepts_runs = True
 
     def __init__(self, counts: EndpointCounts | None, mesh: int = 1) -> None:
         super().__init__(mesh, None, FOUR)
@@ -42,16 +42,16 @@ class Looking(PendingCall):
         if self.counts is not None:
             self.seen.append(self.counts.figures(KEY, 0))
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         self._look()
 
-    def answered_alike(self, first: int, count: int, payload: Payload) -> None:
+    def on_equal_answers(self, first: int, count: int, payload: Payload) -> None:
         self._look()
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
         self._look()
 
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         self._look()
 
 
@@ -79,16 +79,16 @@ def test_a_call_ends_with_its_last_answer() -> None:
 
 def test_answers_that_came_as_one_count_for_each_rank() -> None:
     clock, table, call = begun()
-    table.answer_alike(call.number, 1, 2, OK, ANSWER)
+    table.answer_run(call.number, 1, 2, OK, ANSWER)
     clock.now = 30
-    table.answer_alike(call.number, 0, 4, OK, ANSWER)  # two of them have answered
+    table.answer_run(call.number, 0, 4, OK, ANSWER)  # two of them have answered
     assert [seen.bytes_in for seen in call.seen] == [18, 27, 36]
     assert [seen.timed for seen in call.seen] == [0, 0, 1]
     assert call.seen[-1].total_ns == 30
 
     clock, table, call = begun()
     clock.now = 50
-    table.answer_alike(call.number, 0, 4, RAISED, ANSWER)
+    table.answer_run(call.number, 0, 4, RAISED, ANSWER)
     assert (call.seen[-1].errors, call.seen[-1].bytes_in, call.seen[-1].timed) == (1, 36, 1)
 
 
@@ -97,9 +97,9 @@ def test_a_call_of_which_many_ranks_fail_is_one_error_and_ends_with_its_last_ran
     clock.now = 50
     table.answer(call.number, 2, RAISED, ANSWER)
     table.answer(call.number, 0, DIED, ANSWER)
-    table.lost(call.number, 1, DEATH)
+    table.on_rank_lost(call.number, 1, DEATH)
     clock.now = 70
-    table.proc_lost(1, 3, DEATH)
+    table.on_proc_lost(1, 3, DEATH)
     assert [seen.errors for seen in call.seen] == [1, 1, 1, 1]
     assert [seen.timed for seen in call.seen] == [0, 0, 0, 1]
     assert call.seen[-1].total_ns == 70
@@ -128,7 +128,7 @@ def test_a_table_without_a_clock_refuses_to_count() -> None:
     number = table.open(call)
     for position in range(3):
         table.answer(number, position, OK, NO_PAYLOAD)
-    with pytest.raises(RuntimeError, match="no clock"):
+    with pytest.raises(RuntimeError, match="table with a clock"):
         table.answer(number, 3, OK, NO_PAYLOAD)
 
 
@@ -137,6 +137,6 @@ def test_a_call_that_is_dropped_is_told_nothing_more() -> None:
     table.answer(call.number, 0, OK, ANSWER)
     table.drop(call.number)
     table.answer(call.number, 1, OK, ANSWER)
-    table.proc_lost(1, 2, DEATH)
+    table.on_proc_lost(1, 2, DEATH)
     table.drop(call.number)
     assert (len(table), len(call.seen)) == (0, 1)

@@ -1,7 +1,8 @@
-"""Calling endpoints: the adverbs, and how what they say is sent.
+"""Calling endpoints: the adverbs `call`, `call_one`, `choose`, `stream` and `broadcast`.
 
-Runs in: any process, on the thread that calls; what becomes of answers, `answers` says.
-A call is checked and pickled before anything of it is sent, and sent before the adverb returns.
+Runs in: any process, on the calling thread. `call.responses` handles the answers.
+Invariants: a call is checked and pickled before any message is sent, and all its messages are sent
+before the adverb returns.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ def send_call(
     runtime: Runtime, target: Target, region: Region, name: str, payload: Payload,
     pending: PendingCall | None, *, by_port: bool = False, port: Port[Any] | None = None,
 ) -> None:  # fmt: skip
-    """Send a call to every rank. Ranks known to be dead fail the call, or a broadcast, here.
+    """Send a call to every rank. If a rank is known to be dead, the call or broadcast fails here.
 
-    With a `port`, answers go there instead of to `pending`.
+    Answers go to `port` if it is given, otherwise to `pending`.
     """
     if runtime.node.is_fork:
         raise RuntimeEnded(FORKED)
     failed = target.failures_in(region)
     if failed and pending is None:  # all or none
         ranks = region.ranks()
-        raise death_error([target.told_of(f, ranks[p]) for p, f in failed.items()])
+        raise death_error([target.describe_as_actor(f, ranks[p]) for p, f in failed.items()])
     extent = region.extent
     runtime.routes.await_room(target.procs, region, large=payload.is_large)
     try:
-        with uninterrupted():  # all ranks or none, and cheaper than once a rank
+        with uninterrupted():  # all ranks or none; cheaper than once for each rank
             number = 0
             if pending is not None:
                 pending.endpoint = name
@@ -79,19 +80,19 @@ def send_call(
             missed = runtime.routes.post(
                 target.procs, region, call, payload, skip=failed,
                 gather=pending is not None and not by_port,
-                each=pending is not None and pending.one_by_one,
+                each=pending is not None and pending.streams_answers,
             )  # fmt: skip
             if pending is not None and (missed or failed):
-                # What was missed got lost on the way; if that is not known yet, the notice follows.
-                # A rank that was skipped has not been sent this, though it may be up again by now.
+                # The message to a missed rank is lost; its death notice may still be on the way.
+                # A skipped rank was sent nothing, even if it has restarted by now.
                 failed = {**failed, **target.failures_in(region)}
                 with runtime.answering:
                     for position, failure in failed.items():
-                        runtime.calls.lost(number, position, failure)
+                        runtime.calls.on_rank_lost(number, position, failure)
             elif missed and port is None:
-                runtime.returns.undelivered(_not_sent(runtime, target, region, call, missed))
+                runtime.undeliverable.deliver(_not_sent(runtime, target, region, call, missed))
     except CallCancelled:
-        # The endpoint that calls was cancelled meanwhile, and will not wait for this.
+        # The calling endpoint was cancelled meanwhile, and will not wait for the answer.
         if pending is not None:
             runtime.cancel(pending)
         raise
@@ -100,7 +101,7 @@ def send_call(
 def _not_sent(
     runtime: Runtime, target: Target, region: Region, call: Call, missed: Collection[int]
 ) -> Undelivered:
-    """What is told of a message that some ranks could not be sent."""
+    """The report of a message that could not be sent to some ranks."""
     position = min(missed)
     failure = RankFailure(
         target.procs.name, position, dict(region.extent.point_of_rank(position)),
@@ -113,7 +114,7 @@ def _not_sent(
 
 
 class Endpoint(Generic[P, R]):
-    """One endpoint of an actor mesh. Its adverbs send a message to every rank, or to one."""
+    """One endpoint of an actor mesh. Its adverbs send a message to every rank, or to one rank."""
 
     __slots__ = ("_counts", "_method", "_runtime", "_target", "name")
 
@@ -125,10 +126,10 @@ class Endpoint(Generic[P, R]):
         self.name = method.name
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
-        """Call every rank; the future is a ValueMesh of their answers.
+        """Call every rank; the future yields a ValueMesh of their answers.
 
         Raises:
-            TypeError: the arguments do not fit, or one cannot be pickled (it is named).
+            TypeError: the arguments do not fit the endpoint, or one of them cannot be pickled.
             MeshStoppedError: the mesh has been stopped.
         """
         return self.start(args, kwargs, AllCall)
@@ -163,7 +164,7 @@ class Endpoint(Generic[P, R]):
         return future
 
     def stream(self, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
-        """Call every rank; the futures come in the order in which ranks answer."""
+        """Call every rank; yields a future for each, in the order in which ranks answer."""
         begun = monotonic_ns()
         payload = self._pack(args, kwargs)
         region = self._target.region
@@ -177,8 +178,8 @@ class Endpoint(Generic[P, R]):
     def broadcast(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Send to every rank and expect no answer.
 
-        An exception in the endpoint then has nobody to go to: it ends the actor, and its owner is
-        told.
+        No caller receives an exception of the endpoint, so it ends the actor, and the actor's owner
+        handles the failure.
 
         Raises:
             SupervisionError: a rank of this mesh is known to have failed.
@@ -191,7 +192,7 @@ class Endpoint(Generic[P, R]):
         kwargs: dict[str, Any],
         make: Callable[[Target, Region, Future[Any]], PendingCall],
     ) -> Future[Any]:
-        """Call every rank; `make` says what becomes of the answers."""
+        """Call every rank; `make` creates the PendingCall that handles the answers."""
         begun = monotonic_ns()
         payload = self._pack(args, kwargs)
         future = self._runtime.new_future()
@@ -203,7 +204,7 @@ class Endpoint(Generic[P, R]):
     def send(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], port: Port[R] | None, *, choose: bool
     ) -> None:
-        """Send to every rank, or to one at random; answers go to `port`, if given."""
+        """Send to every rank, or to a random one; answers go to `port`, if given."""
         payload = self._pack(args, kwargs)
         region = self._drawn() if choose else self._target.region
         self._send("send", 0, region, payload, None, port)
@@ -241,7 +242,7 @@ class Endpoint(Generic[P, R]):
                 self._runtime, self._target, region, self.name, payload, pending,
                 by_port=method.by_port, port=port,
             )  # fmt: skip
-        except SupervisionError:  # nobody was sent anything
+        except SupervisionError:  # no message was sent
             if counts is not None:
                 counts.errors += 1
             raise
@@ -260,33 +261,38 @@ class Endpoint(Generic[P, R]):
         try:
             return dumps_arguments(args, kwargs) or ship((args, kwargs), own=2, loose=True)
         except Exception as error:
-            who = f"{target.class_name}.{self.name}"
-            told, cause = unpicklable(who, self._method.signature, args, kwargs, error)
-            raise told from cause
+            callee = f"{target.class_name}.{self.name}"
+            refusal, cause = unpicklable(callee, self._method.signature, args, kwargs, error)
+            raise refusal from cause
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        """An error: call it by `.call(...)`, `.call_one`, `.choose`, `.stream` or `.broadcast`."""
-        raise TypeError(misuse.not_called_so(f"{self._target.class_name}.{self.name}", self.name))
+        """Always a TypeError.
+
+        Use `.call(...)`, `.call_one`, `.choose`, `.stream` or `.broadcast`.
+        """
+        raise TypeError(
+            misuse.not_callable_text(f"{self._target.class_name}.{self.name}", self.name)
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
         raise AttributeError(
-            misuse.no_adverb(f"{self._target.class_name}.{self.name}", self.name, name)
+            misuse.no_adverb_text(f"{self._target.class_name}.{self.name}", self.name, name)
         )
 
-    # What shows a function to its user, as `t.step?` in a notebook, shows that of the endpoint.
+    # Help in a notebook, such as `t.step?`, shows the method of the endpoint.
 
     @property
     def method_signature(self) -> inspect.Signature:
-        """What the method takes of its callers, and gives."""
+        """The method's parameters, without self and the port, and its return annotation."""
         method = self._method
-        gives = inspect.signature(method.function).return_annotation
-        return method.signature.replace(return_annotation=gives)
+        annotation = inspect.signature(method.function).return_annotation
+        return method.signature.replace(return_annotation=annotation)
 
     @property
     def method_doc(self) -> str | None:
-        """What the method says of itself."""
+        """The docstring of the method."""
         return self._method.__doc__
 
     def __repr__(self) -> str:

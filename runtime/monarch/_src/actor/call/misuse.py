@@ -1,6 +1,6 @@
-"""What is told who uses an endpoint, or what its adverbs give, in another way than is meant.
+"""Errors for common misuses of endpoints and of the results of their adverbs.
 
-Runs in: any process, any thread. Otherwise Python would tell, of types that the user has not made.
+Runs in: any process, any thread. Python's own errors would name internal types.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ R = TypeVar("R")
 ADVERBS = ("call", "call_one", "choose", "stream", "broadcast")
 
 
-def not_called_so(who: str, name: str) -> str:
-    """Of `mesh.name(...)`; `who` is `Trainer.step`."""
-    return f"{who} is an endpoint of a mesh, which has to be told whom to call: {_ways(name)}"
+def not_callable_text(endpoint: str, name: str) -> str:
+    """The error text for `mesh.name(...)`; `endpoint` is `Trainer.step`, say."""
+    return f"{endpoint} is an endpoint of a mesh, so say which ranks to call: {_ways(name)}"
 
 
-def no_adverb(who: str, name: str, wanted: str) -> str:
-    """Of `mesh.name.wanted`."""
-    import difflib  # for this alone
+def no_adverb_text(endpoint: str, name: str, wanted: str) -> str:
+    """The error text for `mesh.name.wanted`."""
+    import difflib  # slow to load, and used here only
 
-    near = difflib.get_close_matches(wanted, ADVERBS, n=1, cutoff=0.6)
-    if near:
-        return f"the endpoint {who} has no {wanted!r}; did you mean .{name}.{near[0]}(...)?"
-    return f"the endpoint {who} has no {wanted!r}: it is called by {_ways(name)}"
+    similar = difflib.get_close_matches(wanted, ADVERBS, n=1, cutoff=0.6)
+    if similar:
+        return f"the endpoint {endpoint} has no {wanted!r}; did you mean .{name}.{similar[0]}(...)?"
+    return f"the endpoint {endpoint} has no {wanted!r}: it is called by {_ways(name)}"
 
 
 def _ways(name: str) -> str:
@@ -38,7 +38,7 @@ def _ways(name: str) -> str:
 
 
 class Answers(Generic[R]):
-    """What `stream` gives: a future for each rank, in the order in which ranks answer."""
+    """The result of `stream`: a future for each rank, in the order in which ranks answer."""
 
     __slots__ = ("_futures",)
 
@@ -55,24 +55,24 @@ class Answers(Generic[R]):
         if name.startswith("__"):
             raise AttributeError(name)
         raise AttributeError(
-            f"what .stream(...) gives has no {name!r}: it is a future for each rank, as they "
-            "answer. Write `for answer in mesh.endpoint.stream(...): answer.get()`, or "
+            f"the result of .stream(...) has no {name!r}: it yields a future for each rank as "
+            "it answers. Write `for answer in mesh.endpoint.stream(...): answer.get()`, or "
             ".call(...).get() for all values at once"
         )
 
 
 class DocOfEndpoint:
-    """`__doc__` of a class of endpoints: on an endpoint, what its method says of itself."""
+    """`__doc__` of Endpoint: on an endpoint, the docstring of its method."""
 
-    def __init__(self, own: str | None) -> None:
-        self._own = own
+    def __init__(self, class_doc: str | None) -> None:
+        self._class_doc = class_doc
 
     def __get__(self, instance: Any, owner: type) -> str | None:
-        return self._own if instance is None else instance.method_doc
+        return self._class_doc if instance is None else instance.method_doc
 
 
 class SignatureOfEndpoint:
-    """`__signature__` of an endpoint: what its method takes. Of their class: Python's own."""
+    """`__signature__` of Endpoint: on an endpoint, the signature of its method."""
 
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:

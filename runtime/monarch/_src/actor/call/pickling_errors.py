@@ -1,7 +1,8 @@
-"""What to say when something cannot be sent: which argument, and what in it.
+"""Explains why a value cannot be pickled: which argument it is, and which part of it.
 
-Runs in: the process that calls, and only after pickling has failed. Looks into containers,
-attributes, closures, classes and what their code uses for the innermost thing that fails by itself.
+Runs in: the sending process, and only after pickling has failed. Searches containers, attributes,
+closures, classes and the globals that their code uses, for the innermost object that cannot be
+pickled by itself.
 """
 
 from __future__ import annotations
@@ -15,98 +16,98 @@ from typing import Any, cast
 from monarch._src.actor.errors.remote import ship
 
 DEEPEST = 20
-MOST_LOOKED_INTO = 1000  # things in one container
+MOST_LOOKED_INTO = 1000  # items of one container
 _USES = ", which uses "
 _PICKLE_METHODS = frozenset(
     ("__getstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
 )
-_MADE_ANEW = ("__dict__", "__weakref__", "_abc_impl")  # of a class, where it is rebuilt
-# What belongs to one process. The way out is the same for all of it.
+_MADE_ANEW = ("__dict__", "__weakref__", "_abc_impl")  # attributes of a class that are not pickled
+# Modules whose objects belong to one process; the remedy is the same for all of them.
 _OF_A_PROCESS = ("_thread", "threading", "_contextvars", "_queue", "queue", "socket", "_socket",
                  "select", "weakref", "_weakref", "concurrent.futures.thread",
                  "concurrent.futures.process", "multiprocessing.synchronize")  # fmt: skip
 _MAKE_IT_THERE = "; make it on the rank: in `__init__` of the actor, or where it is first used"
 _NOTEBOOKS_OWN = (
-    "lines with % and ! are the notebook's own; subprocess.run(...) runs a command on a rank"
+    "lines with % and ! run in the notebook only; subprocess.run(...) runs a command on a rank"
 )
 
 
 def unpicklable(
-    who: str,
+    callee: str,
     signature: inspect.Signature | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     error: Exception,
-    what: object = None,
+    extra: object = None,
 ) -> tuple[Exception, Exception | None]:
-    """The error that names what of a call cannot be pickled, and its cause if that tells more.
+    """The error that names the part of a call that cannot be pickled, and its cause if useful.
 
-    It is a TypeError, unless a class's own `__getstate__` or `__reduce__` has raised: then it is of
-    the type of that error.
+    The error is a TypeError, or of the type of `error` if a class's own `__getstate__` or
+    `__reduce__` has raised that.
 
     Args:
-        who: what is called, as `Trainer.step`.
-        signature: gives positional arguments their names.
-        error: what pickling all of it raised.
-        what: goes along with the arguments: an actor's class, say.
+        callee: the name of the endpoint or class, like `Trainer.step`.
+        signature: names the positional arguments.
+        error: the exception that pickling the whole call has raised.
+        extra: an object that is sent with the arguments, like an actor's class.
     """
-    told = as_refusal(_told(who, signature, args, kwargs, error, what), error)
-    return told, None if _NOTEBOOKS_OWN in str(told) else error
+    refusal = as_refusal(_refusal_text(callee, signature, args, kwargs, error, extra), error)
+    return refusal, None if _NOTEBOOKS_OWN in str(refusal) else error
 
 
-def _told(
-    who: str,
+def _refusal_text(
+    callee: str,
     signature: inspect.Signature | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     error: Exception,
-    what: object,
+    extra: object,
 ) -> str:
     named = [(_parameter(signature, at), value) for at, value in enumerate(args)]
     for name, value in [*named, *kwargs.items()]:
         cause = _why_not(value)
         if cause is not None:
             return (
-                f"{who}: argument {name!r} of type {_type_of(value)} cannot be sent to another "
+                f"{callee}: argument {name!r} of type {_type_of(value)} cannot be sent to another "
                 f"process{_why(name, value, cause)}"
             )
-    cause = None if what is None else _why_not(what)
-    path, inner, why = ("", what, error) if cause is None else _innermost(what, cause)
-    at = f"{who}{path}, a {_type_of(inner)}: " if path else ""
-    return f"{who} cannot be sent to another process: {at}{why}{_way_out(inner)}"
+    cause = None if extra is None else _why_not(extra)
+    path, inner, why = ("", extra, error) if cause is None else _innermost(extra, cause)
+    at = f"{callee}{path}, a {_type_of(inner)}: " if path else ""
+    return f"{callee} cannot be sent to another process: {at}{why}{_way_out(inner)}"
 
 
 def as_refusal(text: str, error: Exception) -> Exception:
-    """The error with that text: of the type of `error` if a user's method of pickling raised it."""
+    """A TypeError with that text, or one of the type of `error` if a pickling method raised it."""
     if _raised_by_a_class(error):
         try:
-            made = type(error)(text)
-            if type(made) is type(error) and text in " ".join(map(str, made.args)):
-                return made
+            refusal = type(error)(text)
+            if type(refusal) is type(error) and text in " ".join(map(str, refusal.args)):
+                return refusal
         except Exception:
-            pass  # its constructor takes something else
+            pass  # its constructor takes other arguments
     return TypeError(text)
 
 
 def _raised_by_a_class(error: Exception) -> bool:
-    """Whether one of the methods by which classes say how they are pickled has raised that."""
+    """Whether a class's own pickling method has raised the error."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code.co_name in _PICKLE_METHODS for frame, _ in frames)
 
 
 def unpicklable_answer(value: object, error: Exception) -> Exception:
-    """The error that names what of an answer cannot be pickled; `error` is what that raised."""
-    said = f"the value that it returned, a {_type_of(value)}, cannot be sent to another process"
+    """The error that names the part of an answer that cannot be pickled, as `error` says."""
+    text = f"the value that it returned, a {_type_of(value)}, cannot be sent to another process"
     if inspect.isgenerator(value) or inspect.isasyncgen(value):
-        return TypeError(f"{said}: an endpoint answers once; return a list of what it yields")
+        return TypeError(f"{text}: an endpoint answers once; return a list of what it yields")
     if inspect.iscoroutine(value):
-        value.close()  # nobody can await it any more
-        return TypeError(f"{said}: await it in an `async def` endpoint")
-    return as_refusal(f"{said}{_why('it', value, error)}", error)
+        value.close()  # it can no longer be awaited
+        return TypeError(f"{text}: await it in an `async def` endpoint")
+    return as_refusal(f"{text}{_why('it', value, error)}", error)
 
 
 def _why(name: str, value: object, cause: Exception) -> str:
-    """The end of a sentence: where in the value it lies, if not in all of it, and the reason."""
+    """The end of a sentence: the part of the value that cannot be pickled, and the reason."""
     path, inner, cause = _innermost(value, cause)
     within = f", because of {name}{path}, a {_type_of(inner)}" if path else ""
     return f"{within}: {cause}{_way_out(inner)}"
@@ -135,7 +136,7 @@ def _why_not(value: object) -> Exception | None:
 
 
 def _innermost(value: Any, cause: Exception) -> tuple[str, Any, Exception]:
-    """The way into a value, what is there, and why that cannot be pickled."""
+    """The path to the innermost part that cannot be pickled, that part, and the reason."""
     path, found, why = "", value, cause
     seen = {id(value)}  # a method may use its own class
     for _ in range(DEEPEST):
@@ -151,11 +152,11 @@ def _innermost(value: Any, cause: Exception) -> tuple[str, Any, Exception]:
                 break
         else:
             return path, found, why
-    return "", value, cause  # it is the depth itself, or nobody would read the way
+    return "", value, cause  # the depth itself is the reason, or the path is too long to be useful
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a thing is pickled with, and how one gets to it from there."""
+    """The objects that a value is pickled with, each with its path from the value."""
     if isinstance(value, dict):
         for key, item in list(cast("dict[Any, Any]", value).items())[:MOST_LOOKED_INTO]:
             yield f"[{key!r}]", item
@@ -182,7 +183,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _globals_of(code: CodeType) -> Iterator[str]:
-    """What code may take from the globals, that of functions in it too."""
+    """The globals that code may use, including those of nested functions."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

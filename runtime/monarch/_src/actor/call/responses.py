@@ -1,7 +1,7 @@
-"""What becomes of the answers to a call, by its adverb.
+"""How each adverb handles the answers to its call.
 
-Runs in: any process that calls; answers come in on the thread that receives, and are unpacked on
-the one that looks at the future. A broadcast has none.
+Runs in: any calling process. The receiving thread hands the answers over; the thread that first
+reads the future unpickles them. A broadcast has no answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from monarch._src.wire.pickling.pickler import is_atom
 
 
 class _Failures:
-    """The failures of one call: the first settles it, later ones join its error."""
+    """The failures of one call: the first settles the future, and later ones join its error."""
 
     __slots__ = ("_target", "list")
 
@@ -34,7 +34,7 @@ class _Failures:
         self.list: list[RankFailure] = []
 
     def unpacked(self, status: int, payload: Payload) -> Callable[[], Any]:
-        """Enter a rank's failure; what raises it to the caller."""
+        """Record a rank's failure, and return a function that raises it to the caller."""
         failure, exception = unpack(payload)
         self.list.append(failure)
 
@@ -44,13 +44,13 @@ class _Failures:
         return throw
 
     def lost(self, rank: int, failure: RankFailure) -> SupervisionError:
-        """Enter the death of a proc, by its rank there; the error to raise."""
-        self.list.append(self._target.told_of(failure, rank))
+        """Record the death of a proc, by its rank in the proc mesh; returns the error to raise."""
+        self.list.append(self._target.describe_as_actor(failure, rank))
         return death_error(self.list)
 
 
 def _thrower(target: Target, status: int, payload: Payload) -> Callable[[], Any]:
-    """What raises the failure of one rank, or what an explicit port was given."""
+    """A function that raises a rank's failure, or the exception sent through an explicit port."""
     if status == THROWN:
         return partial(_throw_as_it_is, payload)
     return _Failures(target).unpacked(status, payload)
@@ -61,7 +61,7 @@ def _throw_as_it_is(payload: Payload) -> Any:
 
 
 class OneCall(PendingCall):
-    """`call_one` and `choose`: one rank, its value."""
+    """`call_one` and `choose`: the value of one rank."""
 
     __slots__ = ("_futures", "_target")
 
@@ -73,14 +73,14 @@ class OneCall(PendingCall):
     def futures_of(self) -> Sequence[Future[Any]]:
         return self._futures
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         read = Reader(self._target, self.region, self.endpoint).read
         self._futures[0].settle(partial(read, position, payload))
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
         self._futures[0].settle(_thrower(self._target, status, payload))
 
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         rank = self.region.global_rank(position)
         self._futures[0].fail(_Failures(self._target).lost(rank, failure))
 
@@ -89,22 +89,31 @@ class OneCall(PendingCall):
 
 
 class AllCall(PendingCall):
-    """`call`: every rank; the values in rank order, or the first failure and those that join it."""
+    """`call`: the values of all ranks in rank order, or their failures."""
 
-    __slots__ = ("_atom", "_failed", "_failures", "_futures", "_payloads", "_rest", "_target")
-    takes_runs = True
+    __slots__ = (
+        "_all_answered",
+        "_atom",
+        "_failed",
+        "_failures",
+        "_futures",
+        "_payloads",
+        "_target",
+    )
+    accepts_runs = True
 
     def __init__(self, target: Target, region: Region, future: Future[Any]) -> None:
         super().__init__(target.procs.uid, target, region)
         self._futures: tuple[Future[Any], ...] = (future,)
-        # Those of atoms as tuples, which the ValueMesh compares to keep equal neighbours once. What
-        # can be changed in place must be each rank's own: a list is like no other.
+        # The payloads of immutable atoms are tuples, which the ValueMesh compares to store equal
+        # neighbours once. A value that can change in place stays separate for each rank: its
+        # payload is a `_Parts`, which equals no other.
         self._payloads: list[tuple[Any, ...] | list[Any]] = [()] * len(region)
         self._target = target
         self._failures = _Failures(target)
-        self._atom: tuple[Any, ...] = ()  # the last answer that was one
+        self._atom: tuple[Any, ...] = ()  # the last answer that was an atom
         self._failed = False
-        self._rest: Waitable | None = None
+        self._all_answered: Waitable | None = None
 
     def futures_of(self) -> Sequence[Future[Any]]:
         return self._futures
@@ -113,28 +122,28 @@ class AllCall(PendingCall):
         self._futures = ()
         self._payloads = []
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         parts = (payload.body, *payload.buffers)
         if self._failed or parts != self._atom:
-            self.answered_alike(position, 1, payload)
+            self.on_equal_answers(position, 1, payload)
             return
         self._payloads[position] = self._atom
         if not self.owed:
             self._complete()
 
-    def answered_alike(self, first: int, count: int, payload: Payload) -> None:
+    def on_equal_answers(self, first: int, count: int, payload: Payload) -> None:
         if self._failed:
             self._note_answer()
             return
         parts = (payload.body, *payload.buffers)
         if parts == self._atom:
-            alike: list[tuple[Any, ...] | list[Any]] = [self._atom] * count
+            equal_parts: list[tuple[Any, ...] | list[Any]] = [self._atom] * count
         elif is_atom(payload):
             self._atom = parts
-            alike = [parts] * count
+            equal_parts = [parts] * count
         else:
-            alike = [_Parts(parts, first + at) for at in range(count)]
-        self._payloads[first : first + count] = alike
+            equal_parts = [_Parts(parts, first + at) for at in range(count)]
+        self._payloads[first : first + count] = equal_parts
         if not self.owed:
             self._complete()
 
@@ -143,13 +152,13 @@ class AllCall(PendingCall):
         unflatten = partial(_unflatten, Reader(self._target, region, self.endpoint))
         self._futures[0].settle(lambda: ValueMesh.from_encoded(region, payloads, unflatten))
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
         if status == THROWN:
             self._settle(partial(_throw_as_it_is, payload))
         else:
             self._settle(self._failures.unpacked(status, payload))
 
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         error = self._failures.lost(self.region.global_rank(position), failure)
 
         def throw() -> Any:
@@ -160,18 +169,18 @@ class AllCall(PendingCall):
     def _settle(self, throw: Callable[[], Any]) -> None:
         self._failed = True
         self._payloads = []
-        if self.owed and self._rest is None:
-            self._rest = self._futures[0].rest = Waitable()
+        if self.owed and self._all_answered is None:
+            self._all_answered = self._futures[0].all_answered = Waitable()
         self._futures[0].settle(throw)
         self._note_answer()
 
     def _note_answer(self) -> None:
-        if self._rest is not None and not self.owed:
-            self._rest.finish()
+        if self._all_answered is not None and not self.owed:
+            self._all_answered.finish()
 
 
 class _Parts(list[Any]):
-    """Those of an answer that is one rank's own."""
+    """The parts of an answer that only one rank has given."""
 
     __slots__ = ("position",)
 
@@ -181,15 +190,15 @@ class _Parts(list[Any]):
 
 
 def _unflatten(reader: Reader, parts: tuple[Any, ...] | list[Any]) -> Any:
-    position = parts.position if isinstance(parts, _Parts) else 0  # atoms can always be read
+    position = parts.position if isinstance(parts, _Parts) else 0  # an atom can always be unpickled
     return reader.read(position, Payload(parts[0], parts[1:]))
 
 
 class StreamCall(PendingCall):
-    """`stream`: every rank; the nth future is settled by the nth answer."""
+    """`stream`: the nth answer settles the nth future."""
 
     __slots__ = ("_futures", "_next", "_target")
-    one_by_one = True
+    streams_answers = True
 
     def __init__(self, target: Target, region: Region, futures: Sequence[Future[Any]]) -> None:
         super().__init__(target.procs.uid, target, region)
@@ -204,13 +213,13 @@ class StreamCall(PendingCall):
         self._futures = ()
         self._next = iter(())
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         read = Reader(self._target, self.region, self.endpoint).read
         next(self._next).settle(partial(read, position, payload))
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
         next(self._next).settle(_thrower(self._target, status, payload))
 
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         rank = self.region.global_rank(position)
         next(self._next).fail(_Failures(self._target).lost(rank, failure))

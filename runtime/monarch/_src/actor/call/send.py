@@ -1,4 +1,4 @@
-"""Ways to send beside the adverbs: `send`, `Accumulator`, `as_endpoint`.
+"""Other ways to call than the adverbs: `send`, `Accumulator`, `as_endpoint`.
 
 Runs in: any process.
 """
@@ -35,9 +35,10 @@ def send(
     port: Port[R] | None = None,
     selection: Literal["all", "choose"] = "all",
 ) -> None:
-    """Send one message to every rank, or to one drawn at random; answers go to `port`, if given.
+    """Send one message to every rank, or to a random one; answers go to `port`, if given.
 
-    What the adverbs are made of. Raises as they do, and ValueError for another selection.
+    Raises:
+        ValueError: `selection` is neither "all" nor "choose". Otherwise the errors of the adverbs.
     """
     if selection not in ("all", "choose"):
         raise ValueError(f"selection={selection!r}: give 'all' or 'choose'")
@@ -45,7 +46,7 @@ def send(
 
 
 class Accumulator(Generic[P, R, A]):
-    """Folds the answers of all ranks as they come: `combine(combine(identity, first), second)`."""
+    """Folds the answers of all ranks: `combine(combine(identity, first), second)`."""
 
     def __init__(self, endpoint: Endpoint[P, R], identity: A, combine: Callable[[A, R], A]) -> None:
         self._endpoint = endpoint
@@ -56,7 +57,7 @@ class Accumulator(Generic[P, R, A]):
         return f"<Accumulator over {self._endpoint!r}>"
 
     def accumulate(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[A]:
-        """Call every rank; the fold of their answers, in the order in which they came."""
+        """Call every rank and fold the answers in the order in which they arrive."""
         return self._endpoint.start(args, kwargs, partial(FoldCall, self._fold))
 
     def _fold(self, answers: list[Payload]) -> A:
@@ -67,9 +68,9 @@ class Accumulator(Generic[P, R, A]):
 
 
 class FoldCall(PendingCall):
-    """Every rank; one value made of all answers in order of arrival."""
+    """A call to every rank, whose value is made of all answers in order of arrival."""
 
-    __slots__ = ("_answers", "_fold", "_futures", "_one")
+    __slots__ = ("_answers", "_first_failure", "_fold", "_futures")
 
     def __init__(
         self,
@@ -82,9 +83,9 @@ class FoldCall(PendingCall):
         self._futures: tuple[Future[Any], ...] = (future,)
         self._fold = fold
         self._answers: list[Payload] = []
-        self._one = OneCall(target, region, future)  # the first failure is told as that of one
+        self._first_failure = OneCall(target, region, future)  # raises the first failure
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         self._answers.append(payload)
         if not self.owed:
             fold, answers = self._fold, self._answers
@@ -95,17 +96,20 @@ class FoldCall(PendingCall):
 
     def release(self) -> None:
         self._futures, self._answers = (), []
-        self._one.release()
+        self._first_failure.release()
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
-        self._one.raised(position, status, payload)
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
+        self._first_failure.on_error(position, status, payload)
 
-    def lost(self, position: int, failure: RankFailure) -> None:
-        self._one.lost(position, failure)
+    def on_lost(self, position: int, failure: RankFailure) -> None:
+        self._first_failure.on_lost(position, failure)
 
 
 class PlainMethod:
-    """A method of an actor class that is no endpoint, seen on a mesh: only for `as_endpoint`."""
+    """A method of an actor class that is no endpoint, as an attribute of a mesh.
+
+    Its only use is as an argument of `as_endpoint`.
+    """
 
     def __init__(
         self, run: Runtime, target: Target, function: Callable[..., Any], *, is_async: bool
@@ -134,11 +138,13 @@ class PlainMethod:
 def as_endpoint(
     method: Any, *, propagate: Any = None, explicit_response_port: bool = False
 ) -> Endpoint[Any, Any]:
-    """An endpoint of a method that is not marked as one, as in `as_endpoint(mesh.method).call()`.
+    """Make an endpoint of an unmarked method: `as_endpoint(mesh.method).call()`.
+
+    A plain method of an async actor blocks the actor's event loop while it runs.
 
     Raises:
-        ValueError: it is no method of an actor mesh, or it is `async def` and the actor has no loop
-            to run it on. A plain method of an async actor keeps its loop busy meanwhile.
+        ValueError: `method` is no method of an actor mesh, or it is `async def` and the actor has
+            no event loop.
     """
     if isinstance(method, Endpoint):
         return method  # pyright: ignore[reportUnknownVariableType]

@@ -1,4 +1,4 @@
-"""What can be called, as what calls it knows it.
+"""The target of a call, as the calling code sees it.
 
 Runs in: any process that calls.
 """
@@ -14,7 +14,10 @@ from monarch._src.shape import Region
 
 
 class Target(Protocol):
-    """What can be called: actors of a mesh. `failures_in` also consults what its owner was told."""
+    """The actors of a mesh, or of a slice of one.
+
+    `failures_in` includes the failures that were reported to the mesh's owner.
+    """
 
     @property
     def procs(self) -> ProcsRef: ...
@@ -28,4 +31,4 @@ class Target(Protocol):
     def region(self) -> Region: ...
     def check_usable(self) -> None: ...
     def failures_in(self, region: Region) -> Mapping[int, RankFailure]: ...
-    def told_of(self, failure: RankFailure, rank: int) -> RankFailure: ...
+    def describe_as_actor(self, failure: RankFailure, rank: int) -> RankFailure: ...

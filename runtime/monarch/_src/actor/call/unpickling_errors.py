@@ -1,7 +1,7 @@
-"""What to say when an answer cannot be rebuilt where it was waited for: whose it is, and why.
+"""Reads answers, and explains why an answer cannot be unpickled: its rank, its class, the reason.
 
-Runs in: the process that called, on the thread that reads the answer; but for `read`, only after
-unpickling has failed. Nothing is unpickled a second time.
+Runs in: the calling process, on the thread that reads the answer. All but `read` runs only after
+unpickling has failed, and never unpickles the answer again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OURS = "monarch._src.wire."
 
 
 class Reader:
-    """Rebuilds the answers of one call, and says whose one is that cannot be."""
+    """Unpickles the answers to one call, and names the rank of one that cannot be unpickled."""
 
     __slots__ = ("_endpoint", "_region", "_target")
 
@@ -44,23 +44,24 @@ class Reader:
         """The answer of the rank at that position.
 
         Raises:
-            TypeError: it cannot be rebuilt here; the mesh is as good as ever.
+            TypeError: the answer cannot be unpickled here; the mesh is not affected.
         """
         try:
             return unship(payload)
         except (MemoryError, RecursionError):
-            raise  # of this process, or thread; the answer is in order
+            raise  # a limit of this process or thread; the answer is valid
         except Exception as error:
-            raise TypeError(self._told(position, payload, error)) from None
+            raise TypeError(self._error_text(position, payload, error)) from None
 
-    def _told(self, position: int, payload: Payload, error: Exception) -> str:
+    def _error_text(self, position: int, payload: Payload, error: Exception) -> str:
         target, rank = self._target, self._region.global_rank(position)
         unplaced = RankFailure("", rank, {}, "", None, "", None, "endpoint", "", "")
-        who = f"{target.class_name}.{self._endpoint} on {target.told_of(unplaced, rank).where}"
+        where = target.describe_as_actor(unplaced, rank).where
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return (
-            f"the answer of {who}{_held(payload, error)} cannot be rebuilt in this process: {said}"
-            f"{_place(error)}. {_remedy(error)}"
+            f"the answer of {target.class_name}.{self._endpoint} on {where}"
+            f"{_held(payload, error)} cannot be rebuilt in this process: {said}{_place(error)}. "
+            f"{_remedy(error)}"
         )
 
 
@@ -72,7 +73,7 @@ def _remedy(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Where code that is not ours raised it."""
+    """The place in foreign code that raised the error, if any."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or frames[-1].filename.startswith((IN_RUNTIME, "<frozen ")):
         return ""
@@ -81,7 +82,7 @@ def _place(error: Exception) -> str:
 
 
 def _held(payload: Payload, error: Exception) -> str:
-    """`, which holds lab.Thing,`: the class at fault, as far as can be seen; else the first."""
+    """`, which holds lab.Thing,`: the class at fault if it can be found; else the first class."""
     found = [
         one
         for one in _named(payload)
@@ -99,11 +100,11 @@ def _held(payload: Payload, error: Exception) -> str:
 
 
 def _named(payload: Payload) -> Iterator[tuple[str, str]]:
-    """Modules and names in them that the pickle has looked up, in its order."""
-    import pickletools  # slow to load, and for this alone
+    """The globals that a pickle refers to, as (module, name), in order."""
+    import pickletools  # slow to load, and used here only
 
     texts: list[str] = []
-    memo: list[str] = []  # of what was put there, the texts; in their places
+    memo: list[str] = []  # the memo of the pickle: its texts, and "" for other objects
     body = pickle_in(carried(payload))
     try:
         for at, (code, value, _) in enumerate(pickletools.genops(bytes(body))):
@@ -123,4 +124,4 @@ def _named(payload: Payload) -> Iterator[tuple[str, str]]:
                 texts.append("")
             del texts[:-2]
     except ValueError:
-        return  # it is no pickle: that was why
+        return  # it is no pickle, which is the reason

@@ -1,1 +1,1 @@
-"""Calls that wait for each other are found and reported."""
+"""Detection of actors that wait for each other."""

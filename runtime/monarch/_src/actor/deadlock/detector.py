@@ -1,6 +1,6 @@
-"""Sends the probes that find actors waiting for each other; `actor.deadlock.state.waits` decides.
+"""Sends the probes that find actors waiting for each other; `deadlock.state.waits` decides.
 
-Runs in: any process. `probe` on a thread that waits, `on_probe` on the one that receives.
+Runs in: any process: `probe` on a waiting thread, `on_probe` on the receiving thread.
 """
 
 from __future__ import annotations
@@ -25,63 +25,63 @@ if TYPE_CHECKING:
 
 
 class HasInstance(Protocol):
-    """What runs an actor."""
+    """The runner of an actor."""
 
     instance: ActorInstance
 
     def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
-        """Whether it has that call and can't answer it while it waits."""
+        """Whether the actor has that call, and cannot answer it while it waits."""
         ...
 
     @property
     def point(self) -> dict[str, int]:
-        """Where it is, as users are told."""
+        """Its coordinates, as shown to users."""
         ...
 
 
 class DeadlockDetector:
-    """The probes of this process."""
+    """Sends and handles the probes of this process."""
 
-    def __init__(self, node: Node, routes: Routes, workers: Mapping[int, HasInstance]) -> None:
+    def __init__(self, node: Node, routes: Routes, cells: Mapping[int, HasInstance]) -> None:
         self._node = node
         self._routes = routes
-        self._workers = workers
+        self._cells = cells
         self.proc_ref: ProcsRef | None = None
 
     @property
     def has_actors(self) -> bool:
-        """Whether any actor lives in this process."""
-        return bool(self._workers)
+        """Whether any actor runs in this process."""
+        return bool(self._cells)
 
     def probe(self, instance: ActorInstance, wait: Wait) -> None:
-        """An actor has waited for a while: find out whether that can ever end."""
+        """An actor has waited for a while: send a probe along its wait."""
         begun = instance.waiting.probe(wait)
         if blocks(instance, wait) is not Blocked.NOT:
             self._send(wait.future.pending, Probe(0, *begun, [self._described(instance)]))
 
-    def held_up(self, thread: int) -> list[ActorInstance]:
-        """The actors of this process that can't go on before that thread has done what it does."""
-        from monarch._src.actor.deadlock.thread_waits import held_up_by
+    def blocked_by(self, thread: int) -> list[ActorInstance]:
+        """The actors of this process that cannot go on before that thread has finished its work."""
+        from monarch._src.actor.deadlock.thread_waits import blocked_by_thread
 
-        held = held_up_by(thread)
-        instances = [worker.instance for worker in list(self._workers.values())]
-        return [one for one in instances if _held_up(one, held) is not Blocked.NOT]
+        held = blocked_by_thread(thread)
+        instances = [cell.instance for cell in list(self._cells.values())]
+        return [one for one in instances if _blocked_with(one, held) is not Blocked.NOT]
 
     def on_probe(self, peer: str, message: Probe, _payload: Payload) -> None:
-        """A probe came for an actor of this process."""
-        worker = self._workers.get(message.actor)
-        if worker is None:
+        """A probe has arrived for an actor of this process."""
+        cell = self._cells.get(message.actor)
+        if cell is None:
             return
-        instance = worker.instance
+        instance = cell.instance
 
-        def keeps(wait: Wait) -> bool:
+        def blocks_answer(wait: Wait) -> bool:
             blocked = blocks(instance, wait)
-            return blocked is not Blocked.NOT and worker.owes(
+            return blocked is not Blocked.NOT and cell.owes(
                 peer, message.along, overlapping=blocked is Blocked.THREAD
             )
 
         probe = (message.node, message.initiator, message.call, message.round)
-        own, others = instance.waiting.probed(probe, keeps)
+        own, others = instance.waiting.on_probe(probe, blocks_answer)
         if own is not None and own.timed:
             own.cycle = message.path
         elif own is not None:
@@ -97,35 +97,35 @@ class DeadlockDetector:
         probe.along = pending.number
         for position in pending.owing():
             rank = pending.region.global_rank(position)
-            self._node.send(self._routes.reach(target.procs, rank), probe)
+            self._node.send(self._routes.route_to(target.procs, rank), probe)
 
     def _described(self, instance: ActorInstance) -> str:
         where = self.proc_ref.name if self.proc_ref is not None else "client"
-        worker = self._workers.get(instance.actor_id.uid)
-        at = at_text(dict(instance.rank) if worker is None else worker.point)
+        cell = self._cells.get(instance.actor_id.uid)
+        at = at_text(dict(instance.rank) if cell is None else cell.point)
         return f"{instance.class_name}.{instance.endpoint} on {where}{at}"
 
 
 class Blocked(Enum):
-    """What of an actor can't go on: nothing, the task that runs its call, or all of it."""
+    """The blocked part of an actor: nothing, the task that runs its call, or its thread."""
 
     NOT = 0
     TASK = 1
-    THREAD = 2  # so calls that would overlap do not begin either
+    THREAD = 2  # so overlapping calls cannot begin either
 
 
 def blocks(instance: ActorInstance, wait: Wait) -> Blocked:
-    """What of its actor can't go on before that wait ends. Any thread."""
+    """The part of the actor that cannot go on before that wait ends. Any thread."""
     if wait.thread:
-        from monarch._src.actor.deadlock.thread_waits import held_up_by
+        from monarch._src.actor.deadlock.thread_waits import blocked_by_thread
 
-        return _held_up(instance, held_up_by(wait.thread))
+        return _blocked_with(instance, blocked_by_thread(wait.thread))
     if wait.waiter is None:
         return Blocked.THREAD
     return _task_blocked(instance, (wait.waiter,))
 
 
-def _held_up(instance: ActorInstance, held: BlockedByThread) -> Blocked:
+def _blocked_with(instance: ActorInstance, held: BlockedByThread) -> Blocked:
     if instance.thread in held.threads:
         return Blocked.THREAD
     return _task_blocked(instance, held.awaited)

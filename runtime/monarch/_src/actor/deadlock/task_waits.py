@@ -1,11 +1,11 @@
-"""Which task can't go on before a future is done, as far as asyncio shows that.
+"""Finds out whether a task cannot go on before a future is done, from asyncio's internals.
 
-Runs in: a process with actors, on any thread, and only when somebody has waited for long.
+Runs in: a process with actors, on any thread, and only during a long wait.
 
-A future names what it wakes by its callbacks: a task that awaits it, what `gather`, `shield`,
-`wait` and a `TaskGroup` make of several. These are followed from the awaited future to the task.
-What asyncio keeps there is its own affair, so whatever looks different is taken not to depend: a
-cycle of waits is then not found, and none is ever made up.
+The callbacks of a future wake the task that awaits it, or the futures that `gather`, `shield`,
+`wait` and `TaskGroup` make of several. These are followed from the awaited future to the task. They
+are internals of asyncio, so an unknown kind of callback counts as independent: a cycle of waits may
+be missed, but none is reported wrongly.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-# Whose closures wake each future that they hold; what others do with theirs nobody knows.
+# Closures of these modules wake each future that they hold; those of others are unknown.
 _CLOSURES_OF = ("asyncio.tasks", "monarch._src.actor.future")
-_RUN_MAIN = "_run_until_complete_cb"  # what ends `run_until_complete`, and so `asyncio.run`
+_RUN_MAIN = "_run_until_complete_cb"  # ends `run_until_complete`, and so `asyncio.run`
 
 
 def needs(task: asyncio.Task[Any] | None, future: asyncio.Future[Any]) -> bool:
-    """Whether that task, or what `asyncio.run` runs if there is none, goes on only after it.
+    """Whether the task (None: the main task of `asyncio.run`) goes on only after the future.
 
-    Not if one of the tasks in between would be woken by a time-out.
+    False if a time-out would wake one of the tasks in between.
     """
     seen: set[int] = set()
     todo: list[asyncio.Future[Any]] = [future]
@@ -70,7 +70,7 @@ def _woken_by(callback: Any) -> Iterator[asyncio.Future[Any]]:
 
 
 def _has_deadline(task: asyncio.Task[Any]) -> bool:
-    """Whether `asyncio.timeout` is around what it does."""
+    """Whether the task is inside an `asyncio.timeout`."""
     scheduled: Any = getattr(task.get_loop(), "_scheduled", ())
     owners = (
         getattr(getattr(handle, "_callback", None), "__self__", None)

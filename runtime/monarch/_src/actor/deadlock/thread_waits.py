@@ -1,11 +1,11 @@
-"""Which threads can't go on before another one has ended what it does, as far as frames show that.
+"""Finds the threads that cannot go on before another thread has finished, from their frames.
 
-Runs in: a process with actors, on any thread, and only when somebody has waited for long.
+Runs in: a process with actors, on any thread, and only during a long wait.
 
-A thread that stands in `Thread.join`, or in `result` of what a thread of an executor runs, goes on
-when that thread has come to an end, if it has given no time-out; no other thread can change that.
-Whatever else a thread may wait with (a lock, a queue, an event) says not who is to end it, so it is
-taken not to depend: a cycle of waits is then not found, and none is ever made up.
+A thread in `Thread.join`, or in `Future.result` of an executor's job, without a time-out, goes on
+only when the other thread has finished. Other waits (for a lock, a queue, an event) do not show
+which thread will end them, so they count as independent: a cycle of waits may be missed, but none
+is reported wrongly.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     import asyncio
 
 _JOIN = threading.Thread.join.__code__
-# Where Python before 3.13 waits in it.
+# The function in which `join` waits before Python 3.13.
 _JOINS: Any = getattr(getattr(threading.Thread, "_wait_for_tstate_lock", None), "__code__", None)
 _WAIT = threading.Condition.wait.__code__
 
 
 class BlockedByThread(NamedTuple):
-    """What goes on only after a thread does: threads, and what tasks await of an executor."""
+    """What a thread blocks: other threads, and asyncio futures of an executor's jobs."""
 
     threads: frozenset[int]
     awaited: tuple[asyncio.Future[Any], ...]
 
 
-def held_up_by(thread: int) -> BlockedByThread:
-    """What can't go on before that thread, which waits, has ended what it does."""
+def blocked_by_thread(thread: int) -> BlockedByThread:
+    """The threads and futures that a waiting thread blocks."""
     frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
     try:
-        return _held_up_by(thread, frames)
+        return _blocked_by_thread(thread, frames)
     finally:
-        frames.clear()  # our own is among them
+        frames.clear()  # this function's own frame is among them
 
 
-def _held_up_by(thread: int, frames: dict[int, FrameType]) -> BlockedByThread:
+def _blocked_by_thread(thread: int, frames: dict[int, FrameType]) -> BlockedByThread:
     threads: set[int] = set()
-    jobs: list[Any] = []  # what these threads run for executors: futures of `concurrent.futures`
+    jobs: list[Any] = []  # the executor jobs of these threads, as futures of `concurrent.futures`
     todo = [thread]
     while todo:
         held = todo.pop()
@@ -60,7 +60,7 @@ def _depends(top: FrameType, threads: set[int], jobs: list[Any]) -> bool:
     frame = top.f_back if top.f_code in (_JOINS, _WAIT) else top
     if frame is None or frame.f_code not in (_JOIN, _result()):
         return False
-    held = frame.f_locals  # of a thread that stands still, if not for long
+    held = frame.f_locals  # the thread is waiting, and may go on at any time
     if held.get("timeout", 0) is not None:
         return False
     waited_for = held.get("self")
@@ -75,7 +75,7 @@ def _result() -> Any:
 
 
 def _jobs_on(frame: FrameType | None) -> list[Any]:
-    """What a thread runs for an executor."""
+    """The futures of the executor jobs that a thread runs."""
     module = sys.modules.get("concurrent.futures.thread")
     if module is None:
         return []
@@ -90,7 +90,7 @@ def _jobs_on(frame: FrameType | None) -> list[Any]:
 
 
 def _mirrors(job: Any) -> list[asyncio.Future[Any]]:
-    """The futures of asyncio that become done with it (`run_in_executor`, `to_thread`)."""
+    """The asyncio futures of a job (`run_in_executor`, `to_thread`)."""
     found: list[asyncio.Future[Any]] = []
     for callback in list(getattr(job, "_done_callbacks", ())):
         if inspect.isfunction(callback) and callback.__module__ == "asyncio.futures":

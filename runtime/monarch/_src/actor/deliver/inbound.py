@@ -1,7 +1,7 @@
-"""What comes for the actors of this process is taken in the order in which it was sent.
+"""Handles the messages to this process's actors in the order in which each sender sent them.
 
-Runs in: any process, on the thread that receives. `net.state.message_order` says what has to wait
-for what: a message may come directly or as a cast, and either way may be the faster.
+Runs in: any process, on the receiving thread. A message arrives directly or as a cast, and either
+route may be faster. `net.state.message_order` decides which messages must wait.
 """
 
 from __future__ import annotations
@@ -20,42 +20,45 @@ Taken: TypeAlias = "tuple[str, Ordered, Payload]"
 
 
 class Inbound:
-    """What came from each process, and what of it waits for its turn.
+    """The messages of each sender that wait for their turn.
 
-    `takers`: what is called with a message whose turn it is, by its type.
+    `handlers`: the function for each message type, called when it is the message's turn.
     """
 
     def __init__(self) -> None:
         self._rank = -1
         self._incoming: dict[str, Incoming[Taken]] = {}
-        self.takers: dict[type, Callable[[str, Any, Payload], None]] = {}
+        self.handlers: dict[type, Callable[[str, Any, Payload], None]] = {}
 
     def begin(self, rank: int) -> None:
-        """This process has that rank, or is a client (-1)."""
+        """Set this process's rank; -1: a client."""
         self._rank = rank
 
     def forget(self, node: str) -> None:
-        """Nothing comes from that process any more."""
+        """Forget a sender that is gone."""
         self._incoming.pop(node, None)
 
-    def came(self, peer: str, message: Ordered, payload: Payload) -> None:
-        """A message came directly: have it taken in its turn, and what waited for it."""
+    def on_direct(self, peer: str, message: Ordered, payload: Payload) -> None:
+        """A message has arrived directly.
+
+        Handle it in its turn, and messages that waited for it.
+        """
         incoming = self._incoming.get(peer)
         if incoming is None:
             incoming = self._incoming[peer] = Incoming()
         if message.rank < 0:
             message.rank = self._rank
         if incoming.direct(message.after, (peer, message, payload)):
-            self.takers[type(message)](peer, message, payload)
+            self.handlers[type(message)](peer, message, payload)
         if incoming.holds:
             self._release(incoming)
 
     def _release(self, incoming: Incoming[Taken]) -> None:
         for peer, message, payload in incoming.released():
-            self.takers[type(message)](peer, message, payload)
+            self.handlers[type(message)](peer, message, payload)
 
-    def cast_came(self, cast: Cast, payload: Payload) -> None:
-        """A message came as a cast."""
+    def on_cast(self, cast: Cast, payload: Payload) -> None:
+        """A message has arrived as a cast."""
         peer, message = cast.sender, cast.message
         message.rank = _position(self._rank, *cast.region)
         if isinstance(message, (Call, StopActor)):
@@ -67,7 +70,7 @@ class Inbound:
             incoming = self._incoming[peer] = Incoming()
         fence = next((count for rank, count in cast.fences if rank == self._rank), 0)
         if incoming.cast(cast.number, fence, (peer, message, payload)):
-            self.takers[type(message)](peer, message, payload)
+            self.handlers[type(message)](peer, message, payload)
         if incoming.holds:
             self._release(incoming)
 

@@ -1,11 +1,11 @@
-"""What ranks wrote before an answer is shown before the answer is given out.
+"""Holds back answers until the output that ranks wrote before them is shown.
 
-Runs in: a client that shows output. An answer says that its rank has written something (`WROTE`);
-the future that it completes waits here until the host agents have read their pipes, sent what was
-there, and the front end has shown it. Answers that come meanwhile wait too: what they speak of may
-be part of that. One request is under way at a time, and the next one is for all that came since.
-Owns: a thread that gives answers out after `BOUND_S` seconds in any case; until the agents have
-answered then, no answer waits for them.
+Runs in: a client that shows output. An answer carries a flag (`WROTE`) if its rank has written
+output. Its future then waits here until the host agents have read their pipes and sent the lines,
+and the front end has shown them. Answers that arrive meanwhile wait too, since they may depend on
+those lines. One request is under way at a time; the next one covers all answers since.
+Owns: a thread that releases answers after `BOUND_S` seconds in any case. From then until the agents
+have answered, answers do not wait.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ log = logging.getLogger("monarch.actor")
 BOUND_S = 1.0
 Show: TypeAlias = "Callable[[Callable[[], None]], None]"
 FRONT_ENDS: list[Show] = []
-"""`show(done)` shows all lines that it has got, then calls `done`, on any thread."""
+"""`show(done)` shows all lines that it has received, then calls `done`, on any thread."""
 
 
 class OutputBarrier:
-    """Where answers wait for output. Any thread."""
+    """The answers that wait for output. Any thread."""
 
     def __init__(self, flush: Callable[[Collection[int] | None, Callable[[], None]], None]) -> None:
-        """`flush`: have the agents of these meshes (None: all) send output; call when they have."""
+        """`flush`: makes the agents of these meshes (None: all) send output, then calls back."""
         self._flush = flush
         self._changed = threading.Condition()
-        # Answers wait while, and only while, this is set; read without the lock.
+        # Whether answers wait; read without the lock.
         self.is_shut = False
         self._next: list[Callable[[], None]] = []
         self._meshes: set[int] = set()
         self._everywhere = False
-        # The request under way: its number, what waits for it, when that is given out anyway.
+        # The request under way: its number, the answers that wait for it, and their deadline.
         self._number = 0
         self._waiting: list[Callable[[], None]] = []
         self._deadline: float | None = None
-        self._is_late = False  # the agents have not answered in time, and not since
+        self._is_late = False  # the agents have missed the deadline and not answered since
         self._thread: threading.Thread | None = None
         self._is_idle = False
         self._closed = False
 
     def note(self, mesh: int, *, everywhere: bool) -> None:
-        """An answer has come from that mesh, of ranks that have written; or others have."""
+        """Ranks of that mesh, or of any mesh, have written output before an answer."""
         with self._changed:
             self._meshes.add(mesh)
             self._everywhere = self._everywhere or everywhere
 
     def after(self, give_out: Callable[[], None]) -> None:
-        """Call that when what was written before is shown."""
+        """Call `give_out` once the earlier output is shown."""
         with self._changed:
             if not (self._is_late or self._closed):
                 self._next.append(give_out)
                 if self.is_shut:
                     return
                 self.is_shut = True
-                give_out = self._ask
+                give_out = self._request_flush
         give_out()
 
-    def _ask(self) -> None:
+    def _request_flush(self) -> None:
         with self._changed:
             self._number += 1
             number = self._number
@@ -79,11 +79,11 @@ class OutputBarrier:
         self._flush(meshes, lambda: self._flushed(number))
 
     def _flushed(self, number: int) -> None:
-        """The agents have sent what there was, and it has come."""
+        """The agents have sent their output, and it has arrived."""
         with self._changed:
             self._is_late = False
             if number != self._number or self._deadline is None:
-                return  # what waited for it was given out
+                return  # its answers have been released
             shows = [*FRONT_ENDS]
             left = len(shows)
         if not left:
@@ -109,10 +109,10 @@ class OutputBarrier:
             waiting, self._waiting = self._waiting, []
         _give_out(waiting)
         with self._changed:
-            if not self._next:  # what came last was given out last
+            if not self._next:  # no answer has arrived meanwhile
                 self.is_shut = False
                 return
-        self._ask()
+        self._request_flush()
 
     def _watch(self) -> None:
         while True:
@@ -128,11 +128,11 @@ class OutputBarrier:
                 waiting = self._waiting + self._next
                 self._waiting, self._next = [], []
                 self.is_shut = False
-            log.debug("answers are given out ahead of output, which did not come in time")
+            log.debug("answers are released before earlier output, which did not arrive in time")
             _give_out(waiting)
 
     def close(self) -> None:
-        """Give out what waits, end the thread. Idempotent."""
+        """Release all answers and end the thread. Idempotent."""
         with self._changed:
             self._closed, self._deadline = True, None
             waiting = self._waiting + self._next
@@ -150,4 +150,4 @@ def _give_out(waiting: list[Callable[[], None]]) -> None:
         try:
             give_out()
         except Exception:
-            log.exception("an answer was not taken")
+            log.exception("releasing an answer failed")

@@ -1,10 +1,11 @@
-"""Large payloads beside the messages that they belong to: in a segment, mapped by who gets them.
+"""Large payloads, which travel in shared-memory segments beside their messages.
 
-Runs in: a client and every proc. What is sent is put into a segment on the thread that calls; what
-comes is mapped on the thread that receives. Owns: the Lender and the Borrower, loaded with the
-first large payload of this process.
-A process that cannot map a segment (another PID namespace, no mapping left) asks its sender for the
-bytes. Until they come, what else comes from that sender waits: messages keep their order.
+Runs in: a client and every proc. The calling thread places a payload in a segment; the receiving
+thread of the other process maps it.
+Owns: the PayloadSender and the PayloadReceiver, loaded with the first large payload.
+Invariants: messages of one sender keep their order. A process that cannot map a segment (another
+PID namespace, no mapping left) requests the bytes from the sender, and later messages of that
+sender wait until they arrive.
 """
 
 from __future__ import annotations
@@ -27,10 +28,8 @@ from monarch._src.shape import NDSlice
 from monarch._src.wire.frames import Payload, apart_of
 from monarch._src.wire.messages import (
     AnyMessage,
-    AskBulk,
     AskPart,
     AskPayload,
-    BulkAt,
     Cast,
     CastTree,
     Message,
@@ -47,23 +46,22 @@ if TYPE_CHECKING:
     from monarch._src.payload.sender import PayloadSender
 
 log = logging.getLogger("monarch.actor")
-LOOK_S = 0.001
+POLL_S = 0.001
 _Item: TypeAlias = "tuple[str, AnyMessage, Payload]"
-# What is about payloads themselves waits for none: two may ask each other.
-_AT_ONCE = (AskBulk, AskPart, AskPayload, BulkAt, PayloadPart, PayloadSent, PayloadTaken)
+# Messages about payloads never wait, since two processes may request from each other.
+_AT_ONCE = (AskPart, AskPayload, PayloadPart, PayloadSent, PayloadTaken)
 Deliver = Callable[[str, AnyMessage, Payload], None]
 
 
 class PayloadCounts(msgspec.Struct, frozen=True):
-    """What has become of the large payloads of this process, so far.
+    """Counts of this process's large payloads.
 
-    placed: payloads that were put into a segment; placed_bytes: how much that was; made, reused:
-        how many new segments that took, and how many times one of an earlier message did.
-    received: messages that came so.
-    served_bytes: how much of it other hosts have fetched; each does so once for all of its ranks.
-    bulk_bytes: how much of that went by connections beside the links.
-    carried: how many went over the socket or the link instead, by the reason.
-    segments, pooled_bytes: those that this process has now, and memory that waits for a message.
+    placed, placed_bytes: payloads that were placed in segments, and their size.
+    made, reused: how many new segments these took, and how often a segment was reused.
+    received: payloads that arrived in segments.
+    served_bytes: bytes that other hosts have fetched, each host once for all of its ranks.
+    carried: payloads that went over the socket instead, by reason.
+    segments, pooled_bytes: this process's segments, and the memory that is free for reuse.
     """
 
     placed: int
@@ -81,8 +79,8 @@ class PayloadCounts(msgspec.Struct, frozen=True):
 NO_COUNTS = PayloadCounts(0, 0, 0, 0, 0, 0, {}, 0, 0)
 
 
-class _Aside:
-    """What waits until the parts of the first one have come, in order."""
+class _HeldMessages:
+    """Messages of one sender, in order, that wait for the payload of the first."""
 
     def __init__(self, first: _Item, lent: InSegment, word: int) -> None:
         self.items: deque[_Item] = deque([first])
@@ -91,92 +89,91 @@ class _Aside:
 
 
 class Payloads:
-    """See the module's text."""
+    """Places outgoing payloads, and maps incoming ones."""
 
     def __init__(self, node: Node, known: Known) -> None:
         self._node = node
         self._known = known
         self._rank = -1
-        # Have a route to a node that listens at that address.
+        # Opens a route to a node at an address.
         self.reach: Callable[[str, str], None] = node.link
         self._making = threading.Lock()
-        self._lender: PayloadSender | None = None
-        self._borrower: PayloadReceiver | None = None
+        self._sender: PayloadSender | None = None
+        self._receiver: PayloadReceiver | None = None
         self._tidying: Tidying | None = None
         self._closed = False
-        self._far: set[str] = set()  # nodes that can map no segment of ours
-        self.aside: dict[str, _Aside] = {}  # by who sent what cannot be mapped here
-        self.on_gone: list[Callable[[str], None]] = []  # told of nodes that are gone
-        node.on_forget, node.on_alias = self._gone, self._renamed
+        self._cannot_map: set[str] = set()  # nodes that cannot map this process's segments
+        self.held: dict[str, _HeldMessages] = {}  # by sender
+        self.on_gone: list[Callable[[str], None]] = []  # called with nodes that are gone
+        node.on_forget, node.on_alias = self._on_node_gone, self._on_node_renamed
 
     def begin(self, rank: int) -> None:
-        """This process has that rank, or is a client (-1)."""
+        """Set this process's rank; -1: a client."""
         self._rank = rank
         if not _alive:
             os.register_at_fork(after_in_child=_forked)
         _alive.append(weakref.ref(self))
 
-    # --- out --------------------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------
 
     def place(self, payload: Payload, *, sole: bool, far: bool = False) -> Payload:
-        """The same, ready to be sent: its large parts in a segment, or copied if they are loose.
+        """The payload, ready to be sent: its large parts in a segment, or copied if they are loose.
 
-        sole: it is sent once, to one process. far: to other hosts alone. So what is not loose stays
-        where it is, if this process serves other hosts itself. On the thread that sends, before it
-        goes on.
+        sole: the payload is sent once, to one process. far: it goes to other hosts only, so parts
+        that are not loose are served from where they are. Called on the sending thread.
         """
         if apart_of(payload) is not None:
             return payload
         if self._closed or not payload.is_large:
             return payload.settled()
-        if far and not payload.loose and self._node.remote_links is not None:
-            from monarch._src.payload.unmapped import in_place  # ctypes takes its time
+        if far and not payload.loose:
+            from monarch._src.payload.unmapped import in_place  # loads ctypes, which is slow
 
-            return in_place(self.to_lend().served, payload, sole=sole)
-        placed = self.to_lend().place(payload, sole=sole)
+            return in_place(self.payload_sender().served, payload, sole=sole)
+        placed = self.payload_sender().place(payload, sole=sole)
         if placed is None:
             return payload.settled()
         assert self._tidying is not None
         self._tidying.want()
         return placed
 
-    def to_lend(self) -> PayloadSender:
-        """The segments of this process, which are looked after from now on."""
-        lender = self._lender
-        if lender is None:
-            lender = self._load()[0]
+    def payload_sender(self) -> PayloadSender:
+        """The segments of this process; the first call starts their clean-up."""
+        segments = self._sender
+        if segments is None:
+            segments = self._load()[0]
         assert self._tidying is not None
         self._tidying.want()
-        return lender
+        return segments
 
     def served(self) -> OutgoingPayloads | None:
-        """What this process has sent to other hosts. On any thread."""
-        return None if self._lender is None else self._lender.served
+        """The payloads that this process keeps for other hosts, if any. Any thread."""
+        return None if self._sender is None else self._sender.served
 
-    def _to_borrow(self) -> PayloadReceiver:
-        borrower = self._borrower
-        return self._load()[1] if borrower is None else borrower
+    def payload_receiver(self) -> PayloadReceiver:
+        mappings = self._receiver
+        return self._load()[1] if mappings is None else mappings
 
     def _load(self) -> tuple[PayloadSender, PayloadReceiver]:
         from monarch._src.payload.cleanup_thread import Tidying
-        from monarch._src.payload.receiver import PayloadReceiver  # ctypes takes its time
+        from monarch._src.payload.receiver import PayloadReceiver  # loads ctypes, which is slow
         from monarch._src.payload.sender import PayloadSender
 
         with self._making:
-            if self._lender is None or self._borrower is None:
-                lender, borrower = PayloadSender(self._receivers_of), PayloadReceiver()
-                rooms, served = self._node.send_limits, lender.served
+            if self._sender is None or self._receiver is None:
+                segments, mappings = PayloadSender(self._receivers_of), PayloadReceiver()
+                rooms, served = self._node.send_limits, segments.served
                 served.on_less, rooms.waits = rooms.released, served.waits
-                self._tidying = Tidying((lender.tidy, borrower.tidy))
-                self._lender, self._borrower = lender, borrower
-            return self._lender, self._borrower
+                self._tidying = Tidying((segments.tidy, mappings.tidy))
+                self._sender, self._receiver = segments, mappings
+            return self._sender, self._receiver
 
     def _receivers_of(self, node: str, message: Message) -> Sequence[str] | None:
-        if isinstance(message, CastTree):  # for this host: to others nothing is lent
+        if isinstance(message, CastTree):  # for this host; segments are not lent to others
             message = message.cast
         if not isinstance(message, Cast):
-            return None if node in self._far else (node,)
-        # Who dies from here on is told of when it is in the table.
+            return None if node in self._cannot_map else (node,)
+        # A rank that dies from here on is handled once it is in the lease table.
         offset, sizes, strides = message.region
         mesh, lives = message.mesh, dict(message.lives)
         ref, dead = self._known.ref(mesh), self._known.dead(mesh)
@@ -188,32 +185,39 @@ class Payloads:
             for rank in ranks
         ]  # fmt: skip
 
-    def _gone(self, node: str) -> None:
-        """Nothing more will be sent to that node, or come from it."""
-        self._far.discard(node)
-        self.aside.pop(node, None)
-        if self._lender is not None:
-            self._lender.node_gone(node)
+    def _on_node_gone(self, node: str) -> None:
+        """A node is gone."""
+        self._cannot_map.discard(node)
+        self.held.pop(node, None)
+        if self._sender is not None:
+            self._sender.node_gone(node)
         for tell in list(self.on_gone):
             tell(node)
 
-    def _renamed(self, old: str, new: str) -> None:
-        if self._lender is not None:
-            self._lender.renamed(old, new)
+    def _on_node_renamed(self, old: str, new: str) -> None:
+        if self._sender is not None:
+            self._sender.renamed(old, new)
 
-    # --- in ---------------------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------------
 
-    def came(self, peer: str, message: AnyMessage, payload: Payload, deliver: Deliver) -> bool:
-        """A message came: whether it can be handled now, with its payload. If not, it will be."""
+    def on_message(
+        self, peer: str, message: AnyMessage, payload: Payload, deliver: Deliver
+    ) -> bool:
+        """Whether a message can be handled now, with its payload.
+
+        If not, `deliver` gets it later.
+        """
         sender = message.sender if isinstance(message, Cast) else peer
-        aside = self.aside.get(sender)
-        if aside is not None and not isinstance(message, _AT_ONCE):
-            aside.items.append((peer, message, payload))
+        held = self.held.get(sender)
+        if held is not None and not isinstance(message, _AT_ONCE):
+            held.items.append((peer, message, payload))
             return False
         lent = apart_of(payload)
-        return not isinstance(lent, InSegment) or self._borrow(sender, peer, message, payload, lent)
+        return not isinstance(lent, InSegment) or self._map_payload(
+            sender, peer, message, payload, lent
+        )
 
-    def _borrow(
+    def _map_payload(
         self, sender: str, peer: str, message: AnyMessage, payload: Payload, lent: InSegment
     ) -> bool:
         position = 0
@@ -221,60 +225,60 @@ class Payloads:
             offset, sizes, strides = message.region
             position = NDSlice(offset=offset, sizes=sizes, strides=strides).index(self._rank)
         try:
-            payload.buffers = (self._to_borrow().borrow(lent, position),)
+            payload.buffers = (self.payload_receiver().borrow(lent, position),)
         except OSError as error:
             word = lent.word + position
             log.debug("a payload of %s is asked for: %s", sender, error)
-            self.aside[sender] = _Aside((peer, message, payload), lent, word)
-            ask = AskPayload(lent, word, bool(getattr(error, "lasting", False)))
-            self._node.send(self._lender_of(sender, message), ask)
+            self.held[sender] = _HeldMessages((peer, message, payload), lent, word)
+            request = AskPayload(lent, word, bool(getattr(error, "lasting", False)))
+            self._node.send(self._owner_of_segment(sender, message), request)
             return False
         assert self._tidying is not None
         self._tidying.want()
         return True
 
-    def _lender_of(self, sender: str, message: AnyMessage) -> str:
-        """Whose segment it is in which a payload came."""
+    def _owner_of_segment(self, sender: str, message: AnyMessage) -> str:
+        """The node that lends the segment of a payload."""
         is_cast = isinstance(message, Cast)
         site = site_and_pipe(message.address)[0] if is_cast else self._node.site_of(sender)
-        if site != self._node.site:  # the gateway has put there what it fetched
+        if site != self._node.site:  # the gateway has fetched it into a segment here
             return self._node.gateway or self._node.name
         if is_cast and not self._node.knows(sender):
             self.reach(sender, message.address)
         return sender
 
-    def on_ask(self, peer: str, message: AskPayload, _payload: Payload) -> None:
-        """A receiver cannot map what it was lent."""
+    def on_payload_request(self, peer: str, message: AskPayload, _payload: Payload) -> None:
+        """A receiver cannot map a segment, and requests the bytes."""
         if message.lasting:
-            self._far.add(peer)
+            self._cannot_map.add(peer)
         from monarch._src.payload.host_server import send_copied
 
-        send_copied(self._node, self._lender, peer, message)
+        send_copied(self._node, self._sender, peer, message)
 
-    def on_ask_part(self, peer: str, message: AskPart, _payload: Payload) -> None:
-        """The gateway of another host fetches what was sent there."""
+    def on_part_request(self, peer: str, message: AskPart, _payload: Payload) -> None:
+        """The gateway of another host fetches a part of a payload."""
         from monarch._src.payload.host_server import send_piece
 
-        send_piece(self._node, self.to_lend().served, peer, message)
+        send_piece(self._node, self.payload_sender().served, peer, message)
 
-    def on_taken(self, _peer: str, message: PayloadTaken, _payload: Payload) -> None:
-        """It has."""
-        if self._lender is not None:
-            self._lender.taken(message)
+    def on_payload_fetched(self, _peer: str, message: PayloadTaken, _payload: Payload) -> None:
+        """The gateway of another host has fetched a payload."""
+        if self._sender is not None:
+            self._sender.served.taken(message.key, message.word)
 
     def on_sent(self, _peer: str, message: PayloadSent, parts: Payload, deliver: Deliver) -> None:
-        """What was asked for came."""
+        """The bytes of a requested payload have arrived."""
         named = message.number, message.key, message.word
-        for sender, aside in self.aside.items():
-            lent = aside.lent
-            if named == (lent.number, lent.key, aside.word):
-                self._parts_came(sender, aside, parts, deliver)
+        for sender, held in self.held.items():
+            lent = held.lent
+            if named == (lent.number, lent.key, held.word):
+                self._on_parts(sender, held, parts, deliver)
                 return
 
-    def _parts_came(self, sender: str, aside: _Aside, parts: Payload, deliver: Deliver) -> None:
-        lent = aside.lent
-        del self.aside[sender]
-        peer, first, payload = aside.items.popleft()
+    def _on_parts(self, sender: str, held: _HeldMessages, parts: Payload, deliver: Deliver) -> None:
+        lent = held.lent
+        del self.held[sender]
+        peer, first, payload = held.items.popleft()
         if parts.buffers or parts.body:
             if lent.body:
                 payload.body = parts.body
@@ -282,47 +286,46 @@ class Payloads:
             deliver(peer, first, payload)
         else:
             log.warning("a %s of %s is lost: its payload is gone", type(first).__name__, sender)
-        while aside.items:  # which may have to wait for the next such
-            item = aside.items.popleft()
-            if self.came(*item, deliver):
+        while held.items:  # one of these may have to wait for its payload too
+            item = held.items.popleft()
+            if self.on_message(*item, deliver):
                 deliver(*item)
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- counts and the end -----------------------------------------------------------------------
 
     def counts(self) -> PayloadCounts:
-        """What has become of the large payloads of this process."""
-        lender, borrower = self._lender, self._borrower
-        if lender is None or borrower is None:
+        """The counts of this process's large payloads."""
+        segments, mappings = self._sender, self._receiver
+        if segments is None or mappings is None:
             return NO_COUNTS
         return PayloadCounts(
-            lender.placed, lender.placed_bytes, lender.made, lender.reused, borrower.count,
-            lender.served.bytes, dict(lender.carried), lender.segments, lender.pooled_bytes,
-            lender.served.bulk_bytes,
+            segments.placed, segments.placed_bytes, segments.made, segments.reused, mappings.count,
+            segments.served.bytes, dict(segments.carried), segments.segments, segments.pooled_bytes,
         )  # fmt: skip
 
     def close(self, linger_s: float) -> None:
-        """Free all segments, once those that are to get them have, or that time is up. Idempotent.
+        """Free all segments once their receivers have mapped them, or the time is up. Idempotent.
 
-        In a process that was forked from one with payloads there are none.
+        A fork has no segments to free.
         """
         self._closed = True
-        lender, borrower, tidying = self._lender, self._borrower, self._tidying
-        if lender is None or borrower is None or tidying is None:
+        segments, mappings, tidying = self._sender, self._receiver, self._tidying
+        if segments is None or mappings is None or tidying is None:
             return
         until = time.monotonic() + linger_s
-        while not lender.all_taken() and time.monotonic() < until:
-            time.sleep(LOOK_S)  # they do not tell, they write into memory
+        while not segments.all_taken() and time.monotonic() < until:
+            time.sleep(POLL_S)  # receivers only write into shared memory
         tidying.close()
-        lender.close()
-        borrower.close()
+        segments.close()
+        mappings.close()
 
     def forked(self) -> None:
-        """In a fork of this process: keep no memory of it. Takes no lock."""
+        """In a fork of this process: drop its segments. Takes no lock."""
         self._closed = True
-        if self._lender is not None:
-            self._lender.forked()
-        if self._borrower is not None:
-            self._borrower.close()
+        if self._sender is not None:
+            self._sender.forked()
+        if self._receiver is not None:
+            self._receiver.close()
 
 
 _alive: list[weakref.ref[Payloads]] = []

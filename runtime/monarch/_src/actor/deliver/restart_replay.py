@@ -1,7 +1,7 @@
-"""What every process that takes the place of another is to be sent first. No I/O.
+"""The messages that a restarted proc receives before any other. No I/O.
 
-Runs in: any process that makes actors on procs which are started again; a message is kept under the
-lock of its mesh with which it is sent.
+Runs in: any process that spawns actors on procs which restart. A message is recorded under the
+lock of the mesh, the lock under which it is sent.
 """
 
 from __future__ import annotations
@@ -15,45 +15,47 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Bootstrap, Message, SpawnActor, StopProc
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """A message that the processes of a region are sent, also those that come later."""
+class ReplayedMessage(msgspec.Struct, frozen=True):
+    """A message for the procs of a region, including their later incarnations."""
 
     region: Region
     message: SpawnActor | Bootstrap | StopProc
     payload: Payload
 
 
-class KeptMessages:
-    """Those of all meshes whose procs are started again, in the order in which they were sent."""
+class ReplayLog:
+    """The messages to replay, for all meshes whose procs restart, in the order of sending."""
 
     def __init__(self) -> None:
-        self._by_mesh: dict[int, list[Kept]] = {}
+        self._by_mesh: dict[int, list[ReplayedMessage]] = {}
 
-    def of(self, mesh: int) -> Sequence[Kept]:
-        """What a new process of that mesh is to be sent, if it is of that region."""
+    def of(self, mesh: int) -> Sequence[ReplayedMessage]:
+        """The messages for a new incarnation of a rank, each if its region contains the rank."""
         return self._by_mesh.get(mesh, ())
 
-    def add(self, mesh: int, kept: Kept) -> None:
-        """Keep that too."""
-        self._by_mesh.setdefault(mesh, []).append(kept)
+    def add(self, mesh: int, replayed: ReplayedMessage) -> None:
+        """Record a message."""
+        self._by_mesh.setdefault(mesh, []).append(replayed)
 
-    def sent(self, mesh: int, region: Region, message: Message, payload: Payload) -> None:
-        """What makes an actor, or ends all, is kept in the moment in which it is sent."""
+    def on_sent(self, mesh: int, region: Region, message: Message, payload: Payload) -> None:
+        """Record a sent message if it spawns an actor or ends the proc."""
         if isinstance(message, SpawnActor):
-            self.add(mesh, Kept(region, msgspec.structs.replace(message), payload))
-        elif isinstance(message, StopProc):  # one that comes now is to end at once
-            self._by_mesh[mesh] = [Kept(region, msgspec.structs.replace(message), payload)]
+            self.add(mesh, ReplayedMessage(region, msgspec.structs.replace(message), payload))
+        elif isinstance(message, StopProc):  # a new incarnation ends at once
+            self._by_mesh[mesh] = [
+                ReplayedMessage(region, msgspec.structs.replace(message), payload)
+            ]
 
-    def without(self, mesh: int, actor: int) -> None:
-        """That actor is not made again."""
-        kept = self._by_mesh.get(mesh)
-        if kept is not None:
-            kept[:] = [
+    def drop_actor(self, mesh: int, actor: int) -> None:
+        """Stop recreating that actor."""
+        replayed = self._by_mesh.get(mesh)
+        if replayed is not None:
+            replayed[:] = [
                 one
-                for one in kept
+                for one in replayed
                 if not (isinstance(one.message, SpawnActor) and one.message.actor == actor)
             ]
 
     def forget(self, mesh: int) -> None:
-        """That mesh has ended."""
+        """Drop the messages of a mesh that has ended."""
         self._by_mesh.pop(mesh, None)

@@ -1,17 +1,18 @@
-"""Which way messages go to the procs of a mesh, and answers to who has called.
+"""The routes of messages to the procs of a mesh, and of answers to their callers.
 
-Runs in: any process, on the thread that calls or answers; `actor.deliver.inbound` is the other end.
-A few ranks are sent to one by one, directly. Many get one *cast*, which the host agent passes on,
-and whose answers it sends back merged: then a call costs its sender the same whatever their number.
-`net.state.message_order` keeps both routes in one order. Over more hosts than `cast_fanout` it goes
-by a tree of their agents (`host.state.cast_tree`).
+Runs in: any process, on the calling or answering thread; `actor.deliver.inbound` is the other end.
+A message to few ranks is sent to each directly. A message to many ranks is one *cast*, which the
+host agent relays, and whose answers it merges: the cost for the sender does not grow with the
+number of ranks. `net.state.message_order` keeps both routes in one order. A cast to more hosts than
+`cast_fanout` goes over a tree of their agents (`host.state.cast_tree`).
 
-To other hosts a message goes through their agents anyway; several ranks of one get it as a cast, of
-whatever size, so that it crosses between hosts once. On one host a cast takes one more hop. At 16
-ranks that makes a call 40 % slower, at 64 10 %, at 256 nothing, while its sender pays 1/2, 1/5 and
-1/10 (docs/explanation/performance.md). Here the agent holds no payloads: a large one lies in a
-segment that is lent to all ranks; without a segment it goes directly. On another host the agent
-fetches it, lends it to the ranks there, and serves it to the hosts that it passes the cast on to.
+Messages to another host go through its agent anyway, so a message to several ranks of another host
+is a cast of any size, and crosses between the hosts once. On the own host a cast takes one more
+hop: with 16 ranks a call is 40 % slower, with 64 ranks 10 %, with 256 ranks equal, while the sender
+spends 1/2, 1/5 and 1/10 of the time (docs/performance.md). The own host's agent holds no payloads:
+a large payload lies in a segment that all ranks map, or the message is sent directly. The agent of
+another host fetches the payload, lends it to its ranks, and serves it to the hosts that it relays
+to.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import msgspec
 from monarch._src.actor.deliver.cast_tree import CastSender, SentCast
 from monarch._src.actor.deliver.inbound import Inbound, Ordered
 from monarch._src.actor.deliver.payloads import Payloads
-from monarch._src.actor.deliver.restart_replay import Kept, KeptMessages
+from monarch._src.actor.deliver.restart_replay import ReplayedMessage, ReplayLog
 from monarch._src.actor.refs import Known, ProcsRef, agent_of, out_of_reach
 from monarch._src.actor.state.calls import CallTable
 from monarch._src.config import settings
@@ -62,62 +63,63 @@ GATHERED_LIMIT = 4096  # bytes of one answer
 
 
 class MeshRoute(msgspec.Struct, frozen=True):
-    """What goes from here to the procs of one mesh. `lock`: of the numbers, and of sending.
+    """The route from this process to the procs of one mesh. `lock`: guards numbering and sending.
 
-    `nodes`: those of all its ranks, in order, if a message to all can be the same for each.
+    `nodes`: the nodes of all ranks, in order, if one message can be sent to all of them unchanged.
     """
 
     lock: threading.Lock
     outgoing: Outgoing
-    forest: TreeSender[SentCast] | None  # if it has more hosts than are sent to from here
+    tree: TreeSender[SentCast] | None  # if the mesh has more hosts than `cast_fanout`
     nodes: list[str]
 
 
-Lost: TypeAlias = "list[tuple[int, int]]"  # number of a call, position in it
+LostCalls: TypeAlias = "list[tuple[int, int]]"  # the number of a call, a position in it
 
 
 class Routes:
-    """The routes of one process, and the order on them."""
+    """The routes of one process, and the order of messages on them."""
 
     def __init__(self, node: Node, known: Known, payloads: Payloads) -> None:
         self._node = node
         self._directory = ""
         self._known = known
         self._payloads = payloads
-        self.client = ""  # the node of the client, if there is one and it is known
-        # By mesh. Two threads that number and send by turns would send out of order.
-        self._lanes: dict[int, MeshRoute] = {}
-        self._trees = CastSender(node, self.tell_agent_at)
-        self._kept = KeptMessages()
-        self.arrivals = Inbound()
+        self.client = ""  # the node of the client, if known
+        # By mesh. Threads number and send under the lock of a route, or they would send out of
+        # order.
+        self._mesh_routes: dict[int, MeshRoute] = {}
+        self._cast_sender = CastSender(node, self.tell_agent_at)
+        self._replay_log = ReplayLog()
+        self.inbound = Inbound()
 
     def begin(self, rank: int, directory: str) -> None:
-        """This process has that rank, or is a client (-1), and its session that directory."""
+        """Set this process's rank (-1: a client) and the directory of its session."""
         self._directory = directory
-        self.arrivals.begin(rank)
+        self.inbound.begin(rank)
 
     # --- nodes ------------------------------------------------------------------------------------
 
-    def reach(self, ref: ProcsRef, rank: int) -> str:
-        """The node name of a proc, with a route to it."""
-        life = 0
+    def route_to(self, ref: ProcsRef, rank: int) -> str:
+        """The node name of a rank; opens a route to it if there is none."""
+        incarnation = 0
         if ref.restarts:
-            known_life = self._known.lives(ref.uid).get(rank)
-            if known_life is None and ref.owner != self._node.name:
-                return self._ask_for(ref, rank)
-            life = known_life or 0
-        node = ref.node(rank, life)
+            known_incarnation = self._known.incarnations(ref.uid).get(rank)
+            if known_incarnation is None and ref.owner != self._node.name:
+                return self._watch_rank(ref, rank)
+            incarnation = known_incarnation or 0
+        node = ref.node(rank, incarnation)
         if not self._node.knows(node) and rank not in self._known.dead(ref.uid):
             self._known.learn(ref)
-            if ref.nodes and node != self.client:  # what lived in a client that has gone
-                why = "that client has gone, and what lived in its process with it"
-                self._known.died(ref.uid, rank, out_of_reach(ref, rank, why))
+            if ref.nodes and node != self.client:  # an actor in the process of an earlier client
+                why = "that client has gone, and the actors in its process with it"
+                self._known.mark_dead(ref.uid, rank, out_of_reach(ref, rank, why))
                 return node
-            if ref.owner == self._node.name:  # one of ours that was stopped, and forgotten since
+            if ref.owner == self._node.name:  # an own proc that was stopped and forgotten
                 self._node.expect(node, ref.site(rank))
             else:
                 self._connect(ref, rank, node)
-            if not life:  # who has heard of a later one is told of its end too
+            if not incarnation:  # the watch of a later incarnation exists already
                 self._tell_agent(ref, rank, Watch(node, ref.owner))
         return node
 
@@ -125,23 +127,23 @@ class Routes:
         self._node.link_to(node, self._address(ref, rank, node))
 
     def _address(self, ref: ProcsRef, rank: int, node: str) -> str:
-        """Where a proc listens, as it would tell it itself; on another site only that matters."""
+        """The address of a proc, equal to the one it announces; remotely, only the site counts."""
         directory = self._directory if ref.sites else ref.directory
         return at_site(ref.site(rank), address_of(directory, node))
 
     def _tell_agent(self, ref: ProcsRef, rank: int, message: Message) -> bool:
-        """Say something to the agent of a proc's host."""
+        """Send a message to the host agent of a rank."""
         return self.tell_agent_at(ref.site(rank), message)
 
     def tell_agent_at(self, site: str, message: Message, payload: Payload = NO_PAYLOAD) -> bool:
-        """Say something to the agent of a site; False if it is known to be gone."""
+        """Send a message to the agent of a site; False if the agent is known to be gone."""
         agent = agent_of(site, self._node.site)
         if not self._node.knows(agent) and agent != AGENT:
             self._node.link_remote(agent, site)
         return self._node.send(agent, message, payload)
 
-    def _ask_for(self, ref: ProcsRef, rank: int) -> str:
-        """The name of whatever process has that rank: which that is, the agent is asked."""
+    def _watch_rank(self, ref: ProcsRef, rank: int) -> str:
+        """A placeholder name for a rank whose incarnation is unknown; asks the agent for it."""
         place = _place(ref, rank)
         if not self._node.knows(place) and rank not in self._known.dead(ref.uid):
             self._known.learn(ref)
@@ -150,7 +152,7 @@ class Routes:
         return place
 
     def reach_node(self, node: str, address: str) -> None:
-        """Have a route to a node that listens at that address; none to a client that has gone."""
+        """Open a route to a node at that address, unless it is a client that has gone."""
         if not self._node.knows(node):
             place = parse_proc_node(node)
             if place is None and node != self.client:
@@ -162,104 +164,112 @@ class Routes:
                 self.tell_agent_at(self._node.site_of(node), Watch(node))
 
     def forget(self, ref: ProcsRef) -> None:
-        """A mesh has ended."""
-        self._lanes.pop(ref.uid, None)
+        """Forget a mesh that has ended."""
+        self._mesh_routes.pop(ref.uid, None)
         self._node.send_limits.released(f"{ref.uid}")
-        self._kept.forget(ref.uid)
-        lives = self._known.lives(ref.uid)
+        self._replay_log.forget(ref.uid)
+        incarnations = self._known.incarnations(ref.uid)
         for rank in range(ref.extent.nelements):
-            node = ref.node(rank, lives.get(rank, 0))
+            node = ref.node(rank, incarnations.get(rank, 0))
             self._node.drop(node)
-            self.arrivals.forget(node)
+            self.inbound.forget(node)
             if ref.restarts:
                 self._node.drop(_place(ref, rank))
 
-    # --- processes that take the place of others --------------------------------------------------
+    # --- restarts --------------------------------------------------
 
-    def found(self, ref: ProcsRef, rank: int, life: int, *, lost: bool = False) -> None:
-        """The agent has said which process has a rank; what waited for that goes out, or is lost.
+    def on_proc_found(
+        self, ref: ProcsRef, rank: int, incarnation: int, *, lost: bool = False
+    ) -> None:
+        """The agent has reported the incarnation of a rank: send, or drop, the waiting messages.
 
-        Nothing if this process knew already.
+        Does nothing if this process knew the incarnation already.
         """
-        if rank in self._known.lives(ref.uid) or ref.owner == self._node.name:
+        if rank in self._known.incarnations(ref.uid) or ref.owner == self._node.name:
             return
-        place, node = _place(ref, rank), ref.node(rank, life)
-        with uninterrupted(), self._lane(ref).lock:
+        place, node = _place(ref, rank), ref.node(rank, incarnation)
+        with uninterrupted(), self._mesh_route(ref).lock:
             if lost:
                 self._node.forget(place)
             else:
                 self._node.link_as(place, node, self._address(ref, rank, node))
-            self._known.lives_on(ref.uid, rank, life)
+            self._known.set_incarnation(ref.uid, rank, incarnation)
 
-    def renewed(self, ref: ProcsRef, rank: int, life: int, calls: CallTable) -> Lost:
-        """The process of a rank is gone, another takes its place: what is sent from now on is its.
+    def proc_restarted(
+        self, ref: ProcsRef, rank: int, incarnation: int, calls: CallTable
+    ) -> LostCalls:
+        """A rank restarts: later messages go to the new incarnation.
 
-        Returns the calls that wait for the one that is gone.
+        Returns the calls that wait for the old one.
         """
-        lane = self._lane(ref)
-        outgoing = lane.outgoing
-        old = ref.node(rank, self._known.life(ref.uid, rank))
-        with lane.lock:  # a message goes to one or the other, numbered for that one
-            self._known.lives_on(ref.uid, rank, life)
+        route = self._mesh_route(ref)
+        outgoing = route.outgoing
+        old = ref.node(rank, self._known.incarnation(ref.uid, rank))
+        with route.lock:  # each message is numbered for the incarnation that it goes to
+            self._known.set_incarnation(ref.uid, rank, incarnation)
             outgoing.renewed(rank)
             lost = calls.waiting_for(ref.uid, rank)
             if ref.owner == self._node.name:
-                self._node.expect(ref.node(rank, life), ref.site(rank))
-            for kept in self._kept.of(ref.uid):
-                if rank in kept.region:
-                    self._send_again(ref, rank, outgoing, kept)
-        self.dropped(old)
+                self._node.expect(ref.node(rank, incarnation), ref.site(rank))
+            for replayed in self._replay_log.of(ref.uid):
+                if rank in replayed.region:
+                    self._replay(ref, rank, outgoing, replayed)
+        self.drop(old)
         if ref.restarts:
             self._node.drop(_place(ref, rank))
         return lost
 
-    def _send_again(self, ref: ProcsRef, rank: int, outgoing: Outgoing, kept: Kept) -> None:
-        node, message = self.reach(ref, rank), kept.message
+    def _replay(
+        self, ref: ProcsRef, rank: int, outgoing: Outgoing, replayed: ReplayedMessage
+    ) -> None:
+        node, message = self.route_to(ref, rank), replayed.message
         if not isinstance(message, Bootstrap):
             message = msgspec.structs.replace(
-                message, rank=kept.region.position(rank), after=outgoing.direct(rank)
+                message, rank=replayed.region.position(rank), after=outgoing.direct(rank)
             )
-        self._node.send(node, message, kept.payload)
+        self._node.send(node, message, replayed.payload)
 
-    def dropped(self, node: str) -> None:
-        """That node is gone for good, and another one has its place."""
+    def drop(self, node: str) -> None:
+        """Drop the routes of a node that is gone for good."""
         self._node.drop(node)
-        self.arrivals.forget(node)
+        self.inbound.forget(node)
 
-    def keep(self, ref: ProcsRef, region: Region, message: Bootstrap, payload: Payload) -> None:
-        """Every process that takes the place of another is to be sent that first."""
-        with uninterrupted(), self._lane(ref).lock:
-            self._kept.add(ref.uid, Kept(region, message, payload))
+    def replay_on_restart(
+        self, ref: ProcsRef, region: Region, message: Bootstrap, payload: Payload
+    ) -> None:
+        """Send that message to every later incarnation of these ranks, before others."""
+        with uninterrupted(), self._mesh_route(ref).lock:
+            self._replay_log.add(ref.uid, ReplayedMessage(region, message, payload))
 
-    def unkeep(self, ref: ProcsRef, actor: int) -> None:
-        """That actor is stopped, and not made again."""
-        if self._kept.of(ref.uid):
-            with uninterrupted(), self._lane(ref).lock:
-                self._kept.without(ref.uid, actor)
+    def stop_replaying(self, ref: ProcsRef, actor: int) -> None:
+        """An actor is stopped: later incarnations do not recreate it."""
+        if self._replay_log.of(ref.uid):
+            with uninterrupted(), self._mesh_route(ref).lock:
+                self._replay_log.drop_actor(ref.uid, actor)
 
-    def _lane(self, ref: ProcsRef) -> MeshRoute:
-        lane = self._lanes.get(ref.uid)
-        if lane is None:
+    def _mesh_route(self, ref: ProcsRef) -> MeshRoute:
+        route = self._mesh_routes.get(ref.uid)
+        if route is None:
             fanout = settings().cast_fanout if len(ref.sites) > 1 else 1
-            forest: TreeSender[SentCast] | None = (
+            tree: TreeSender[SentCast] | None = (
                 TreeSender(fanout) if len(ref.sites) > fanout else None
             )
             nodes: list[str] = []
             if ref.extent.nelements < CAST_FROM and not ref.restarts and not ref.nodes:
                 nodes = [ref.node(rank) for rank in range(ref.extent.nelements)]
-            if self._node.name in nodes:  # which is sent a copy of its own
+            if self._node.name in nodes:  # this process needs a copy of its own
                 nodes = []
-            lane = MeshRoute(threading.Lock(), Outgoing(), forest, nodes)
-            lane = self._lanes.setdefault(ref.uid, lane)
-        return lane
+            route = MeshRoute(threading.Lock(), Outgoing(), tree, nodes)
+            route = self._mesh_routes.setdefault(ref.uid, route)
+        return route
 
     def forget_client(self, ref: ProcsRef) -> None:
-        """The client is another one now, or none."""
-        self._lanes.pop(ref.uid, None)
-        self.arrivals.forget(ref.owner)
+        """Drop the routes of a client that has gone."""
+        self._mesh_routes.pop(ref.uid, None)
+        self.inbound.forget(ref.owner)
         self._node.forget(ref.owner)
 
-    # --- out --------------------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------
 
     def post(
         self,
@@ -272,42 +282,43 @@ class Routes:
         gather: bool = False,
         each: bool = False,
     ) -> Collection[int]:
-        """Send to every rank of a region, each with its position in it as `rank`.
+        """Send to every rank of a region; the message's `rank` is the position in the region.
 
         Args:
-            skip: positions that are known to be of no use.
-            gather: have the answers to a cast merged; `each`: but sent on as they come.
+            skip: positions to leave out, since their ranks are known to be dead.
+            gather: have the agent merge the answers to a cast.
+            each: have the agent send merged answers on as they arrive.
 
         Returns:
-            The positions that it could not be sent to; what was sent may still be lost on the way.
+            The positions that the message could not be sent to. A sent message may still be lost.
         """
         if payload.is_large:
             payload = self._placed(ref, region, message, payload)
-        lane = self._lanes.get(ref.uid)
-        if lane is None:
-            lane = self._lane(ref)
-        is_cast = self._goes_once_a_host(lane, ref, region, payload) or (
+        route = self._mesh_routes.get(ref.uid)
+        if route is None:
+            route = self._mesh_route(ref)
+        is_cast = self._goes_once_a_host(route, ref, region, payload) or (
             len(region) >= CAST_FROM and payload.wire_bytes < SEGMENT_FROM and not ref.nodes
         )
-        lock = lane.lock
-        if is_cast and (not ref.restarts or self._knows_lives(ref)):
+        lock = route.lock
+        if is_cast and (not ref.restarts or self._knows_incarnations(ref)):
             self._known.learn(ref)
             with uninterrupted(), lock:
                 if ref.restarts:
-                    self._kept.sent(ref.uid, region, message, payload)
-                sent = self._cast(lane, ref, region, message, payload, gather, each)
+                    self._replay_log.on_sent(ref.uid, region, message, payload)
+                sent = self._cast(route, ref, region, message, payload, gather, each)
             return () if sent else range(len(region))
         with uninterrupted(), lock:
             if ref.restarts:
-                self._kept.sent(ref.uid, region, message, payload)
-            return self._send_directly(lane, ref, region, message, payload, skip)
+                self._replay_log.on_sent(ref.uid, region, message, payload)
+            return self._send_directly(route, ref, region, message, payload, skip)
 
     def _send_directly(
-        self, lane: MeshRoute, ref: ProcsRef, region: Region, message: Ordered, payload: Payload,
+        self, route: MeshRoute, ref: ProcsRef, region: Region, message: Ordered, payload: Payload,
         skip: Collection[int],
     ) -> Collection[int]:  # fmt: skip
-        """One by one; returns the positions that it could not be sent to."""
-        nodes, outgoing, ranks = lane.nodes, lane.outgoing, region.ranks()
+        """Send to each rank directly; returns the positions that could not be sent to."""
+        nodes, outgoing, ranks = route.nodes, route.outgoing, region.ranks()
         positions: Iterable[int] = range(len(ranks))
         is_counted = False
         if (
@@ -318,7 +329,7 @@ class Routes:
             without = self._node.forward(nodes, message, payload)
             if not without:
                 return ()
-            # There is no route to these yet, or they are dead.
+            # These have no route yet, or are dead.
             positions, is_counted = [nodes.index(node) for node in without], True
         missed: list[int] = []
         send, own = self._node.send, self._node.name
@@ -326,57 +337,57 @@ class Routes:
             if position in skip:
                 continue
             rank = ranks[position]
-            node = self.reach(ref, rank)
+            node = self.route_to(ref, rank)
             message.rank = position
             message.after = 0 if is_counted else outgoing.direct(rank)
-            # To ourselves it is queued as it is, and there are more to come.
-            each_own = msgspec.structs.replace(message) if node == own else message
-            if not send(node, each_own, payload):
+            # A message to this process is queued by reference, and this one changes again.
+            own_copy = msgspec.structs.replace(message) if node == own else message
+            if not send(node, own_copy, payload):
                 missed.append(position)
         return missed
 
     def await_room(self, ref: ProcsRef, region: Region, *, large: bool) -> None:
-        """Block while too much waits to be sent to a host that has ranks of that region.
+        """Block while the send limit of a host with ranks of that region is exceeded.
 
-        `large`: of large payloads too, since this is one.
-        For user code, which may wait; in front of `post`, which does not.
+        `large`: respect the limit for large payloads too. Called before `post`, on threads of user
+        code, which may block.
         """
         here, places = self._node.site, ref.places
         if places == (here,):
             return
         rooms = self._node.send_limits
-        if len(region) == 1:  # it is sent to directly
+        if len(region) == 1:  # sent directly
             site = ref.site(region.ranks()[0])
             if site != here:
                 rooms.wait(site, large=large)
             return
-        there, lanes = self._trees.sites_of(ref, _where(region)), self._lanes
-        lane = lanes.get(ref.uid)
-        if lane is not None and lane.forest is not None:
-            forest = lane.forest
+        target_sites, routes = self._cast_sender.sites_of(ref, _where(region)), self._mesh_routes
+        route = routes.get(ref.uid)
+        if route is not None and route.tree is not None:
+            tree = route.tree
             rooms.wait_until(
-                f"{ref.uid}", lambda: forest.held < QUEUE or lanes.get(ref.uid) is not lane
+                f"{ref.uid}", lambda: tree.held < QUEUE or routes.get(ref.uid) is not route
             )
-            there = forest.heads(there, self._trees.own(ref))
-        for at in there:
+            target_sites = tree.heads(target_sites, self._cast_sender.own(ref))
+        for at in target_sites:
             if places[at] != here:
                 rooms.wait(places[at], large=large)
 
     def _goes_once_a_host(
-        self, lane: MeshRoute, ref: ProcsRef, region: Region, payload: Payload
+        self, route: MeshRoute, ref: ProcsRef, region: Region, payload: Payload
     ) -> bool:
-        """Whether it goes to several ranks of another host, or to more hosts than are sent to.
+        """Whether to send a cast: to several ranks of another host, or over a tree of hosts.
 
-        If it goes to ranks of this one too, which are reached without a detour, or to those where
-        the client runs, only what is large.
+        If the region includes ranks of this host, which need no detour, or of the client's host,
+        only large messages are cast.
         """
         here, sites = self._node.site, ref.sites
         if len(region) < 2 or ref.places == (here,):
             return False
-        there = len(self._trees.sites_of(ref, _where(region)))
-        by_tree = lane.forest is not None and there > lane.forest.fanout
+        sites_count = len(self._cast_sender.sites_of(ref, _where(region)))
+        by_tree = route.tree is not None and sites_count > route.tree.fanout
         if sites and here not in sites:
-            return by_tree or len(region) > there
+            return by_tree or len(region) > sites_count
         is_placed = isinstance(apart_of(payload), Placed)
         if by_tree and (is_placed or payload.wire_bytes < SEGMENT_FROM):
             return True
@@ -386,29 +397,29 @@ class Routes:
         return any(count > 1 for site, count in counts.items() if site != here)
 
     def _placed(self, ref: ProcsRef, region: Region, message: Ordered, payload: Payload) -> Payload:
-        """A large payload as it is to be sent; what only an actor of this process gets stays."""
+        """Place a large payload for sending, unless only this process receives it."""
         one = len(region) == 1
         far = self._node.site not in ref.places
         if one:
             rank = region.ranks()[0]
             far = ref.site(rank) != self._node.site
-            if ref.node(rank, self._known.life(ref.uid, rank)) == self._node.name:
+            if ref.node(rank, self._known.incarnation(ref.uid, rank)) == self._node.name:
                 return payload
-        # Who takes the place of a process gets what made its actors once more.
+        # A later incarnation receives the messages that spawn its actors again.
         again = bool(ref.restarts) and not isinstance(message, Call)
         return self._payloads.place(payload, sole=one and not again, far=far)
 
-    def _knows_lives(self, ref: ProcsRef) -> bool:
-        """Whether it is known which process has each rank; a cast has to say."""
+    def _knows_incarnations(self, ref: ProcsRef) -> bool:
+        """Whether the incarnations of all ranks are known, which a cast must name."""
         if ref.owner == self._node.name:
             return True
-        return len(self._known.lives(ref.uid)) == ref.extent.nelements
+        return len(self._known.incarnations(ref.uid)) == ref.extent.nelements
 
     def _cast(
-        self, lane: MeshRoute, ref: ProcsRef, region: Region, message: Ordered,
+        self, route: MeshRoute, ref: ProcsRef, region: Region, message: Ordered,
         payload: Payload, gather: bool, each: bool,
     ) -> bool:  # fmt: skip
-        number, fences = lane.outgoing.cast(region)
+        number, fences = route.outgoing.cast(region)
         where = _where(region)
         call = message.call if gather and isinstance(message, (Call, StopActor)) else 0
         cast = Cast(
@@ -416,43 +427,49 @@ class Routes:
             each, message,
         )  # fmt: skip
         if ref.restarts:
-            lives = self._known.lives(ref.uid).items()
-            cast.lives = [(rank, life) for rank, life in lives if life and rank in region]
-        if lane.forest is not None:
-            return self._trees.grow(lane.forest, ref, cast, payload)
+            incarnations = self._known.incarnations(ref.uid).items()
+            cast.lives = [
+                (rank, incarnation)
+                for rank, incarnation in incarnations
+                if incarnation and rank in region
+            ]
+        if route.tree is not None:
+            return self._cast_sender.send(route.tree, ref, cast, payload)
         if len(ref.sites) < 2:
             return self.tell_agent_at(ref.site(0), cast, payload)
-        there = {ref.site(rank) for rank in region.ranks()}
-        sent = [self.tell_agent_at(site, cast, payload) for site in ref.sites if site in there]
+        target_sites = {ref.site(rank) for rank in region.ranks()}
+        sent = [
+            self.tell_agent_at(site, cast, payload) for site in ref.sites if site in target_sites
+        ]
         return any(sent)
 
     # --- over a tree of hosts ---------------------------------------------------------------------
 
-    def tree_done(self, peer: str, message: TreeDone) -> None:
-        """A stretch of hosts is done with a cast."""
-        lane = self._lanes.get(message.mesh)
-        if lane is None or lane.forest is None or not is_agent(peer):
+    def on_tree_done(self, peer: str, message: TreeDone) -> None:
+        """A range of hosts has finished a cast."""
+        route = self._mesh_routes.get(message.mesh)
+        if route is None or route.tree is None or not is_agent(peer):
             return
-        with lane.lock:
-            self._trees.done(lane.forest, message)
-        if lane.forest.held < QUEUE:
+        with route.lock:
+            self._cast_sender.on_tree_done(route.tree, message)
+        if route.tree.held < QUEUE:
             self._node.send_limits.released(f"{message.mesh}")
 
-    def stuck(self, _peer: str, message: TreeStuck, _payload: Payload) -> None:
-        """A host on the way can't pass a cast on."""
-        lane = self._lanes.get(message.mesh)
-        if lane is not None and lane.forest is not None:
-            with lane.lock:
-                self._trees.stuck(lane.forest, message)
+    def on_tree_stuck(self, _peer: str, message: TreeStuck, _payload: Payload) -> None:
+        """A host of the tree cannot relay a cast."""
+        route = self._mesh_routes.get(message.mesh)
+        if route is not None and route.tree is not None:
+            with route.lock:
+                self._cast_sender.on_tree_stuck(route.tree, message)
 
-    def site_lost(self, site: str) -> None:
-        """Nothing comes from that site any more, nor is passed on by it."""
-        self._trees.lost.add(site)
-        for mesh, lane in list(self._lanes.items()):
+    def on_site_lost(self, site: str) -> None:
+        """A site is lost; trees go around it."""
+        self._cast_sender.lost.add(site)
+        for mesh, route in list(self._mesh_routes.items()):
             ref = self._known.ref(mesh)
-            if lane.forest is not None and ref is not None and site in ref.sites:
-                with lane.lock:
-                    self._trees.without(lane.forest, ref.sites.index(site))
+            if route.tree is not None and ref is not None and site in ref.sites:
+                with route.lock:
+                    self._cast_sender.on_site_lost(route.tree, ref.sites.index(site))
                 self._node.send_limits.released(f"{mesh}")
 
     # --- answers ----------------------------------------------------------------------------------
@@ -465,11 +482,11 @@ class Routes:
         payload: Payload,
         ran_ns: int = LONG_NS,
     ) -> None:
-        """Answer a message that `peer` has sent, and that took so long."""
+        """Answer a message of `peer`, whose endpoint ran for `ran_ns`."""
         to, address = peer, ""
         if isinstance(message, Call) and message.reply_to:
             to, address = message.reply_to, message.reply_address
-        # As in `Written.since`: most answers go before no output, and a call is 1 % of an answer.
+        # `Written.since`, inlined: most answers follow no output, and a function call costs 1 %.
         written = WRITTEN
         if not (
             ran_ns < LONG_NS
@@ -499,5 +516,5 @@ def _where(region: Region) -> Where:
 
 
 def _place(ref: ProcsRef, rank: int) -> str:
-    # No node is called so: whatever process has that rank, while it is not known which.
+    # Stands for the rank while its incarnation is unknown; no node has such a name.
     return ref.node(rank) + "?"

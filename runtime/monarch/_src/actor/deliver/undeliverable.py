@@ -1,6 +1,6 @@
-"""Messages that nobody waits for and that could not be delivered: who sent them hears of it.
+"""Reports undeliverable messages to their senders, if no caller waits for the answer.
 
-Runs in: the client and every proc, on the thread that receives, or on one that sends.
+Runs in: the client and every proc, on the receiving thread or on a sending one.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from monarch._src.wire.messages import Call, Reply, Undelivered
 class Sender(Protocol):
     """An actor of this process; see `monarch._src.actor.run.cell`."""
 
-    def returned(self, message: Undelivered) -> None:
-        """Queue a message of its own that has come back."""
+    def on_undelivered(self, message: Undelivered) -> None:
+        """Queue a message that the actor sent and that could not be delivered."""
         ...
 
 
 class UndeliverableMessages:
-    """What comes back to this process, and what it gives back to others."""
+    """Undeliverable messages of this process, and those that it returns to other senders."""
 
     def __init__(
         self,
         node: Node,
         known: Known,
         routes: Routes,
-        workers: Mapping[int, Sender],
+        cells: Mapping[int, Sender],
         ended: Container[int],
         ownership: OwnedMeshes,
         host: str,
@@ -44,15 +44,15 @@ class UndeliverableMessages:
         self._node = node
         self._known = known
         self._routes = routes
-        self._workers = workers
-        self._ended = ended  # actors that have: what comes back to one is dropped
+        self._cells = cells
+        self._ended = ended  # ended actors, whose undeliverable messages are dropped
         self._ownership = ownership
         self._host = host
 
-    # --- to others --------------------------------------------------------------------------------
+    # --- to other processes -----------------------------------------------------------------------
 
-    def give_back(self, peer: str, call: Call, to: str, why: RankFailure) -> None:
-        """A message that nobody waits for has found an actor that has ended, or none."""
+    def return_to_sender(self, peer: str, call: Call, to: str, why: RankFailure) -> None:
+        """Return a broadcast message whose actor has ended or does not exist."""
         failed = why.kind != "stopped"
         said = "that actor has failed" if failed else f"that actor was stopped: {why.message}"
         failure = replace(
@@ -64,34 +64,34 @@ class UndeliverableMessages:
             self._routes.reach_node(peer, call.reply_address)
         self._node.send(peer, Undelivered(call.sent_by, to, call.actor, failure))
 
-    def to_unread_port(self, peer: str, message: Reply) -> None:
-        """A message has come to a port of this process that nobody reads any more."""
-        why = "nobody reads it now"
+    def on_unread_port(self, peer: str, message: Reply) -> None:
+        """A message has arrived for a port whose receiver is gone."""
+        why = "its receiver is gone"
         self._node.send(peer, self._no_port(self._node.name, message.call, message.sent_by, why))
 
     # --- to actors of this process ----------------------------------------------------------------
 
-    def undelivered(self, message: Undelivered) -> None:
-        """A message of an actor of this process, or of the process itself, was not delivered."""
-        worker = self._workers.get(message.sent_by)
-        if worker is not None:
-            worker.returned(message)
+    def deliver(self, message: Undelivered) -> None:
+        """Hand an undeliverable message to its sender: an actor, or the process itself."""
+        cell = self._cells.get(message.sent_by)
+        if cell is not None:
+            cell.on_undelivered(message)
             return
         if message.sent_by in self._ended:
             return
         root = self._ownership.root
-        told_anyway = message.failure.causes and message.receiver in root.meshes
-        if self._ownership.at_top is not None and not told_anyway:
+        reported_anyway = message.failure.causes and message.receiver in root.meshes
+        if self._ownership.on_unhandled is not None and not reported_anyway:
             failure = message.failure
-            self._ownership.at_top(MeshFailure(failure.mesh_name, (failure,)))
+            self._ownership.on_unhandled(MeshFailure(failure.mesh_name, (failure,)))
 
     def on_undelivered(self, _peer: str, message: Undelivered, _payload: Payload) -> None:
-        """One has come back."""
-        self.undelivered(message)
+        """Another process has returned a message."""
+        self.deliver(message)
 
-    def port_gone(self, node: str, number: int, sent_by: int) -> None:
-        """A message to a port could not be sent."""
-        self.undelivered(self._no_port(node, number, sent_by, "its process is gone"))
+    def on_port_gone(self, node: str, number: int, sent_by: int) -> None:
+        """A message could not be sent to a port, whose process is gone."""
+        self.deliver(self._no_port(node, number, sent_by, "its process is gone"))
 
     def _no_port(self, node: str, number: int, sent_by: int, why: str) -> Undelivered:
         place = parse_proc_node(node)

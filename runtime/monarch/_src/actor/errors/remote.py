@@ -1,8 +1,8 @@
-"""Failures that travel: made where something was raised, rebuilt where somebody waits.
+"""Failures between processes: described where an exception was raised, rebuilt at the caller.
 
-The story of a failure is plain data (`RankFailure`); the exception itself travels beside it as a
-pickle of its own, so that one that cannot be rebuilt costs nothing but itself. A story is bounded,
-whatever was raised: it travels in the heads of messages too, which are.
+The description of a failure is plain data (`RankFailure`). The exception itself travels beside it
+in a separate pickle, so that the description survives if the exception cannot be rebuilt. The size
+of a description is bounded, since it also travels in the bounded headers of messages.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from monarch._src.wire.msgpack_text import pack as pack_values
 from monarch._src.wire.msgpack_text import unpacker
 from monarch._src.wire.pickling.pickler import dumps, loads
 
-_NOTHING_TYPED = "EOF when reading a line"  # what `input` raises
+_NOTHING_TYPED = "EOF when reading a line"  # raised by `input`
 _NO_KEYBOARD = (
-    "nobody can type into a rank: ask in the client, and hand the answer over as an argument; or "
+    "a rank has no keyboard: ask in the client, and pass the answer as an argument; or "
     "stop at breakpoint(), whose console takes what you type"
 )
 LONGEST_TEXT = 1 << 19  # characters
@@ -47,12 +47,12 @@ _unpack_failure = unpacker(RankFailure)
 
 
 def source_of(filename: str) -> str | None:
-    """The text of a file, or of a notebook cell, that code was compiled from."""
+    """The text of the file or notebook cell that code was compiled from; None if unknown."""
     return "".join(linecache.getlines(filename)) or None
 
 
 def keep_sources(sources: Mapping[str, str]) -> None:
-    """Let tracebacks and debuggers here show code that came from elsewhere."""
+    """Make the sources of other processes' code available to tracebacks and debuggers here."""
     entries = cast("dict[str, Any]", linecache.cache)
     for filename, text in sources.items():
         # Without an mtime, linecache.checkcache leaves the entry alone.
@@ -65,16 +65,15 @@ def ship(value: object, own: int = 0, *, loose: bool = False, defines: bool = Fa
 
 
 def unship(payload: Payload) -> Any:
-    """What `ship` was given."""
+    """Unpickle the result of `ship`."""
     return loads(payload, keep_sources)
 
 
 def _cut_short(exception: BaseException) -> None:
-    """Keep the ends of each traceback: an endless recursion may have left no memory for more.
+    """Keep the two ends of each traceback: an endless recursion may have left no memory for more.
 
-    The links between go with their frames. Makes no list of them. Of exceptions that each level
-    of a recursion has raised from the one below, those at both ends are kept alike: to write one
-    down costs a millisecond.
+    Drops the entries between, without listing them. Chains of exceptions, which each level of a
+    recursion may have extended, are cut alike: formatting one exception takes a millisecond.
     """
     _cut_chain(exception)
     behind: list[BaseException | None] = [exception]
@@ -94,15 +93,15 @@ def _cut_chain(first: BaseException) -> None:
         seen.add(id(one))
         chain.append(one)
     if len(chain) > MOST_IN_CHAIN:
-        near, far = chain[half - 1], chain[-half]
-        if near.__cause__ is not None:
-            near.__cause__, near.__context__ = far, None
+        head, tail = chain[half - 1], chain[-half]
+        if head.__cause__ is not None:
+            head.__cause__, head.__context__ = tail, None
         else:
-            near.__context__ = far
+            head.__context__ = tail
 
 
 def _before(exception: BaseException) -> BaseException | None:
-    """What it was raised from, or during the handling of, as a traceback shows it."""
+    """The previous exception of the chain, as a traceback shows it."""
     if exception.__cause__ is not None or exception.__suppress_context__:
         return exception.__cause__
     return exception.__context__
@@ -117,7 +116,7 @@ def _cut(first: TracebackType | None) -> None:
         last = last and last.tb_next
     if first is None or last is None:
         return
-    rest = first  # as far in front of the last one as that was of the first
+    rest = first  # moves along, at a fixed distance before `last`
     while last.tb_next is not None:
         rest, last = rest.tb_next or rest, last.tb_next
     if rest is not first:
@@ -127,17 +126,14 @@ def _cut(first: TracebackType | None) -> None:
 def frames_of(tb: TracebackType | None) -> tuple[Frame, ...]:
     """The frames of a traceback, outermost first; of very many, those at both ends.
 
-    Not the user's are those of the runtime, and those of a function that says so of itself with a
-    local `__tracebackhide__ = True`, as pytest and IPython know it.
+    Frames of the runtime, and of functions with a local `__tracebackhide__ = True` (as in pytest
+    and IPython), are not marked as the user's.
     """
     return _frames(list(traceback.walk_tb(tb)))
 
 
 def frames_here() -> tuple[Frame, ...]:
-    """The user's frames on this thread, outermost first: those in front of the runtime that asks.
-
-    They begin behind the frames of the runtime that called them.
-    """
+    """The user's frames on this thread, outermost first: those between frames of the runtime."""
     frames = list(_frames(list(traceback.walk_stack(sys._getframe(1)))[::-1]))  # pyright: ignore[reportPrivateUsage]
     while frames and not frames[-1].user:
         frames.pop()
@@ -175,9 +171,9 @@ def describe(
     host: str,
     kind: FailureKind,
 ) -> RankFailure:
-    """The story of an exception that escaped user code here.
+    """Describe an exception that escaped user code here.
 
-    Of its traceback, and of those behind it, what is too long to tell is let go.
+    Cuts overlong tracebacks and chains of the exception itself.
     """
     _cut_short(exception)
     return RankFailure(
@@ -194,32 +190,32 @@ def describe(
         frames=frames_of(exception.__traceback__),
         traceback=_bounded("".join(traceback.format_exception(exception))),
         memory=_memory_of(exception),
-        behind=tuple(islice(_behind(exception, {id(exception)}), MOST_BEHIND)),
+        behind=tuple(islice(_chained(exception, {id(exception)}), MOST_BEHIND)),
     )
 
 
 def without_keyboard(failure: RankFailure) -> str:
-    """What is told of an `EOFError` of a proc: more, if what it wanted is the user's typing."""
+    """The message of an `EOFError` in a proc, with a hint if the code waited for typed input."""
     said, last = failure.message, failure.frames[-1:]
     if said != _NOTHING_TYPED and not any(Path(f.filename).stem == "getpass" for f in last):
         return said
     return "; ".join(filter(None, (said, _NO_KEYBOARD)))
 
 
-def _behind(exception: BaseException, seen: set[int]) -> Iterator[Behind]:
-    """What a group holds, then what an exception was raised from, or during the handling of."""
+def _chained(exception: BaseException, seen: set[int]) -> Iterator[Behind]:
+    """The members of an exception group, then the chained exceptions."""
     if isinstance(exception, (ActorError, SupervisionError)):
-        return  # its text tells all of it
-    near: list[tuple[Literal["from", "during", "in"], BaseException]]
-    near = [("in", one) for one in held_by(exception)]
+        return  # its text includes the chain
+    previous: list[tuple[Literal["from", "during", "in"], BaseException]]
+    previous = [("in", one) for one in held_by(exception)]
     if exception.__cause__ is not None:
-        near.append(("from", exception.__cause__))
+        previous.append(("from", exception.__cause__))
     elif not exception.__suppress_context__:
         context = exception.__context__
-        # One that was never raised was put there: the failure that a supervisor was asked about.
+        # Without a traceback, it is the failure that a `__supervise__` hook was called with.
         if context is not None and context.__traceback__ is not None:
-            near.append(("during", context))
-    for how, one in near:
+            previous.append(("during", context))
+    for how, one in previous:
         if id(one) in seen:
             continue
         seen.add(id(one))
@@ -227,14 +223,14 @@ def _behind(exception: BaseException, seen: set[int]) -> Iterator[Behind]:
         if len(frames) > FIRST_FRAMES + LAST_FRAMES:
             frames = frames[:FIRST_FRAMES] + frames[-LAST_FRAMES:]
         yield Behind(how, type(one).__name__, _bounded(_text_of(one), LONGEST_BEHIND), frames)
-        yield from _behind(one, seen)
+        yield from _chained(one, seen)
 
 
 def _memory_of(exception: BaseException) -> OutOfMemory | None:
-    """What is known of the want of memory that an exception tells of; None if it does not."""
+    """The details of an out-of-memory exception; None for any other."""
     if isinstance(exception, MemoryError):
         return OutOfMemory("python", memory_limit(), rss_bytes(os.getpid()) or None)
-    # CUDA's own is a RuntimeError of torch, by that name; older ones are known by their text alone.
+    # torch raises a RuntimeError of that name for CUDA; older versions are recognized by text.
     if isinstance(exception, RuntimeError) and (
         type(exception).__name__ == "OutOfMemoryError"
         or "CUDA out of memory" in _text_of(exception)
@@ -259,7 +255,7 @@ def _bounded(text: str, longest: int = LONGEST_TEXT) -> str:
 
 
 def pack(failure: RankFailure, exception: BaseException | None) -> Payload:
-    """A failure as the payload of a Reply: the story, and the exception if pickle takes it."""
+    """A failure as the payload of a Reply: the description, and the exception if it pickles."""
     pickled = b""
     if exception is not None:
         try:
@@ -267,14 +263,14 @@ def pack(failure: RankFailure, exception: BaseException | None) -> Payload:
             if not payload.buffers:
                 pickled = bytes(payload.body)
         except Exception:
-            pickled = b""  # its story travels anyway
+            pickled = b""  # the description is sent anyway
     return Payload(pack_values((pack_values(failure), pickled)))
 
 
 def unpack(payload: Payload) -> tuple[RankFailure, Callable[[], BaseException | None]]:
-    """The failure in it, and what rebuilds the exception, or None where it cannot be rebuilt.
+    """The failure, and a function that rebuilds the exception, or returns None if it cannot.
 
-    Rebuilding runs code of the user: leave it to the thread that looks at the error.
+    Rebuilding runs user code, so only the thread that reads the error does it.
     """
     story, pickled = msgspec.msgpack.decode(carried(payload).body, type=tuple[bytes, bytes])
 
@@ -289,7 +285,7 @@ def unpack(payload: Payload) -> tuple[RankFailure, Callable[[], BaseException | 
 
 
 def pack_exception(exception: BaseException) -> Payload:
-    """An exception that is to be raised as it is; one that pickle refuses goes as its text."""
+    """Pickle an exception that is raised unchanged; one that cannot be pickled is sent as text."""
     try:
         return ship(exception)
     except Exception:
@@ -297,18 +293,18 @@ def pack_exception(exception: BaseException) -> Payload:
 
 
 def rebuild(payload: Payload) -> BaseException:
-    """What `pack_exception` was given."""
+    """Unpickle the result of `pack_exception`."""
     try:
         exception = unship(payload)
     except Exception as error:
-        return ActorError(None, f"an exception came that cannot be rebuilt here: {error}")
+        return ActorError(None, f"an exception arrived that cannot be rebuilt here: {error}")
     return exception if isinstance(exception, BaseException) else ActorError(None, repr(exception))
 
 
 def error_for(
     status: int, failures: list[RankFailure], exception: BaseException | None
 ) -> ActorError | SupervisionError:
-    """What a caller is to be raised. `failures` may grow after this."""
+    """The error to raise to a caller. `failures` may grow later."""
     if status == DIED:
         return death_error(failures)
     error = ActorError(exception, failures=failures)

@@ -1,7 +1,7 @@
-"""Source text that came with code, as what `linecache` holds of a file. No I/O.
+"""Source text of code that was pickled by value, in the form that `linecache` holds. No I/O.
 
-Each process of a mesh gets the text of the files that code by value came from, and most never show
-a line of it. To take 3,000 lines apart takes a process as long as a tenth of its start.
+Each process of a mesh receives the text of the source files, and most never show a line of it. To
+split 3,000 lines takes a tenth of the time of a process's start, so that is done on first use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import overload
 
 
 class SourceLines(Sequence[str]):
-    """The lines of a text, with their ends; taken apart when somebody first looks."""
+    """The lines of a text, with their line ends; split on first access."""
 
     __slots__ = ("_lines", "_text")
 

@@ -1,6 +1,6 @@
-"""What an actor of this process is and has at this moment.
+"""Snapshots of actors: their class, calls and attributes.
 
-Runs in: a proc, on the thread that receives, beside the code of the actor: nothing of its own runs.
+Runs in: a proc, on the receiving thread, beside the code of the actor. Runs no user code.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ if TYPE_CHECKING:
     from monarch._src.actor.run.cell_protocol import Cell
 
 MOST = 48
-"""Attributes of an actor that are told."""
+"""The maximal number of attributes in a snapshot."""
 NAMESPACE = "__live_namespace__"
-"""A class may name one attribute, a dict, whose items stand for the attributes of its actors."""
+"""A class may name a dict attribute, whose items are shown in place of the attributes."""
 
 
-def seen(worker: Cell, running: tuple[str, ...]) -> SeenActor:
-    """That actor, which runs these endpoints."""
-    actor: object = worker.instance_object
-    told, more = ((), 0) if actor is None else _attributes(actor)
+def snapshot_of(cell: Cell) -> SeenActor:
+    """The snapshot of an actor."""
+    actor: object = cell.instance_object
+    running = tuple(call.endpoint for _, call, _ in list(cell.running_calls.calls.values()))
+    shown, more = ((), 0) if actor is None else _attributes(actor)
     return SeenActor(
-        name=worker.spec.name,
-        class_name=worker.spec.class_name if actor is None else class_text(type(actor)),
-        running=running if actor is not None or worker.dead is not None else ("__init__",),
-        queued=worker.mailbox.calls(),
-        attributes=told,
+        name=cell.spec.name,
+        class_name=cell.spec.class_name if actor is None else class_text(type(actor)),
+        running=running if actor is not None or cell.dead is not None else ("__init__",),
+        queued=cell.mailbox.queued_calls(),
+        attributes=shown,
         more=more,
-        ended=worker.dead is not None,
+        ended=cell.dead is not None,
     )
 
 
@@ -46,11 +47,11 @@ def _attributes(actor: object) -> tuple[tuple[tuple[str, str], ...], int]:
     if inside is not None:
         namespace = next((value for name, value in items_of(shown) if name == inside), None)
         shown = cast("dict[str, object]", namespace) if type(namespace) is dict else {}
-    # The list is made in one step of the interpreter: the program may change it meanwhile.
+    # `list` copies the items atomically; the program may change them at any time.
     items = [
         (name, value)
         for name, value in list(items_of(shown))
         if type(name) is str and not name.startswith("__")
     ]
-    told = tuple((name, live_text(value)) for name, value in items[:MOST])
-    return told, len(items) - len(told)
+    texts = tuple((name, live_text(value)) for name, value in items[:MOST])
+    return texts, len(items) - len(texts)

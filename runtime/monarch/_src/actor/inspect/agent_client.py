@@ -1,6 +1,7 @@
-"""What a process asks host agents, and what they tell unasked: what ranks write.
+"""The requests of a process to host agents, and the output of ranks that agents send.
 
-A question goes to the agent of each host that it is about; the answers become one.
+Runs in: any process; answers and output arrive on the receiving thread. A request goes to the agent
+of each host that it concerns, and the answers are merged into one.
 """
 
 from __future__ import annotations
@@ -31,29 +32,29 @@ from monarch._src.wire.messages import (
     WantOutput,
 )
 
-_STREAMS = ("stderr", "stdout")  # by whether its number is odd
+_STREAMS = ("stderr", "stdout")  # odd numbers are stdout
 Question: TypeAlias = "Snapshot | FlushOutput | ReadStacks | SignalProcs"
 Answer: TypeAlias = "Snapshotted | OutputFlushed | StacksRead | Signalled"
 
 
 class AgentGoneError(RuntimeError):
-    """It will not answer; of its meshes everybody who has them is told by a failure."""
+    """A host agent is gone and will not answer. Its meshes fail separately."""
 
 
 class Settled(Protocol):
-    """Who waits for an answer: a future, say."""
+    """Receives the answer to a request; a Future, say."""
 
     def settle(self, decode: Callable[[], Any], /) -> None:
-        """It has come."""
+        """The answer has arrived."""
         ...
 
     def fail(self, error: BaseException, /) -> None:
-        """It will not come."""
+        """There will be no answer."""
         ...
 
 
 class _Notice:
-    """Has something called when there is an answer, or will be none."""
+    """Calls a function when the answer has arrived, or will not."""
 
     def __init__(self, done: Callable[[], None]) -> None:
         self._done = done
@@ -65,8 +66,8 @@ class _Notice:
         self._done()
 
 
-class _Asked:
-    """A question: the agents that owe an answer, and the answers so far in their order."""
+class _PendingQuery:
+    """A request: the agents that owe an answer, and the answers so far."""
 
     def __init__(
         self, agents: Sequence[str], future: Settled, merge: Callable[[list[Any]], Any]
@@ -83,91 +84,91 @@ class _Asked:
 
 
 class AgentClient:
-    """The questions of this process that are open."""
+    """The open requests of this process to host agents."""
 
     def __init__(self, node: Node, known: Known, new_future: Callable[[], Future[Any]]) -> None:
         self._node = node
         self._known = known
         self._new_future = new_future
         self._numbers = itertools.count(1)
-        self._asked: dict[int, _Asked] = {}
+        self._queries: dict[int, _PendingQuery] = {}
         self._origins = OriginReader()
-        # What a rank of a mesh has written goes through that, if set; and who holds lines back is
-        # told when somebody wants all of them.
-        self.sieve: Callable[[int, int, list[OutputLine]], list[OutputLine]] | None = None
-        self.when_flushed: Callable[[], None] | None = None
+        # The filter for lines of a rank of a mesh, if set; and a function that makes it release
+        # held lines, called when all output was requested.
+        self.output_filter: Callable[[int, int, list[OutputLine]], list[OutputLine]] | None = None
+        self.on_flushed: Callable[[], None] | None = None
         self.output_wanted = False
-        self.others: list[str] = []  # agents of other hosts that this process has
+        self.others: list[str] = []  # the agents of other hosts that this process uses
 
     def snapshot(self, meshes: list[int]) -> Future[list[MeshState]]:
-        """Ask what the ranks of these meshes do."""
+        """Request the state of these meshes and their ranks."""
         agents = self._agents_of(meshes)
-        return self._ask(agents, lambda number, _: Snapshot(number, meshes), _states)
+        return self._request(agents, lambda number, _: Snapshot(number, meshes), _states)
 
     def flush_output(self) -> Future[None]:
-        """Ask for all that ranks have written; done when it has arrived."""
-        return self._ask(
+        """Request all output that ranks have written; done when it has arrived."""
+        return self._request(
             [AGENT, *self.others], lambda number, _: FlushOutput(number), lambda _: None
         )
 
     def flush_output_of(self, meshes: Collection[int] | None, done: Callable[[], None]) -> None:
-        """Ask for all that ranks of these meshes (None: all) have written; call when it has come.
+        """Request the output of these meshes (None: all), and call `done` when it has arrived.
 
-        Lines that are gathered over a while stay so.
+        Does not release lines that are held to be merged.
         """
         agents = [AGENT, *self.others] if meshes is None else self._agents_of([*meshes])
-        self._ask(agents, lambda number, _: FlushOutput(number), lambda _: None, _Notice(done))
+        self._request(agents, lambda number, _: FlushOutput(number), lambda _: None, _Notice(done))
 
     def read_stacks(
         self, meshes: list[tuple[int, list[int]]], *, full: bool, idle: bool, timeout_s: float
     ) -> Future[StacksRead]:
-        """Have these ranks looked into."""
+        """Read the stacks of these ranks."""
         agents = self._agents_of([mesh for mesh, _ in meshes])
-        return self._ask(
+        return self._request(
             agents, lambda number, _: ReadStacks(number, meshes, full, idle, timeout_s), _stacks
         )
 
     def signal(self, mesh: int, ranks: list[int], number: int) -> Future[Signalled]:
-        """Have a signal sent to these ranks."""
+        """Send a signal to these ranks."""
         ref = self._known.ref(mesh)
         here = self._node.site
         by_agent: dict[str, list[int]] = {}
         for rank in ranks:
             agent = AGENT if ref is None else ref.agent(rank, here)
             by_agent.setdefault(agent, []).append(rank)
-        return self._ask(
+        return self._request(
             list(by_agent),
             lambda request, agent: SignalProcs(request, mesh, by_agent[agent], number),
             _signalled,
         )
 
     def want_output(self, wanted: bool) -> None:
-        """Ask for what ranks write, or for no more of it."""
+        """Subscribe to the output of ranks, or unsubscribe."""
         self.output_wanted = wanted
         for agent in (AGENT, *self.others):
             self._node.send(agent, WantOutput(wanted))
 
-    def agent_came(self, agent: str) -> None:
-        """This process has one more host."""
+    def on_agent_joined(self, agent: str) -> None:
+        """This process uses one more host."""
         self.others.append(agent)
         if self.output_wanted:
             self._node.send(agent, WantOutput(True))
 
-    def agent_lost(self, agent: str, reason: str) -> None:
-        """That one will not answer any more."""
+    def on_agent_lost(self, agent: str, reason: str) -> None:
+        """An agent is gone: complete the requests that wait for it."""
         if agent in self.others:
             self.others.remove(agent)
-        for number, asked in list(self._asked.items()):
-            if agent not in asked.owing:
+        for number, query in list(self._queries.items()):
+            if agent not in query.owing:
                 continue
             if agent == AGENT:
-                self._asked.pop(number, None)
-                asked.future.fail(AgentGoneError(f"the host agent is gone: {reason}"))
+                self._queries.pop(number, None)
+                query.future.fail(AgentGoneError(f"the host agent is gone: {reason}"))
             else:
-                self._answered(agent, number, None)
+                self._on_answer(agent, number, None)
 
     def _agents_of(self, meshes: Sequence[int]) -> list[str]:
-        """The agents of the hosts of these meshes, of all if there are none."""
+        """The agents of the hosts of these meshes; without meshes, all agents."""
         if not self.others:
             return [AGENT]
         here = self._node.site
@@ -179,7 +180,7 @@ class AgentClient:
         live = [agent for agent in found or [AGENT, *self.others] if self._node.knows(agent)]
         return live or [AGENT]
 
-    def _ask(
+    def _request(
         self,
         agents: Sequence[str],
         request: Callable[[int, str], Question],
@@ -188,39 +189,39 @@ class AgentClient:
     ) -> Future[Any]:
         number = next(self._numbers)
         future = self._new_future()
-        asked = self._asked[number] = _Asked(agents, notice or future, merge)
+        query = self._queries[number] = _PendingQuery(agents, notice or future, merge)
         for agent in agents:
             if self._node.send(agent, request(number, agent)):
                 continue
             if agent == AGENT:
-                self._asked.pop(number, None)
-                asked.future.fail(AgentGoneError("the host agent is gone"))
+                self._queries.pop(number, None)
+                query.future.fail(AgentGoneError("the host agent is gone"))
                 break
-            self._answered(agent, number, None)
+            self._on_answer(agent, number, None)
         return future
 
     # --- on the thread that receives --------------------------------------------------------------
 
-    def _answered(self, agent: str, number: int, answer: Answer | None) -> None:
-        asked = self._asked.get(number)
-        if asked is None or agent not in asked.owing:
+    def _on_answer(self, agent: str, number: int, answer: Answer | None) -> None:
+        query = self._queries.get(number)
+        if query is None or agent not in query.owing:
             return
-        asked.owing.discard(agent)
+        query.owing.discard(agent)
         if answer is not None:
-            asked.answers[agent] = answer
-        if not asked.owing:
-            self._asked.pop(number, None)
-            is_for_all = isinstance(answer, OutputFlushed) and not isinstance(asked.future, _Notice)
-            if self.when_flushed is not None and is_for_all:
-                self.when_flushed()
-            asked.settle()
+            query.answers[agent] = answer
+        if not query.owing:
+            self._queries.pop(number, None)
+            is_for_all = isinstance(answer, OutputFlushed) and not isinstance(query.future, _Notice)
+            if self.on_flushed is not None and is_for_all:
+                self.on_flushed()
+            query.settle()
 
     def on_answer(self, peer: str, message: Answer, _payload: Payload) -> None:
-        """An answer came."""
-        self._answered(peer, message.request, message)
+        """An agent has answered."""
+        self._on_answer(peer, message.request, message)
 
     def on_output(self, _peer: str, message: OutputLines, _payload: Payload) -> None:
-        """A rank has written."""
+        """A rank has written output."""
         ref = self._known.ref(message.mesh)
         if ref is None:
             return
@@ -244,15 +245,15 @@ class AgentClient:
                     written_over=number in (3, 4),
                 )
             )
-        if self.sieve is not None:
-            lines = self.sieve(message.mesh, message.rank, lines)
+        if self.output_filter is not None:
+            lines = self.output_filter(message.mesh, message.rank, lines)
         if lines:
             bus.emit(Output(tuple(lines)))
 
 
-# --- answers of several hosts as one --------------------------------------------------------------
+# --- merging the answers of several hosts ---------------------------------------------------------
 
-# Of the parts of a mesh, the one whose state comes first here is what the whole is in.
+# The state of a mesh is the first of these that any part of it is in.
 _WORST = ("failed", "stopped", "starting", "ready")
 
 
@@ -281,7 +282,7 @@ def _stacks(answers: list[StacksRead]) -> StacksRead:
 
 
 def _join(whole: MeshStacks, part: MeshStacks) -> None:
-    """Ranks of other hosts that are in the same as some here are in one group with them."""
+    """Merge the groups of ranks of two hosts that have equal stacks."""
     by_what = {(group.what, group.threads): group for group in whole.groups}
     for group in part.groups:
         same = by_what.get((group.what, group.threads))

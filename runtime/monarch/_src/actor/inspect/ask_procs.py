@@ -1,7 +1,7 @@
-"""A question to processes of one mesh, which answer it on the thread that receives.
+"""Queries to the procs of a mesh, which answer them on their receiving threads.
 
-Runs in: any process, on the thread that asks. Without user code in the way, a proc that computes
-answers all the same; one that holds the global interpreter lock cannot, nor can one that is dead.
+Runs in: any process, on the calling thread. A proc answers even while user code runs, unless that
+code holds the global interpreter lock.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from monarch._src.wire.messages import OK, Message
 
 
 class ProcQuery(PendingCall):
-    """The question, and the answers by rank of the mesh.
+    """A query, and its answers by rank of the proc mesh.
 
-    `question` makes it for a number and a position: a message that is answered by a Reply with
-    them. `failures`: why a rank will never answer. `ready`: the ranks that are up, if that is known
-    here; one that is not is not asked, and its answer is an empty payload.
+    `question` makes the message for a call number and a position; the Reply carries both.
+    `failures`: why a rank will never answer. `ready`: the ranks that are up, if known; other ranks
+    are not asked, and their answer is an empty payload.
     """
 
     __slots__ = ("all_in", "answers", "failures", "question", "ready", "ref")
@@ -45,26 +45,26 @@ class ProcQuery(PendingCall):
         self.all_in = Waitable()
         self.answers: dict[int, Payload] = {}
 
-    def answered(self, position: int, payload: Payload) -> None:
+    def on_answer(self, position: int, payload: Payload) -> None:
         self.answers[self.region.global_rank(position)] = payload
-        self._look()
+        self._finish_if_complete()
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
-        self._fail(position, f"it refused the question (status {status})")
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
+        self._fail(position, f"it refused the query (status {status})")
 
-    def lost(self, position: int, failure: RankFailure) -> None:
+    def on_lost(self, position: int, failure: RankFailure) -> None:
         self._fail(position, failure.message)
 
     def _fail(self, position: int, why: str) -> None:
         self.failures[self.region.global_rank(position)] = why
-        self._look()
+        self._finish_if_complete()
 
-    def _look(self) -> None:
+    def _finish_if_complete(self) -> None:
         if not self.owed:
             self.all_in.finish()
 
     def send(self, run: Runtime) -> None:
-        """Ask. A rank that is not up has nothing to tell, and is not asked."""
+        """Send the query to all ranks that are up."""
         ref, number = self.ref, run.calls.open(self)
         dead = run.known.dead(ref.uid)
         for position, rank in enumerate(self.region.ranks()):
@@ -74,17 +74,17 @@ class ProcQuery(PendingCall):
                     run.calls.answer(number, position, OK, NO_PAYLOAD)
                 continue
             if failure is None:
-                if run.node.send(run.routes.reach(ref, rank), self.question(number, position)):
+                if run.node.send(run.routes.route_to(ref, rank), self.question(number, position)):
                     continue
-                # It was lost on the way; if that is not known yet, the notice of it follows.
+                # The message is lost; the death notice may still be on its way.
                 failure = run.known.dead(ref.uid).get(rank)
             if failure is not None:
                 with uninterrupted(), run.answering:
-                    run.calls.lost(number, position, failure)
+                    run.calls.on_rank_lost(number, position, failure)
 
 
 def ask_procs(run: Runtime, questions: Sequence[ProcQuery], timeout_s: float) -> None:
-    """Put these questions, and wait until all are answered or the time is up.
+    """Send these queries, and wait until all are answered or the time is up.
 
     Raises:
         BlockedLoopError: called from a message handler, which must not wait.
@@ -96,5 +96,5 @@ def ask_procs(run: Runtime, questions: Sequence[ProcQuery], timeout_s: float) ->
         for question in questions:
             run.node.wait(question.all_in, max(0.0, deadline - time.monotonic()))
     finally:
-        for question in questions:  # an answer that comes later has no use
+        for question in questions:  # later answers are dropped
             run.calls.drop(question.number)

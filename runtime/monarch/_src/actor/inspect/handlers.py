@@ -1,9 +1,9 @@
-"""What a process tells of itself, and lets others set or stop in it, when it is asked to.
+"""Handlers of the messages that inspect a process: metrics, actors, log levels, faults, debugging.
 
-Runs in: any process that has a runtime, on the thread that receives.
-Owns: what stands in between its links while faults are injected there.
-Invariants: what is told disturbs nothing that runs. Injected faults and the debugger are loaded
-with their first use.
+Runs in: any process with a runtime, on the receiving thread.
+Owns: the injected faults of the process's links.
+Invariants: no handler disturbs running user code. Injected faults and the debugger are loaded on
+first use.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from monarch._src.actor.inspect.injected_link_faults import LinkFaults
     from monarch._src.actor.protocols import InspectedRuntime
 
-# Stands above this layer, and is loaded with the first breakpoint.
+# A higher layer, loaded with the first breakpoint.
 DEBUGGER = "monarch._src.debug.rank.pauses"
 
 
 class InspectHandlers:
-    """Those to one process."""
+    """The inspection handlers of one process."""
 
     def __init__(self, runtime: InspectedRuntime) -> None:
         self._run = runtime
@@ -70,14 +70,14 @@ class InspectHandlers:
         self._run.node.send(peer, Reply(message.call, message.rank, OK), packed(self.counted()))
 
     def counted(self) -> Counted:
-        """All that this process has counted. Any thread."""
+        """The present metrics of this process. Any thread."""
         now_ns = time.monotonic_ns()
         figures = [*self._run.metrics.figures(now_ns), *TELEMETRY.spans(now_ns)]
         return Counted(tuple(figures), tuple(TELEMETRY.measures()))
 
     def _on_read_actors(self, peer: str, message: ReadActors, _payload: Payload) -> None:
-        living = [worker.seen() for worker in list(self._run.workers.values())]
-        seen = ActorsSeen((*self._run.tombstones.seen(), *living))
+        living = [cell.snapshot() for cell in list(self._run.cells.values())]
+        seen = ActorsSeen((*self._run.tombstones.snapshots(), *living))
         self._run.node.send(peer, Reply(message.call, message.rank, OK), packed_actors(seen))
 
     def _on_set_log_level(self, peer: str, message: SetLogLevel, _payload: Payload) -> None:
@@ -94,7 +94,7 @@ class InspectHandlers:
     def _on_rank_paused(self, peer: str, message: RankPausedMessage, _payload: Payload) -> None:
         if peer != AGENT and peer not in self._run.agent.others:
             return
-        PAUSES.told(message.mesh, message.rank, message.paused, time.monotonic())
+        PAUSES.on_paused(message.mesh, message.rank, message.paused, time.monotonic())
         ref, at = self._run.known.ref(message.mesh), message.at
         if ref is None or not bus.wanted(RankPaused):
             return
@@ -118,5 +118,5 @@ class InspectHandlers:
     ) -> None:
         if (
             peer == AGENT and self._run.proc_ref is not None
-        ):  # a console talks to agents, see `debug`
+        ):  # consoles send to host agents only, see `debug`
             import_module(DEBUGGER).pauses_of(self._run).on_message(message)

@@ -1,11 +1,11 @@
-"""Injected faults on the links of this process: what it takes in and sends out waits, or is lost.
+"""Injected faults on the links of a process: delayed, held and lost messages.
 
-Runs in: a proc that consented (`configure(fault_injection=True)` before it was spawned) and that
-its client has told so; loaded then. What comes in is stopped behind the order of messages, on the
-thread that receives; what goes out in place of `Node.send`, on any thread. What waited goes on its
-way on the receiving thread, or on a thread of ours for what goes out.
-Invariants: what the host agent says, and is asked, always passes, so the process can be ended at
-any time. Once the last rule is lifted and nothing waits, messages go as if there had been none.
+Runs in: a proc that was spawned under `configure(fault_injection=True)`; loaded with the first
+rule. Incoming messages are intercepted on the receiving thread, after they are put in order;
+outgoing ones in place of `Node.send`, on any thread. Delayed incoming messages go on on the
+receiving thread, outgoing ones on a thread of this module.
+Invariants: messages from and to the host agent always pass, so the process can be ended at any
+time. After the last rule is lifted and no message waits, messages pass as without this module.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ class LinkFaults:
         self._runtime = runtime
         self._node = runtime.node
         self._links: Links[_Item] = Links(runtime.name)
-        # Over the links, and over the moment at which something leaves: what comes later is later.
+        # Guards the links, and the sending of messages, so that they leave in order.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._takers = dict(runtime.routes.arrivals.takers)
+        self._inner_handlers = dict(runtime.routes.inbound.handlers)
         self._on_reply = runtime.handlers[Reply]
-        self._between = False
-        self._called = False  # the receiving thread has been called, and has not looked yet
+        self._installed = False
+        self._wake_sent = False  # whether a wake-up of the receiving thread is pending
         self._pipe: tuple[int, int] | None = None
         self._consents = settings().fault_injection
 
     def set(self, peer: str, message: SetLinks) -> None:
-        """The message has come: obey the session's client, or the mesh's owner; else refuse."""
+        """Apply rules from the session's client or the mesh's owner; refuse other senders."""
         run = self._runtime
         owners = {ref.owner for ref in (run.client_ref, run.proc_ref) if ref is not None}
         why = ""
@@ -81,37 +81,37 @@ class LinkFaults:
                     lost += self._links.lifted(number)
                 for rule in message.add:
                     self._links.ruled(rule)
-                self._place()
+                self._install_or_remove()
                 self._changed.notify()
         for item in lost:
-            self._tell_lost(item)
-        said = msgspec.msgpack.encode((why, len(lost)))
-        Node.send(self._node, peer, Reply(message.call, message.rank, OK), Payload(said))
+            self._report_lost(item)
+        answer = msgspec.msgpack.encode((why, len(lost)))
+        Node.send(self._node, peer, Reply(message.call, message.rank, OK), Payload(answer))
 
-    # --- being in between -------------------------------------------------------------------------
+    # --- interception -------------------------------------------------------------------------
 
-    def _place(self) -> None:
-        """Stand in between if there is anything to do, and out of the way if not."""
+    def _install_or_remove(self) -> None:
+        """Install the interception if there are rules or waiting messages; else remove it."""
         busy = bool(self._links)
-        if busy == self._between:
+        if busy == self._installed:
             return
-        self._between = busy
-        takers = self._runtime.routes.arrivals.takers
+        self._installed = busy
+        inbound = self._runtime.routes.inbound.handlers
         handlers = self._runtime.handlers
         for kind in _TAKEN:
-            takers[kind] = self._came if busy else self._takers[kind]
-        handlers[Reply] = self._came if busy else self._on_reply
+            inbound[kind] = self._on_incoming if busy else self._inner_handlers[kind]
+        handlers[Reply] = self._on_incoming if busy else self._on_reply
         self._node.divert(self._send if busy else None)
         if self._pipe is None:
             self._pipe = os.pipe()
             for fd in self._pipe:
                 os.set_blocking(fd, False)
-            self._node.leader.watch(self._pipe[0], self._let_in)
+            self._node.leader.watch(self._pipe[0], self._release_incoming)
             threading.Thread(target=self._run, name="monarch-links", daemon=True).start()
 
-    def _came(self, peer: str, message: Any, payload: Payload) -> None:
+    def _on_incoming(self, peer: str, message: Any, payload: Payload) -> None:
         if peer == AGENT:
-            self._take(peer, message, payload)
+            self._deliver(peer, message, payload)
             return
         lossy = isinstance(message, Call)
         with self._lock:
@@ -120,14 +120,16 @@ class LinkFaults:
             )
             self._changed.notify()
         if verdict is Verdict.PASS:
-            self._take(peer, message, payload)
+            self._deliver(peer, message, payload)
 
-    def _take(self, peer: str, message: Any, payload: Payload) -> None:
-        taker = self._on_reply if isinstance(message, Reply) else self._takers[type(message)]
+    def _deliver(self, peer: str, message: Any, payload: Payload) -> None:
+        taker = (
+            self._on_reply if isinstance(message, Reply) else self._inner_handlers[type(message)]
+        )
         taker(peer, message, payload)
 
     def _send(self, name: str, message: Message, payload: Payload) -> bool:
-        lane = VIA_AGENT if isinstance(message, Answer) else OUT
+        direction = VIA_AGENT if isinstance(message, Answer) else OUT
         to = message.to if isinstance(message, Answer) else name
         relayed = isinstance(message, (Answer, Cast))
         if name == self._node.name or (name == AGENT and not relayed):
@@ -136,51 +138,51 @@ class LinkFaults:
             return False
         lossy = isinstance(message, (Reply, Answer)) and message.status == OK
         with self._lock:
-            # One message object may be sent to many, with another rank each time.
-            kept = (name, msgspec.structs.replace(message), payload.own())
-            verdict = self._links.came(lane, to, kept, time.monotonic(), lossy=lossy)
+            # The caller may reuse the message object for other ranks.
+            copied = (name, msgspec.structs.replace(message), payload.own())
+            verdict = self._links.came(direction, to, copied, time.monotonic(), lossy=lossy)
             self._changed.notify()
             if verdict is not Verdict.PASS:
                 return True
             return Node.send(self._node, name, message, payload)
 
-    # --- letting through --------------------------------------------------------------------------
+    # --- release --------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """On a thread of ours: what waits to leave leaves in time, and who takes in is called."""
+        """Send delayed messages in time, and wake the receiving thread for incoming ones."""
         with self._lock:
             while True:
                 now = time.monotonic()
                 for item in (*self._links.due(OUT, now), *self._links.due(VIA_AGENT, now)):
                     Node.send(self._node, *item)
-                self._place()
-                inward = None if self._called else self._links.next_due(IN)
+                self._install_or_remove()
+                inward = None if self._wake_sent else self._links.next_due(IN)
                 if inward is not None and inward <= now:
-                    self._call()
+                    self._wake_receiver()
                     continue
                 times = [inward, self._links.next_due(OUT), self._links.next_due(VIA_AGENT)]
                 first = min((time for time in times if time is not None), default=None)
                 self._changed.wait(None if first is None else max(0.0, first - now))
 
-    def _call(self) -> None:
-        self._called = True
+    def _wake_receiver(self) -> None:
+        self._wake_sent = True
         if self._pipe is not None:
             os.write(self._pipe[1], b".")
 
-    def _let_in(self) -> None:
-        """On the thread that receives: take what has waited long enough."""
+    def _release_incoming(self) -> None:
+        """Handle the incoming messages that are due. Called on the receiving thread."""
         if self._pipe is not None:
             os.read(self._pipe[0], 1)
         with self._lock:
-            self._called = False
+            self._wake_sent = False
             arrived = self._links.due(IN, time.monotonic())
-            self._place()
+            self._install_or_remove()
             self._changed.notify()
         for item in arrived:
-            self._take(*item)
+            self._deliver(*item)
 
-    def _tell_lost(self, item: _Item) -> None:
-        """Whoever still waits for it is told that it was lost."""
+    def _report_lost(self, item: _Item) -> None:
+        """Report a lost message to the caller that waits for its answer, if any."""
         name, message, _ = item
         if isinstance(message, Call):
             if message.call:
@@ -188,8 +190,8 @@ class LinkFaults:
                 self._runtime.routes.reply(name, message, THROWN, pack_exception(error))
         elif isinstance(message, (Reply, Answer)):
             error = MessageLostError("the answer", self._where())
-            told = msgspec.structs.replace(message, status=THROWN)
-            self._node.send(name, told, pack_exception(error))
+            answer = msgspec.structs.replace(message, status=THROWN)
+            self._node.send(name, answer, pack_exception(error))
 
     def _where(self) -> str:
         ref, rank = self._runtime.proc_ref, self._runtime.rank

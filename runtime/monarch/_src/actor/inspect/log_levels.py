@@ -1,6 +1,6 @@
-"""The level from which on procs log: asked for by who has their mesh.
+"""Sets the log level of procs.
 
-Runs in: any process, on whichever thread asks.
+Runs in: any process that has a mesh, on the calling thread.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import SetLogLevel
 
 
-class _Asked(PendingCall):
-    """`done` once every rank has said that it logs so, or has died and logs nothing."""
+class _LevelQuery(PendingCall):
+    """Settles `done` once every rank has confirmed the level or has died."""
 
     __slots__ = ("done",)
 
@@ -25,31 +25,31 @@ class _Asked(PendingCall):
         super().__init__(ref.uid, None, region)
         self.done = done
 
-    def answered(self, position: int, payload: Payload) -> None:
-        self._look()
+    def on_answer(self, position: int, payload: Payload) -> None:
+        self._settle_if_complete()
 
-    def raised(self, position: int, status: int, payload: Payload) -> None:
-        self._look()
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
+        self._settle_if_complete()
 
-    def lost(self, position: int, failure: RankFailure) -> None:
-        self._look()
+    def on_lost(self, position: int, failure: RankFailure) -> None:
+        self._settle_if_complete()
 
-    def _look(self) -> None:
+    def _settle_if_complete(self) -> None:
         if not self.owed:
             self.done.settle(lambda: None)
 
 
-def ask(run: Runtime, ref: ProcsRef, region: Region, level: int) -> Future[None]:
-    """Have these ranks log what is at least of that level; done when all do."""
+def set_log_level(run: Runtime, ref: ProcsRef, region: Region, level: int) -> Future[None]:
+    """Set the log level of these ranks; done when all have confirmed it."""
     done: Future[None] = run.new_future()
-    number = run.calls.open(_Asked(ref, region, done))
+    number = run.calls.open(_LevelQuery(ref, region, done))
     for position, rank in enumerate(region.ranks()):
         failure = run.known.dead(ref.uid).get(rank)
         if failure is None:
-            if run.node.send(run.routes.reach(ref, rank), SetLogLevel(number, position, level)):
+            if run.node.send(run.routes.route_to(ref, rank), SetLogLevel(number, position, level)):
                 continue
             failure = run.known.dead(ref.uid).get(rank)
-        if failure is not None:  # otherwise the notice of its end is on its way
+        if failure is not None:  # otherwise its death notice is on its way
             with uninterrupted(), run.answering:
-                run.calls.lost(number, position, failure)
+                run.calls.on_rank_lost(number, position, failure)
     return done

@@ -1,9 +1,10 @@
-"""A short text of any value of a running program, made without running code of its class. No I/O.
+"""A short text of any value of a running program, made without running user code. No I/O.
 
-Runs in: any thread, beside the code that has the value and may change it meanwhile.
-Invariants: no `__repr__`, property, `__getattr__` or iteration of a user's class runs, nothing is
-fetched from a device, and of what a value holds only a bounded part is looked at. Hence `is` and
-methods of builtin types throughout: `==`, `in`, `isinstance` and `len` ask the class.
+Runs in: any thread, beside code that may change the value meanwhile.
+Invariants: no `__repr__`, property, `__getattr__` or iteration of a user's class runs, no device is
+accessed, and only a bounded part of a value is read. So this module uses `is` and methods of
+builtin
+types: `==`, `in`, `isinstance` and `len` may run code of the class.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from types import (
 from typing import Any, cast
 
 LONGEST = 240
-"""Characters of a text."""
+"""The maximal number of characters of a text."""
 MOST = 8
-"""Items of a collection, attributes of an object, that are looked at."""
+"""The maximal number of shown items of a collection, or attributes of an object."""
 DEEPEST = 2
-_SEARCHED = 64  # attributes of an object, for public ones
-_DIGITS = 256  # bits of an integer that is written out
+_SEARCHED = 64  # attributes of an object that are searched for public ones
+_DIGITS = 256  # the maximal number of bits of an integer with shown digits
 _PLAIN = (NoneType, bool, float, complex, type(Ellipsis), range)
 _COLLECTIONS: tuple[tuple[type, str, str], ...] = (
     (list, "[", "]"),
@@ -46,19 +47,19 @@ _namespace: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__ge
 
 
 def live_text(value: object) -> str:
-    """What a value is, in one line."""
+    """The text of a value, in one line."""
     return _cut(_text(value, 0), LONGEST)
 
 
 def class_text(cls: type) -> str:
-    """`module.Class`; of a cell, or of the program itself, `Class`."""
+    """`module.Class`; only `Class` for builtins, and for classes of `__main__`."""
     module = _module(cls)
     known = type(module) is str and module not in ("__main__", "builtins")
     return f"{module}.{_qualified_name(cls)}" if known else _qualified_name(cls)
 
 
 def class_attribute(cls: type, name: str) -> object:
-    """What the class or the next of its bases says under that name; None if none does."""
+    """The class attribute of that name, from the class or its nearest base; None if missing."""
     for base in _bases(cls):
         if name in _namespace(base):
             return _namespace(base)[name]
@@ -66,16 +67,16 @@ def class_attribute(cls: type, name: str) -> object:
 
 
 def attributes_of(value: object) -> dict[str, object]:
-    """What an instance has: its own dictionary, empty for one without."""
+    """The instance's own dictionary; empty if it has none."""
     found = class_attribute(type(value), "__dict__")
-    # A class may say something else of `__dict__`, by code that is its own.
+    # A class may define its own `__dict__` property, which must not run.
     if type(found) is GetSetDescriptorType or type(found) is MemberDescriptorType:
         return found.__get__(value)
     return {}
 
 
 def items_of(attributes: dict[str, object]) -> Iterable[tuple[object, object]]:
-    """All names and values, by code of `dict` itself; names may be anything."""
+    """The names and values, read by `dict` itself; names may be of any type."""
     return cast("Iterable[tuple[object, object]]", dict.items(attributes))  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -120,7 +121,7 @@ def _mapping(value: dict[object, object], depth: int) -> str:
 
 
 def _code(value: object) -> str:
-    """Of functions, classes and modules; empty for all else."""
+    """The text of a function, class or module; empty for other values."""
     kind = type(value)
     if kind is FunctionType or kind is BuiltinFunctionType:
         return f"function {cast(FunctionType, value).__qualname__}"
@@ -153,14 +154,14 @@ def _instance(value: object, depth: int) -> str:
 
 
 def _array(value: object) -> str:
-    """Of numpy's and torch's own classes, whose attributes are theirs; empty for all else."""
+    """The text of an array of numpy's or torch's own classes; empty for other values."""
     kind = type(value)
     numpy: Any = sys.modules.get("numpy")
     if kind is _named(numpy, "ndarray"):
         array: Any = value
-        what = f"ndarray {array.dtype.name} {array.shape}"
+        summary = f"ndarray {array.dtype.name} {array.shape}"
         few = array.size <= MOST and array.dtype.kind in "biufc"
-        return f"{what} {array.tolist()!r}" if few else what
+        return f"{summary} {array.tolist()!r}" if few else summary
     if _derives(kind, _named(numpy, "number")):
         return f"{numpy.generic.item(value)!r} ({_qualified_name(kind)})"
     of_torch = _named(sys.modules.get("torch"), "Tensor")
@@ -173,7 +174,7 @@ def _array(value: object) -> str:
 
 
 def _named(module: ModuleType | None, name: str) -> Any:
-    """What a module that is loaded has under that name, without asking its `__getattr__`."""
+    """An attribute of a loaded module, read without the module's `__getattr__`."""
     return None if module is None else attributes_of(module).get(name)
 
 
@@ -182,11 +183,11 @@ def _derives(kind: type, base: Any) -> bool:
 
 
 def _first(items: Iterable[Any], most: int = MOST) -> list[Any]:
-    """The first items; of what changes while it is looked at, those that were had before."""
+    """The first items; fewer, if the collection changes during the iteration."""
     found: list[Any] = []
     try:
         found.extend(islice(items, most))
-    except RuntimeError:  # changed in size, by the program that has it
+    except RuntimeError:  # the program has changed its size
         pass
     return found
 

@@ -1,1 +1,1 @@
-"""The serving side of an actor: mailbox, thread or event loop, endpoints."""
+"""Running an actor: its mailbox, its thread or event loop, its endpoints."""

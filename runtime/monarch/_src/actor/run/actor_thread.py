@@ -1,4 +1,4 @@
-"""The thread of an actor, from its class to its end: which kind it is decides how it lives.
+"""The main function of an actor's thread, which chooses the loop for a sync or an async actor.
 
 Runs in: a proc, or a client that hosts controllers, on the actor's thread.
 """
@@ -10,17 +10,17 @@ from monarch._src.actor.run import sync_loop
 from monarch._src.actor.run.cell import ActorCell
 
 
-def run(worker: ActorCell) -> None:
-    """Live and end. Returns when the actor is gone."""
+def run(cell: ActorCell) -> None:
+    """Run the actor. Returns when the actor has ended."""
     try:
-        cls = worker.prepare()
+        cls = cell.prepare()
         if cls is None:
             return
         if cls.is_async:
             from monarch._src.actor.run import async_loop
 
-            async_loop.live(worker)
+            async_loop.serve(cell)
         else:
-            sync_loop.live(worker)
+            sync_loop.serve(cell)
     finally:
-        current.set(None)  # the main thread outlives its actor, which this would keep
+        current.set(None)  # the main thread must not keep its actor alive

@@ -1,4 +1,4 @@
-"""How an async actor lives: an event loop on its own thread, messages awaited one after another.
+"""The loop of an async actor: an event loop on its own thread awaits one message after another.
 
 Runs in: a proc, on the actor's thread. Loaded with the first async actor: asyncio takes 13 ms.
 """
@@ -17,7 +17,7 @@ from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.endpoint_table import BoundEndpoint
 from monarch._src.actor.run.event_loop import ActorLoop, new_loop
 from monarch._src.actor.run.mailbox import CHECK_FAILURES, CheckFailures, Item, Mailbox, Stop
-from monarch._src.actor.run.running_calls import CutShort
+from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Supervisor
 from monarch._src.errors import CallCancelled
 from monarch._src.failures.report import RankFailure
@@ -31,25 +31,25 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call
 
 BLOCKED_S = 0.1
-"""A loop that has not come to cancelling a call after so long is blocked by it."""
+"""A loop that has not cancelled a call after this time is taken to be blocked by it."""
 
 
-def live(worker: ActorCell) -> None:
+def serve(cell: ActorCell) -> None:
     """Construct the actor and serve its messages until it ends."""
-    # Not asyncio.run: on the main thread it would put a SIGINT handler of its own in place.
-    loop = new_loop(worker.runtime.node.leader)
-    life = _AsyncLife(worker, loop)
+    # Not asyncio.run, which installs a SIGINT handler of its own on the main thread.
+    loop = new_loop(cell.runtime.node.leader)
+    actor = _AsyncActor(cell, loop)
     shield = shield_this_thread(CallCancelled)
     if isinstance(shield, SignalShield):
-        shield.work_of = life.work_here
+        shield.work_of = actor.work_here
     try:
-        life.shield = shield
+        actor.shield = shield
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(life.serve())
+        loop.run_until_complete(actor.serve())
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
-        worker.mailbox.on_put = None
-        worker.raise_in = None
+        cell.mailbox.on_put = None
+        cell.raise_in = None
         unshield_this_thread(shield)
         asyncio.set_event_loop(None)
         loop.close()
@@ -62,10 +62,10 @@ class _Inbox:
         self._mailbox = mailbox
         self._loop = loop
         self._waiter: asyncio.Future[None] | None = None
-        mailbox.on_put = self._put
+        mailbox.on_put = self._on_put
 
     async def next(self) -> Item | None:
-        """The next item; None if there is none and the mailbox is closed."""
+        """The next item; None if the mailbox is closed and empty."""
         while (item := self._mailbox.take()) is None and not self._mailbox.closed:
             self._waiter = self._loop.create_future()
             if not self._mailbox and not self._mailbox.closed:
@@ -73,8 +73,8 @@ class _Inbox:
             self._waiter = None
         return item
 
-    def _put(self) -> None:
-        # On the thread that receives. Registered before the look at the mailbox, so none is missed.
+    def _on_put(self) -> None:
+        # On the receiving thread. `next` sets the waiter before it checks the mailbox again.
         if self._waiter is not None:
             loop = self._loop
             if isinstance(loop, ActorLoop) and loop.handles():
@@ -91,126 +91,130 @@ class _Inbox:
             self._waiter.set_result(None)
 
 
-class _Changes:
-    """What becomes of a keeper, awaited."""
+class _SupervisorChanges:
+    """Changes of a supervisor, awaited."""
 
-    def __init__(self, keeper: Supervisor, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, supervisor: Supervisor, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._came = asyncio.Event()
-        keeper.on_change = self._changed
+        self._event = asyncio.Event()
+        supervisor.on_change = self._on_change
 
-    async def until(self, there: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Return when that is so, or after that time."""
+    async def until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Return when the condition holds, or after the time-out."""
         try:
-            await asyncio.wait_for(self._until(there), timeout_s)
+            await asyncio.wait_for(self._until(condition), timeout_s)
         except asyncio.TimeoutError:
             pass
 
-    async def _until(self, there: Callable[[], bool]) -> None:
-        while not there():
-            self._came.clear()
-            if not there():
-                await self._came.wait()
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._event.clear()
+            if not condition():
+                await self._event.wait()
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._came.set)
+            self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:
             pass  # the loop has ended
 
 
-class _AsyncLife:
-    def __init__(self, worker: ActorCell, loop: asyncio.AbstractEventLoop) -> None:
-        self._worker = worker
-        assert worker.endpoints is not None
-        self._endpoints = worker.endpoints
+class _AsyncActor:
+    def __init__(self, cell: ActorCell, loop: asyncio.AbstractEventLoop) -> None:
+        self._cell = cell
+        assert cell.endpoints is not None
+        self._endpoints = cell.endpoints
         self._loop = self.loop = loop
-        self._inbox = _Inbox(worker.mailbox, loop)
+        self._inbox = _Inbox(cell.mailbox, loop)
         self._overlapping: set[asyncio.Task[None]] = set()
-        self._judging: asyncio.Task[None] | None = None
-        self._hook_waits = False  # `_judging` has begun to wait for the answer of an actor
-        self._released: asyncio.Future[None] | None = None  # messages need not wait for `_judging`
-        self._changes = _Changes(worker.keeper, loop)
-        self._ends: RankFailure | None = None  # why they are being cancelled
-        # What each task is busy with: a call, or the worker while that is constructed.
+        self._checking: asyncio.Task[None] | None = None
+        self._hook_waits = False  # whether `_checking` awaits the answer of an actor
+        self._released: asyncio.Future[None] | None = (
+            None  # done when messages need not wait for `_checking`
+        )
+        self._changes = _SupervisorChanges(cell.supervisor, loop)
+        self._ending_failure: RankFailure | None = None  # why overlapping calls are cancelled
+        # The work of each task: a call, or the cell while the actor is constructed.
         self.work: dict[asyncio.Task[Any] | None, Any] = {}
         self.shield: Shield | SignalShield | None = None
 
     async def serve(self) -> None:
-        worker = self._worker
-        worker.interrupt = self._interrupt
-        worker.raise_in = self._raise_in
-        worker.tasks = self
-        worker.instance.is_async = True
+        cell = self._cell
+        cell.interrupt = self._interrupt
+        cell.raise_in = self._raise_in
+        cell.tasks = self
+        cell.instance.is_async = True
         task = asyncio.current_task()
         try:
-            self.work[task] = worker
+            self.work[task] = cell
             try:
-                worker.construct()
+                cell.construct()
             finally:
                 del self.work[task]
         except BaseException as error:
-            worker.end(worker.describe(error, "constructor", None), error)
+            cell.fail_early(cell.describe(error, "constructor", None), error)
             return
-        worker.instance.waiting.on_begin = self._begins_to_wait
-        worker.on_ask = self._ask
-        self._judge_soon()  # what came before there was anybody to ask
-        keeper = worker.keeper
-        while worker.dead is None and keeper.lives:
+        cell.instance.waiting.on_begin = self._on_wait_begins
+        cell.on_check_due = self._on_check_due
+        self._check_soon()  # failures may precede the end of the constructor
+        supervisor = cell.supervisor
+        while cell.dead is None and supervisor.is_living:
             item = await self._inbox.next()
             if isinstance(item, tuple):
                 await self._call(*item)
             elif isinstance(item, Stop):
-                worker.told_to_stop(item)
-                # Behind what it has to judge; a verdict may also be its end.
-                await self._changes.until(lambda: not keeper.lives)
-                await self._cancel_overlapping(worker.epitaph(item.reason))
+                cell.request_stop(item)
+                # Pending failures are checked first, and an unhandled one fails the actor.
+                await self._changes.until(lambda: not supervisor.is_living)
+                await self._cancel_overlapping(cell.stopped_failure(item.reason))
             elif isinstance(item, CheckFailures):
-                await self._judge_first()
+                await self._check_first()
             elif item is not None:
-                answer = worker.supervision.returned(item)
+                answer = cell.supervision.call_undeliverable_hook(item)
                 if inspect.isawaitable(answer):
                     answer = await _outcome(answer)
-                worker.supervision.settled(item, answer)
-        if worker.dead is not None:
+                cell.supervision.on_undeliverable_answered(item, answer)
+        if cell.dead is not None:
             await self._cancel_overlapping()
-        await self._changes.until(lambda: keeper.may_clean.done, keeper.grace_s * UNTIL_OVERDUE)
-        keeper.had_its_time()
-        failed = None if worker.gone else await self._clean_up(worker.cause)
-        worker.cleaned(failed)
+        await self._changes.until(
+            lambda: supervisor.may_clean.done, supervisor.grace_s * UNTIL_OVERDUE
+        )
+        supervisor.on_grace_expired()
+        failed = None if cell.finalized else await self._clean_up(cell.cause)
+        cell.on_cleaned_up(failed)
 
-    # --- supervision: beside what it does, one failure after another ------------------------------
+    # --- supervision: in a task of its own, one failure after another -----------------------------
 
-    def _ask(self) -> None:
-        # Any thread. For a look before the next message, and beside an endpoint that awaits.
-        self._worker.mailbox.put_first(CHECK_FAILURES)
+    def _on_check_due(self) -> None:
+        # Any thread. Check before the next message, and while an endpoint awaits.
+        self._cell.mailbox.put_first(CHECK_FAILURES)
         try:
-            self._loop.call_soon_threadsafe(self._judge_soon)
+            self._loop.call_soon_threadsafe(self._check_soon)
         except RuntimeError:
             pass  # the loop has ended
 
-    def _judge_soon(self) -> None:
-        if self._judging is None or self._judging.done():
-            self._judging = self._loop.create_task(self._judge())
+    def _check_soon(self) -> None:
+        if self._checking is None or self._checking.done():
+            self._checking = self._loop.create_task(self._check_failures())
             self._hook_waits = False
 
-    async def _judge_first(self) -> None:
-        """Have what has failed judged before the next message.
+    async def _check_first(self) -> None:
+        """Check pending failures before the next message.
 
-        Messages wait until `__supervise__` returns, or awaits the answer of an actor: that one may
-        need another message of this actor before it answers.
+        Messages wait until `__supervise__` returns, or until it awaits the answer of another actor,
+        which may need this actor to handle a message first.
         """
-        self._judge_soon()
-        judging = self._judging
-        assert judging is not None
+        self._check_soon()
+        checking = self._checking
+        assert checking is not None
         if not self._hook_waits:
             released = self._released = self._loop.create_future()
-            await asyncio.wait({judging, released}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({checking, released}, return_when=asyncio.FIRST_COMPLETED)
             self._released = None
 
-    def _begins_to_wait(self) -> None:
-        judging = self._judging
-        if judging is not None and asyncio.current_task(self._loop) is judging:
+    def _on_wait_begins(self) -> None:
+        checking = self._checking
+        if checking is not None and asyncio.current_task(self._loop) is checking:
             self._hook_waits = True
             self._release()
 
@@ -218,48 +222,49 @@ class _AsyncLife:
         if self._released is not None and not self._released.done():
             self._released.set_result(None)
 
-    async def _judge(self) -> None:
-        worker = self._worker
-        current.set(worker.at_home)
-        while (fault := worker.keeper.judge()) is not None:
-            answer = worker.supervision.call(fault)
+    async def _check_failures(self) -> None:
+        cell = self._cell
+        current.set(cell.idle_context)
+        while (fault := cell.supervisor.next_failure()) is not None:
+            answer = cell.supervision.call_supervise(fault)
             if inspect.isawaitable(answer):
                 answer = await _outcome(answer)
-            worker.supervision.answered(fault, answer)
+            cell.supervision.on_supervised(fault, answer)
 
     # --- calls ------------------------------------------------------------------------------------
 
     def _interrupt(self) -> None:
-        # Any thread. On the loop's own, too: what is cancelled must not be what runs now.
+        # Any thread. Deferred even on the loop's own thread, so that the running task goes on.
         try:
             self._loop.call_soon_threadsafe(self._cancel_call)
         except RuntimeError:
             pass  # the loop has ended
 
     def _cancel_call(self) -> None:
-        task = self._worker.instance.task
+        task = self._cell.instance.task
         if task is not None:
             task.cancel()
         self._release()
 
     def work_here(self) -> Any:
-        """What this thread does now. On it, in a signal handler."""
+        """The work of the running task. Called on the loop's thread, in a signal handler."""
         return self.work.get(asyncio.current_task(self._loop))
 
     def _raise_in(self, call: Call) -> bool:
-        """Cancel the task of a call; if its loop does not come to that, raise where it stands.
+        """Cancel the task of a call; if its loop is blocked, raise in the blocking code.
 
-        Any thread. Raising is possible on the main thread only.
+        Any thread. Only on the main thread can blocking code be interrupted.
         """
-        came = threading.Event()
+        reached = threading.Event()
 
         def cancel() -> None:
-            came.set()
-            # What the endpoint has just set going begins to wait first, to be found waiting.
+            reached.set()
+            # Let a call that the endpoint has just sent begin its wait, so that it is cancelled
+            # too.
             self._loop.call_soon(self._cancel_work, call)
 
-        def look() -> None:
-            if not came.wait(BLOCKED_S) and self.shield is not None:
+        def raise_if_blocked() -> None:
+            if not reached.wait(BLOCKED_S) and self.shield is not None:
                 self.shield.raise_in(call)
 
         try:
@@ -267,84 +272,84 @@ class _AsyncLife:
         except RuntimeError:
             return False  # the loop has ended
         if isinstance(self.shield, SignalShield):
-            threading.Thread(target=look, name="cancel", daemon=True).start()
+            threading.Thread(target=raise_if_blocked, name="cancel", daemon=True).start()
         return True
 
     def _cancel_work(self, call: Call) -> None:
-        worker = self._worker
+        cell = self._cell
         for task, work in list(self.work.items()):
             if work is call and task is not None:
-                worker.in_hand.cancel_waits(call)
+                cell.running_calls.cancel_waits(call)
                 task.cancel()
 
-    async def _call(self, peer: str, call: Call, payload: Payload, came_ns: int) -> None:
-        worker = self._worker
-        instance = worker.instance
-        if not worker.in_hand.take(peer, call, payload):
+    async def _call(self, peer: str, call: Call, payload: Payload, arrived_ns: int) -> None:
+        cell = self._cell
+        instance = cell.instance
+        if not cell.running_calls.accept(peer, call, payload):
             return
         if not self._endpoints.is_concurrent(call.endpoint):
             instance.endpoint, instance.task = call.endpoint, asyncio.current_task()
-            await self._run(peer, call, payload, came_ns)
+            await self._run(peer, call, payload, arrived_ns)
             instance.task = None
             return
-        task = self._loop.create_task(self._run(peer, call, payload, came_ns))
+        task = self._loop.create_task(self._run(peer, call, payload, arrived_ns))
         self._overlapping.add(task)
         task.add_done_callback(self._overlapping.discard)
-        await asyncio.sleep(0)  # it begins before the next message does
+        await asyncio.sleep(0)  # it begins before the next message
 
-    async def _run(self, peer: str, call: Call, payload: Payload, came_ns: int) -> None:
-        worker = self._worker
-        worker.set_context(call)
-        running = worker.runtime.slot.begin(worker.board_name, call.endpoint.encode())
+    async def _run(self, peer: str, call: Call, payload: Payload, arrived_ns: int) -> None:
+        cell = self._cell
+        cell.begin_call(call)
+        running = cell.runtime.slot.begin(cell.board_name, call.endpoint.encode())
         task = asyncio.current_task()
-        served: BoundEndpoint | None = None
+        bound: BoundEndpoint | None = None
         value: Any = None
         error: BaseException | None = None
         try:
-            served = self._endpoints.take(call, payload, running[0] - came_ns)
-            if served is not None:
+            bound = self._endpoints.look_up(call, payload, running[0] - arrived_ns)
+            if bound is not None:
                 args, kwargs = unship(payload)
                 payload.drop()
                 if call.by_port:
-                    args = (self._endpoints.port_for(peer, call, served.counts), *args)
+                    args = (self._endpoints.port_for(peer, call, bound.counts), *args)
                 try:
                     self.work[task] = call
-                    value = await served.method.function(worker.instance_object, *args, **kwargs)
+                    value = await bound.method.function(cell.instance_object, *args, **kwargs)
                 finally:
-                    self.work.pop(task, None)  # nothing is raised behind this, see `work_here`
+                    self.work.pop(task, None)  # no exception is raised after this, see `work_here`
         except asyncio.CancelledError as cancelled:
-            if id(call) in worker.in_hand.cancelled:
+            if id(call) in cell.running_calls.cancelled:
                 _uncancel(task)
-            error = cancelled if self._ends is None else CutShort(self._ends)
-            if worker.runtime.on_failure is not None:
-                worker.runtime.on_failure(worker, error)
+            error = cancelled if self._ending_failure is None else CallAborted(self._ending_failure)
+            if cell.runtime.hooks.on_endpoint_error is not None:
+                cell.runtime.hooks.on_endpoint_error(cell, error)
         except BaseException as raised:
             error = raised
-            if worker.runtime.on_failure is not None:
-                worker.runtime.on_failure(worker, raised)
+            if cell.runtime.hooks.on_endpoint_error is not None:
+                cell.runtime.hooks.on_endpoint_error(cell, raised)
         finally:
-            ran_ns = worker.ran(running)
-        fatal = worker.in_hand.finish(peer, call, value, error, served, ran_ns)
+            ran_ns = cell.end_call(running)
+        fatal = cell.running_calls.complete(peer, call, value, error, bound, ran_ns)
         if fatal is not None:
-            worker.condemn(*fatal)
+            cell.fail(*fatal)
 
     async def _clean_up(self, cause: BaseException | None) -> BaseException | None:
-        done = self._worker.clean_up(cause)
+        done = self._cell.clean_up(cause)
         return await _outcome(done) if inspect.isawaitable(done) else done
 
     async def _cancel_overlapping(self, why: RankFailure | None = None) -> None:
-        self._ends = why  # of an actor that has failed they have been told
+        self._ending_failure = why  # callers of a failed actor have their answers already
         own = asyncio.current_task()
         tasks = [task for task in self._overlapping if task is not own]
-        if why is None and self._judging is not None and self._judging is not own:
-            tasks.append(self._judging)  # it has failed: there is nothing left to judge
+        if why is None and self._checking is not None and self._checking is not own:
+            tasks.append(self._checking)  # the actor has failed, so no failure is checked any more
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def run_awaitable(awaitable: Awaitable[Any]) -> BaseException | None:
-    """Run it to its end on a loop of its own: what it raised, or None."""
+    """Run an awaitable on a new loop; returns the exception that it raised, or None."""
 
     async def run() -> BaseException | None:
         try:
@@ -365,19 +370,19 @@ def run_awaitable(awaitable: Awaitable[Any]) -> BaseException | None:
 
 
 def _uncancel(task: asyncio.Task[Any] | None) -> None:
-    """What cancelled the task has been dealt with (from Python 3.11 on, that is counted)."""
+    """Undo a cancellation that has been handled: Python counts them from 3.11 on."""
     uncancel = getattr(task, "uncancel", None)
     if uncancel is not None:
         uncancel()
 
 
 async def _outcome(hook: Awaitable[Any]) -> Any:
-    """What a hook of the user answered, or what it raised."""
+    """The result of a user's hook, or the exception that it raised."""
     try:
         return await hook
     except BaseException as error:
         return error
 
 
-# Where code of users begins in a task.
-ENTRY = _AsyncLife._run.__code__  # pyright: ignore[reportPrivateUsage]
+# The function that calls user code in a task.
+ENTRY = _AsyncActor._run.__code__  # pyright: ignore[reportPrivateUsage]

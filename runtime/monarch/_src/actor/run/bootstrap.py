@@ -1,4 +1,4 @@
-"""The function that a proc runs before any actor.
+"""The bootstrap function, which a proc runs before any actor.
 
 Runs in: a proc, on the main thread, once.
 """
@@ -13,7 +13,7 @@ from monarch._src.actor.deadlock.state.waits import ActorWaits
 from monarch._src.actor.errors.remote import describe, unship
 from monarch._src.actor.forked import end_fork
 from monarch._src.actor.run.creators import BOOTSTRAP as NAME
-from monarch._src.actor.run.spawn_context import apply_spawn_extras as take_along
+from monarch._src.actor.run.spawn_context import apply_spawn_extras
 from monarch._src.actor.runtime import Runtime
 from monarch._src.failures.report import RankFailure
 from monarch._src.wire.frames import Payload
@@ -21,7 +21,7 @@ from monarch._src.wire.messages import Bootstrap, Bootstrapped
 
 
 class BootstrapRun:
-    """One run of it. `failure` says what it raised; told of the rank as a constructor's is."""
+    """One run of a bootstrap function. `failure` describes its exception, if it raised one."""
 
     def __init__(self, runtime: Runtime, message: Bootstrap, payload: Payload) -> None:
         self.failure: RankFailure | None = None
@@ -30,7 +30,7 @@ class BootstrapRun:
         self._payload = payload
 
     def run(self) -> None:
-        """Run the function. What it raises, `SystemExit` included, is kept and not raised."""
+        """Run the function. Its exception, `SystemExit` included, is stored, not raised."""
         runtime, ref = self._runtime, self._runtime.proc_ref
         assert ref is not None
         uid = runtime.uids()
@@ -45,7 +45,7 @@ class BootstrapRun:
         before = current.set(here)
         running = runtime.slot.prepare(NAME.encode())
         try:
-            take_along(self._message.along, f"the bootstrap function of {ref.name!r}")
+            apply_spawn_extras(self._message.along, f"the bootstrap function of {ref.name!r}")
             error = self._run()
         except BaseException as raised:
             error = raised
@@ -68,14 +68,18 @@ class BootstrapRun:
 
         return async_loop.run_awaitable(awaitable)
 
-    def tell_owner(self) -> None:
-        """Report the end to the process that spawned the mesh."""
+    def report_to_owner(self) -> None:
+        """Report the outcome to the process that spawned the mesh."""
         runtime, ref = self._runtime, self._runtime.proc_ref
         assert ref is not None
         failure = self.failure
-        if failure is not None and runtime.is_fatal is not None and runtime.is_fatal(failure):
-            if runtime.give_up is not None:
-                runtime.give_up(failure)
+        if (
+            failure is not None
+            and runtime.hooks.ends_process is not None
+            and runtime.hooks.ends_process(failure)
+        ):
+            if runtime.hooks.end_process is not None:
+                runtime.hooks.end_process(failure)
             return
         runtime.node.send(ref.owner, Bootstrapped(ref.uid, runtime.rank, self.failure))
 

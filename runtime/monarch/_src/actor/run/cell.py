@@ -1,9 +1,10 @@
-"""One actor: its mailbox, what it was made of, what it is told, and its end.
+"""The cell of one actor: its mailbox, its construction, its context, and its end.
 
-Runs in: a proc, or a client that hosts controllers, one thread an actor. How that thread lives, by
-its kind: `sync_life`, `async_life`; the calls that it has taken: `in_hand`.
-Invariants: one message at a time, in the order they came (a `concurrent_endpoint` begins in that
-order); whatever is still queued when an actor ends is answered with why it ended.
+Runs in: a proc, or a client that hosts controllers, with one thread for each actor. The thread runs
+`sync_loop` or `async_loop`; `running_calls` holds the calls that it has accepted.
+Invariants: an actor runs one message at a time, in order of arrival; calls of a
+`concurrent_endpoint` begin in that order. When an actor ends, every queued call is answered with
+the reason.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from monarch._src.actor.run.creators import creator_of
 from monarch._src.actor.run.endpoint_table import EndpointTable
 from monarch._src.actor.run.mailbox import Mailbox, Stop
 from monarch._src.actor.run.running_calls import RunningCalls
-from monarch._src.actor.run.spawn_context import apply_spawn_extras as take_along
+from monarch._src.actor.run.spawn_context import apply_spawn_extras
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.supervise.hooks import Supervision, causes_of
 from monarch._src.actor.supervise.ownership import UNTIL_OVERDUE, Supervisor
@@ -64,45 +65,49 @@ log = logging.getLogger("monarch.actor")
 
 
 class Tasks(Protocol):
-    """What an async actor is busy with; see `actor.run.async_loop`."""
+    """The tasks of an async actor; see `actor.run.async_loop`."""
 
     loop: asyncio.AbstractEventLoop
     work: dict[asyncio.Task[Any] | None, Any]
 
     def work_here(self) -> Any:
-        """What this thread does now: a call, the worker while that is constructed, or nothing."""
+        """The work of the running task: a call, the cell during construction, or None."""
         ...
 
 
 class ActorCell:
-    """One actor of this proc."""
+    """One actor of this process."""
 
     def __init__(self, runtime: Runtime, spec: SpawnActor, payload: Payload) -> None:
         self.runtime = runtime
         self.spec = spec
         self._payload: Payload | None = payload
-        self._given: tuple[Any, ...] = ()  # class, args, kwargs
+        self._spawn_args: tuple[Any, ...] = ()  # class, args, kwargs
         self.mailbox = Mailbox()
-        # Why it takes no message any more; `cause` if that is a failure. Set once, by `_end_with`.
+        # Why the actor accepts no more messages, and the exception if that is a failure. Set once.
         self.dead: RankFailure | None = None
         self.cause: BaseException | None = None
-        self.gone = False  # it has cleaned up too
-        self.stop_due: float | None = None  # by when it is to have ended; None: it was not told to
-        self.in_hand = RunningCalls(self)
-        # Of an async actor: its loop, and what runs in it.
+        self.finalized = False  # whether it has ended and cleaned up
+        self.stop_deadline: float | None = (
+            None  # by when it is to have ended; None: it was not told to
+        )
+        self.running_calls = RunningCalls(self)
+        # Of an async actor: its loop and tasks.
         self.tasks: Tasks | None = None
-        # At the next safe point of a sync actor, while it blocks: the debugger's.
-        self.pause_soon: Callable[[], None] | None = None
-        # Raises in a call that is in hand; False if it has ended.
+        # Set by the debugger: called at the next safe point of a blocked sync actor.
+        self.pause_at_safe_point: Callable[[], None] | None = None
+        # Raises in a running call; returns False if the call has ended.
         self.raise_in: Callable[[Call], bool] | None = None
-        # Have the thread of an async actor look whether it has ended.
+        # Makes the thread of an async actor notice that the actor has ended.
         self.interrupt: Callable[[], None] | None = None
-        self._stops: deque[tuple[str, StopActor]] = deque()  # who waits for its end
+        self._stop_requests: deque[tuple[str, StopActor]] = (
+            deque()
+        )  # answered when the actor has ended
         self._lock = GuardedLock()
         self._cleaned = False
-        self._teller: threading.Timer | None = None
+        self._report_timer: threading.Timer | None = None
         self._class: ActorClass | None = None
-        self.endpoints: EndpointTable | None = None  # once its class is known
+        self.endpoints: EndpointTable | None = None  # set once the class is unpickled
         self.instance_object: Any = None
         point = Extent(spec.labels, spec.sizes).point_of_rank(spec.rank)
         self.instance = ActorInstance(
@@ -112,76 +117,76 @@ class ActorCell:
             find_creator=self._creator,
         )  # fmt: skip
         self.board_name = spec.class_name.encode()[:32]
-        self.at_home = Context(self.instance, spec.rank, spec.labels, spec.sizes, spec.origin)
+        self.idle_context = Context(self.instance, spec.rank, spec.labels, spec.sizes, spec.origin)
         self.supervision = Supervision(self)
-        self.on_ask: Callable[[], None] = self.supervision.ask
-        self.keeper = Supervisor(self._ask, self._tell_owner, self._bury)
+        self.on_check_due: Callable[[], None] = self.supervision.request_check
+        self.supervisor = Supervisor(self._request_check, self._report_to_owner, self._finalize)
 
-    def _ask(self) -> None:
-        self.on_ask()
+    def _request_check(self) -> None:
+        self.on_check_due()
 
-    # --- from the thread that receives ----------------------------------------------------------
+    # --- on the receiving thread ----------------------------------------------------------
 
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
         """Queue a message; a call of an actor that has ended is answered at once."""
         if isinstance(message, StopActor):
-            self._is_to_end_within(message.grace_s or settings().cleanup_s)
+            self._set_stop_deadline(message.grace_s or settings().cleanup_s)
             self.mailbox.put(Stop(message.reason, (peer, message)))
             self._unpause()
         elif self.dead is not None:
-            self.in_hand.refuse(peer, message)
+            self.running_calls.reject(peer, message)
         else:
             self.mailbox.put((peer, message, payload, monotonic_ns()))
         if self.dead is not None:
-            self.drain()  # it ended between the look and the put
+            self.drain()  # it ended between the check and the put
 
     def refuse(self, failure: RankFailure) -> None:
-        """Never live, because what its proc runs before any actor has failed."""
+        """Fail before construction, because the bootstrap function of the proc has failed."""
         spec = self.spec
         self._payload = None
         refused = for_mesh(failure, spec.mesh_name, self.rank, self.point)
-        self.end(refused, SupervisionError(failures=[refused]))
+        self.fail_early(refused, SupervisionError(failures=[refused]))
 
-    def returned(self, message: Undelivered) -> None:
-        """Queue a message of this actor that has come back."""
+    def on_undelivered(self, message: Undelivered) -> None:
+        """Queue a message that this actor sent and that could not be delivered."""
         if self.dead is None:
             self.mailbox.put(message)
 
     def stop(self, reason: str, grace_s: float | None = None) -> None:
-        """End after what is queued, within that time; None: as the setting says."""
-        self._is_to_end_within(settings().cleanup_s if grace_s is None else grace_s)
+        """End after the queued messages, within `grace_s`, or within `cleanup_timeout` if None."""
+        self._set_stop_deadline(settings().cleanup_s if grace_s is None else grace_s)
         self.mailbox.put(Stop(reason, grace_s=grace_s))
         self._unpause()
 
-    def _is_to_end_within(self, grace_s: float) -> None:
-        if self.stop_due is None:  # the first time counts
-            self.stop_due = monotonic() + grace_s
+    def _set_stop_deadline(self, grace_s: float) -> None:
+        if self.stop_deadline is None:  # the first deadline counts
+            self.stop_deadline = monotonic() + grace_s
 
     def cancel(self, caller: str, number: int) -> None:
-        """End a call of that caller, which is queued, runs, or is still to come."""
-        self.in_hand.cancel(caller, number)
+        """Cancel a call that is queued, runs, or has not arrived yet."""
+        self.running_calls.cancel(caller, number)
 
-    def seen(self) -> SeenActor:
-        """What it is and has at this moment."""
-        from monarch._src.actor.inspect.actor_snapshot import seen  # when somebody looks
+    def snapshot(self) -> SeenActor:
+        """The present state of the actor."""
+        from monarch._src.actor.inspect.actor_snapshot import snapshot_of  # loaded on first use
 
-        return seen(self, tuple(call.endpoint for _, call, _ in list(self.in_hand.calls.values())))
+        return snapshot_of(self)
 
     def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
-        """Whether it has that call and can't answer it while it waits. Any thread."""
-        return self.mailbox.holds(caller, number) or self.in_hand.owes(
+        """Whether the actor has that call, and cannot answer it while it waits. Any thread."""
+        return self.mailbox.holds(caller, number) or self.running_calls.owes(
             caller, number, overlapping=overlapping
         )
 
     def _unpause(self) -> None:
-        """It is to end, and nobody is waited for at a breakpoint."""
-        if self.runtime.unpause is not None:
-            self.runtime.unpause(self, None)
+        """Leave the breakpoint, if the actor is paused at one."""
+        if self.runtime.hooks.unpause is not None:
+            self.runtime.hooks.unpause(self, None)
 
     @property
-    def is_to_end(self) -> bool:
-        """Whether it has failed, or was told to stop and may not have come to that yet."""
-        return self.dead is not None or not self.keeper.lives or self.mailbox.holds_stop()
+    def is_ending(self) -> bool:
+        """Whether the actor has failed, or was asked to stop."""
+        return self.dead is not None or not self.supervisor.is_living or self.mailbox.holds_stop()
 
     # --- from any thread of the actor -------------------------------------------------------------
 
@@ -189,12 +194,12 @@ class ActorCell:
         if how == "stop":
             self.mailbox.put(Stop(reason or "stopped by itself"))
         elif self.dead is None:
-            failure = self._given_up(how, reason)
-            self.condemn(failure, SupervisionError(failures=[failure]))
+            failure = self._ended_itself(how, reason)
+            self.fail(failure, SupervisionError(failures=[failure]))
 
-    def _given_up(self, how: End, reason: str | None) -> RankFailure:
-        """The story of an actor that ends itself, told with the place where it does."""
-        calls = list(self.in_hand.calls.values())
+    def _ended_itself(self, how: End, reason: str | None) -> RankFailure:
+        """The failure of an actor that ended itself, with the frames of the call that did so."""
+        calls = list(self.running_calls.calls.values())
         endpoint = calls[0][1].endpoint if len(calls) == 1 else None
         if self.instance_object is None:
             endpoint = "__init__"
@@ -212,41 +217,43 @@ class ActorCell:
     # --- on the actor's own thread ----------------------------------------------------------------
 
     def prepare(self) -> ActorClass | None:
-        """Unpack what it is to be: its class; None if that cannot be, and it has ended."""
+        """Unpickle the actor's class and arguments; None if that failed and ended the actor."""
         self.instance.thread = threading.get_ident()
-        current.set(self.at_home)
+        current.set(self.idle_context)
         try:
             given = unship(cast(Payload, self._payload))
-            self._payload, self._given, along = None, given[:3], given[3:]
-            if self.runtime.proc_ref is not None:  # a client has its own front end
-                take_along(along, f"the actor {self.spec.name!r} on {self.spec.mesh_name!r}")
-            self._class = actor_class(self._given[0])
+            self._payload, self._spawn_args, extras = None, given[:3], given[3:]
+            if self.runtime.proc_ref is not None:  # a client has a front end itself
+                apply_spawn_extras(
+                    extras, f"the actor {self.spec.name!r} on {self.spec.mesh_name!r}"
+                )
+            self._class = actor_class(self._spawn_args[0])
             self.endpoints = EndpointTable(self.runtime, self.spec, self._class)
         except BaseException as error:
-            self.end(self.describe(error, "constructor", None), error)
+            self.fail_early(self.describe(error, "constructor", None), error)
             return None
         return self._class
 
     def construct(self) -> None:
-        """Make the actor object. What the constructor does not keep, nobody keeps."""
-        (cls, args, kwargs), self._given = self._given, ()
+        """Construct the actor object, and drop the references to its arguments."""
+        (cls, args, kwargs), self._spawn_args = self._spawn_args, ()
         self.instance_object = cls(*args, **kwargs)
         if self.runtime.node.is_fork:
             end_fork(None)
 
     def wait_for_meshes(self) -> None:
-        """Until nothing is left of what it owns, or that has had its time."""
-        until = self.end_meshes_by()
-        while not self.keeper.may_clean.done:
+        """Wait until the meshes that the actor owns have ended, or their time is up."""
+        until = self.meshes_deadline()
+        while not self.supervisor.may_clean.done:
             try:
-                if not self.runtime.node.wait(self.keeper.may_clean, until - monotonic()):
+                if not self.runtime.node.wait(self.supervisor.may_clean, until - monotonic()):
                     break
             except KeyboardInterrupt:
                 log.debug("interrupted while its meshes end")
-        self.keeper.had_its_time()
+        self.supervisor.on_grace_expired()
 
-    def set_context(self, call: Call) -> None:
-        """On the thread or in the task that runs a call: what it is, and for whom it writes."""
+    def begin_call(self, call: Call) -> None:
+        """Set the context and the output's origin, on the thread or in the task of the call."""
         current.set(
             Context(
                 self.instance, call.rank, call.labels, call.sizes, call.origin, call.endpoint
@@ -256,25 +263,25 @@ class ActorCell:
             self.runtime.origin = call.origin
             begin_output(call.origin)
 
-    def ran(self, running: Running) -> int:
-        """An endpoint has returned or raised; for how many nanoseconds it ran."""
+    def end_call(self, running: Running) -> int:
+        """Restore the idle context after a call; returns how many nanoseconds the call ran."""
         ran_ns = self.runtime.slot.end(running)
-        current.set(self.at_home)
+        current.set(self.idle_context)
         return ran_ns
 
     def is_fatal(self, failure: RankFailure) -> bool:
-        """Whether this proc ends with it; then who waits hears of that."""
-        is_fatal = self.runtime.is_fatal
+        """Whether the failure ends this proc; callers then receive the end of the process."""
+        is_fatal = self.runtime.hooks.ends_process
         return is_fatal is not None and is_fatal(failure)
 
     @property
     def rank(self) -> int:
-        """That of its proc, in the mesh that `mesh_name` names."""
+        """The rank of its proc in the mesh called `mesh_name`."""
         return self.spec.rank if self.runtime.proc_ref is None else self.runtime.rank
 
     @property
     def point(self) -> dict[str, int]:
-        """Where it is, as users are told."""
+        """Its coordinates, as shown to users."""
         own, procs = dict(self.instance.rank), self.runtime.proc_ref
         return (
             own if procs is None else shown_point(dict(procs.extent.point_of_rank(self.rank)), own)
@@ -283,7 +290,7 @@ class ActorCell:
     def describe(
         self, error: BaseException, kind: FailureKind, endpoint: str | None
     ) -> RankFailure:
-        """The story of what escaped this actor's code."""
+        """Describe an exception that escaped this actor's code."""
         spec = self.spec
         failure = describe(
             error, mesh_name=spec.mesh_name, rank=self.rank, point=self.point,
@@ -292,101 +299,104 @@ class ActorCell:
         if isinstance(error, EOFError) and self.runtime.proc_ref is not None:
             failure = replace(failure, message=without_keyboard(failure))
         causes = () if kind == "endpoint" else causes_of(error)
-        # What the error says is told by its causes, in front of it.
+        # The causes already hold the text of the error.
         return replace(failure, message="", causes=causes) if causes else failure
 
     # --- the end of the actor ---------------------------------------------------------------------
 
-    def condemn(self, failure: RankFailure, cause: BaseException, *, cleans: bool = True) -> None:
-        """It has failed: from here on all that is sent to it, or was, is answered with that.
+    def fail(self, failure: RankFailure, cause: BaseException, *, cleans: bool = True) -> None:
+        """Fail the actor: queued and later calls are answered with the failure.
 
-        What it owns is stopped. Any thread; the first failure stands. Its own thread cleans up.
+        Stops the meshes that the actor owns; the actor's own thread cleans up. Any thread; only the
+        first failure counts.
         """
         grace_s = settings().cleanup_s
         with self._lock:
             if self.dead is not None:
                 return
-            told, actions = self.keeper.fail(failure, grace_s)
-            self.dead, self.cause = told, cause
-        self.keeper.do(actions)
+            reported, actions = self.supervisor.fail(failure, grace_s)
+            self.dead, self.cause = reported, cause
+        self.supervisor.carry_out(actions)
         if cleans and self._class is not None:
-            if hasattr(self._class.cls, "__cleanup__") or self.keeper.meshes:
-                # Its owner is told when it has cleaned up, and in any case.
-                self._teller = threading.Timer(grace_s, self.keeper.tell_now)
-                self._teller.daemon = True
-                self._teller.start()
-                if self.gone:  # it was quicker
-                    self._teller.cancel()
+            if hasattr(self._class.cls, "__cleanup__") or self.supervisor.meshes:
+                # The owner is told after the clean-up, or when the time for that is up.
+                self._report_timer = threading.Timer(grace_s, self.supervisor.report_now)
+                self._report_timer.daemon = True
+                self._report_timer.start()
+                if self.finalized:  # it ended before the timer was set
+                    self._report_timer.cancel()
             else:
-                self.keeper.tell_now()
+                self.supervisor.report_now()
         self.drain()
         self.mailbox.close()
         if self.interrupt is not None:
             self.interrupt()
         self._unpause()
 
-    def end(self, failure: RankFailure, cause: BaseException) -> None:
-        """It has failed before there was anything of it to clean up but what it had made."""
+    def fail_early(self, failure: RankFailure, cause: BaseException) -> None:
+        """Fail during construction, when only meshes that the constructor made are cleaned up."""
         if self.runtime.node.is_fork:  # its constructor has forked
             end_fork(cause)
-        self.condemn(failure, cause, cleans=False)
+        self.fail(failure, cause, cleans=False)
         self.wait_for_meshes()
-        self.cleaned(None)
+        self.on_cleaned_up(None)
 
-    def told_to_stop(self, item: Stop) -> None:
-        """It is to end: what it owns is stopped, when what has failed of that is judged."""
-        if item.asked is not None:
-            self._stops.append(item.asked)
-        self.keeper.stop(
+    def request_stop(self, item: Stop) -> None:
+        """Begin to end: after pending failures are checked, stop the meshes that the actor owns."""
+        if item.request is not None:
+            self._stop_requests.append(item.request)
+        self.supervisor.stop(
             item.reason, settings().cleanup_s if item.grace_s is None else item.grace_s
         )
 
-    def end_meshes_by(self) -> float:
-        """When it waits no longer for what it owns, by the monotonic clock."""
-        return monotonic() + self.keeper.grace_s * UNTIL_OVERDUE
+    def meshes_deadline(self) -> float:
+        """Until when the actor waits for the meshes that it owns, by the monotonic clock."""
+        return monotonic() + self.supervisor.grace_s * UNTIL_OVERDUE
 
-    def cleaned(self, failed: BaseException | None) -> None:
-        """It has cleaned up, and nothing of it runs any more; `failed`: what clean-up raised."""
+    def on_cleaned_up(self, failed: BaseException | None) -> None:
+        """The actor has cleaned up, and none of its code runs.
+
+        `failed`: the clean-up's exception.
+        """
         failure = None
         with self._lock:
             if self.dead is None:
-                self.dead = self.epitaph(self.keeper.reason)
+                self.dead = self.stopped_failure(self.supervisor.reason)
                 if failed is not None:
                     failure = self.describe(failed, "actor died", "__cleanup__")
         self.mailbox.close()
-        self.keeper.cleaned_up(failure)
+        self.supervisor.on_cleaned_up(failure)
 
-    def _bury(self) -> None:
-        self.gone = True
-        if self._teller is not None:
-            self._teller.cancel()
+    def _finalize(self) -> None:
+        self.finalized = True
+        if self._report_timer is not None:
+            self._report_timer.cancel()
         self.drain()
-        if self.runtime.workers.get(self.spec.actor) is self:  # and not one made anew
-            assert self.dead is not None
-            self.runtime.tombstones.add(self.spec, self.dead)
-            del self.runtime.workers[self.spec.actor]
+        if self.runtime.cells.get(self.spec.actor) is self:  # and no newer actor of the same uid
+            self.runtime.tombstones.add(self)
+            del self.runtime.cells[self.spec.actor]
         self.runtime.metrics.ended(self.spec.mesh, self.spec.name)
-        if self.runtime.on_gone is not None:
-            self.runtime.on_gone(self)
+        if self.runtime.hooks.on_actor_gone is not None:
+            self.runtime.hooks.on_actor_gone(self)
 
-    def epitaph(self, reason: str) -> RankFailure:
-        """What is told of an actor that was stopped."""
+    def stopped_failure(self, reason: str) -> RankFailure:
+        """The failure that callers of a stopped actor receive."""
         spec = self.spec
         return RankFailure(
             spec.mesh_name, self.rank, self.point, spec.class_name, None,
             self.runtime.host, os.getpid(), "stopped", "", reason,
         )  # fmt: skip
 
-    def _tell_owner(self, failure: RankFailure) -> None:
+    def _report_to_owner(self, failure: RankFailure) -> None:
         """Report this actor's failure to the process that spawned it, once."""
         spec = self.spec
-        if self.is_fatal(failure) and self.runtime.give_up is not None:
-            self.runtime.give_up(failure)
+        if self.is_fatal(failure) and self.runtime.hooks.end_process is not None:
+            self.runtime.hooks.end_process(failure)
             return
-        self.runtime.tell_creator(spec.creator, ActorFailed(spec.actor, self.rank, failure))
+        self.runtime.report_to_creator(spec.creator, ActorFailed(spec.actor, self.rank, failure))
 
     def clean_up(self, cause: BaseException | None) -> Any:
-        """Run `__cleanup__`, if the class has one: what it raised, an awaitable, or None."""
+        """Run `__cleanup__`, if any; returns its exception, its awaitable, or None."""
         hook = getattr(self.instance_object, "__cleanup__", None)
         if hook is None or self._cleaned:
             return None
@@ -399,16 +409,16 @@ class ActorCell:
             return error
 
     def drain(self) -> None:
-        """Answer what is in hand or queued with why there will be no other answer. Any thread."""
-        self.in_hand.refuse_all()
+        """Answer running and queued calls with the reason why the actor ended. Any thread."""
+        self.running_calls.reject_all()
         while (item := self.mailbox.take()) is not None:
             if isinstance(item, tuple):
-                self.in_hand.refuse(item[0], item[1])
-            elif isinstance(item, Stop) and item.asked is not None:
-                self._stops.append(item.asked)
-        while self.gone and self._stops:
+                self.running_calls.reject(item[0], item[1])
+            elif isinstance(item, Stop) and item.request is not None:
+                self._stop_requests.append(item.request)
+        while self.finalized and self._stop_requests:
             try:
-                peer, message = self._stops.popleft()
+                peer, message = self._stop_requests.popleft()
             except IndexError:
                 return  # another thread has answered the last one
             self.runtime.routes.reply(peer, message, OK, NO_PAYLOAD)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from monarch._src.actor.context import ActorInstance, Context
     from monarch._src.actor.run.endpoint_table import EndpointTable
     from monarch._src.actor.run.mailbox import Mailbox
+    from monarch._src.actor.run.running_calls import RunningCalls
     from monarch._src.actor.runtime import Runtime
     from monarch._src.actor.supervise.ownership import Supervisor
     from monarch._src.failures.report import FailureKind, RankFailure
@@ -25,10 +26,12 @@ class Cell(Protocol):
     instance: ActorInstance
     instance_object: Any
     endpoints: EndpointTable | None
-    keeper: Supervisor
-    at_home: Context
-    pause_soon: Callable[[], None] | None
+    supervisor: Supervisor
+    idle_context: Context
+    pause_at_safe_point: Callable[[], None] | None
     raise_in: Callable[[Call], bool] | None
+
+    running_calls: RunningCalls
 
     @property
     def rank(self) -> int:
@@ -50,6 +53,6 @@ class Cell(Protocol):
         """The failure that stands for an error of this actor's code."""
         ...
 
-    def condemn(self, failure: RankFailure, cause: BaseException, *, cleans: bool = True) -> None:
+    def fail(self, failure: RankFailure, cause: BaseException, *, cleans: bool = True) -> None:
         """The actor has failed. Any thread."""
         ...

@@ -1,4 +1,4 @@
-"""Who spawned an actor: written into the message that makes it, and read back from it."""
+"""The creators of an actor: written into the message that spawns it, and read back there."""
 
 from __future__ import annotations
 
@@ -10,46 +10,48 @@ from monarch._src.shape import Extent
 from monarch._src.wire.messages import Creator, SpawnActor
 
 CLIENT = "client"
-BOOTSTRAP = "bootstrap"  # name and class of what runs a bootstrap function
+BOOTSTRAP = "bootstrap"  # name and class of the instance that runs a bootstrap function
 
 
-def made_by(instance: ActorInstance) -> list[Creator]:
-    """How an actor, and those above it, are named to what it spawns; empty for the client."""
+def creator_chain(instance: ActorInstance) -> list[Creator]:
+    """An actor and its own creators, innermost first; empty for the client."""
     found: list[Creator] = []
-    who: ActorInstance | CreatorInstance | None = instance
-    while who is not None and who.actor_id.uid:  # that of the client is 0
-        ref: Any = who.proc_ref
-        extent = who.rank.extent
+    creator: ActorInstance | CreatorInstance | None = instance
+    while creator is not None and creator.actor_id.uid:  # the client's uid is 0
+        ref: Any = creator.proc_ref
+        extent = creator.rank.extent
         found.append(
             Creator(
-                who.actor_id.node, who.actor_id.uid, who.name, who.class_name, who.rank.rank,
+                creator.actor_id.node, creator.actor_id.uid, creator.name, creator.class_name,
+                creator.rank.rank,
                 list(extent.labels), list(extent.sizes), ref.uid, ref.name, list(ref.labels),
                 list(ref.sizes), ref.owner, list(ref.sites),
             )
         )  # fmt: skip
-        who = who.creator
+        creator = creator.creator
     return found
 
 
-def made_by_bootstrap(spec: SpawnActor) -> bool:
-    """Whether a bootstrap function of that mesh of procs has spawned it, or an actor of one."""
+def spawned_by_bootstrap(spec: SpawnActor) -> bool:
+    """Whether a bootstrap function of the same proc mesh is among the actor's creators."""
     return any(
-        who.mesh == spec.mesh and who.name == who.class_name == BOOTSTRAP for who in spec.made_by
+        creator.mesh == spec.mesh and creator.name == creator.class_name == BOOTSTRAP
+        for creator in spec.made_by
     )
 
 
 def creator_of(spec: SpawnActor, directory: str, client: ProcsRef | None) -> CreatorInstance | None:
-    """Who asked for that actor; None for a controller."""
+    """The creator of that actor; None for a controller."""
     if not spec.creator or client is None:
         return None
     nowhere = Extent((), ()).point_of_rank(0)
     found = CreatorInstance(ActorId(client.owner, 0, CLIENT), nowhere, CLIENT, None, client)
-    for who in reversed(spec.made_by):
-        ref = client if who.mesh == client.uid else ProcsRef(
-            who.mesh, who.mesh_name, tuple(who.mesh_labels), tuple(who.mesh_sizes), directory,
-            who.mesh_owner, client.host, sites=tuple(who.mesh_sites),
+    for creator in reversed(spec.made_by):
+        ref = client if creator.mesh == client.uid else ProcsRef(
+            creator.mesh, creator.mesh_name, tuple(creator.mesh_labels), tuple(creator.mesh_sizes),
+            directory, creator.mesh_owner, client.host, sites=tuple(creator.mesh_sites),
         )  # fmt: skip
-        point = Extent(who.labels, who.sizes).point_of_rank(who.rank)
-        actor_id = ActorId(who.node, who.actor, who.name)
-        found = CreatorInstance(actor_id, point, who.class_name, found, ref)
+        point = Extent(creator.labels, creator.sizes).point_of_rank(creator.rank)
+        actor_id = ActorId(creator.node, creator.actor, creator.name)
+        found = CreatorInstance(actor_id, point, creator.class_name, found, ref)
     return found

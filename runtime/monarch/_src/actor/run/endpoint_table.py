@@ -1,4 +1,4 @@
-"""Which endpoints of an actor are called, and what is counted of each.
+"""The endpoints of one actor, looked up by name, with their metrics.
 
 Runs in: a proc, on the actor's thread.
 """
@@ -18,8 +18,8 @@ from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import Call, SpawnActor
 from monarch._src.wire.metrics_codec import Key
 
-# The names of what puts another class on a live actor, and of what tells its class to who thinks
-# that it is another; no method can have them.
+# Built-in endpoints: UPDATE replaces the class of a live actor; CLASS returns the class to a caller
+# that expects another one. No method can have these names.
 UPDATE = "class ="
 CLASS = "class"
 
@@ -32,7 +32,7 @@ def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class BoundEndpoint:
-    """One endpoint of one actor; `counts` is None if it is not counted."""
+    """One endpoint of one actor; `counts` is None if it is not instrumented."""
 
     __slots__ = ("counts", "method")
 
@@ -42,41 +42,45 @@ class BoundEndpoint:
 
 
 class EndpointTable:
-    """Those of one actor."""
+    """The endpoints of one actor."""
 
     def __init__(self, runtime: Runtime, spec: SpawnActor, cls: ActorClass) -> None:
         self._runtime = runtime
         self._spec = spec
         self._class = cls
-        self._called: dict[str, BoundEndpoint] = {}
+        self._bound: dict[str, BoundEndpoint] = {}
 
-    def take(self, call: Call, payload: Payload, waited_ns: int) -> BoundEndpoint | None:
-        """The endpoint that a call is for, which is counted; None for the empty one.
+    def look_up(self, call: Call, payload: Payload, waited_ns: int) -> BoundEndpoint | None:
+        """Find the endpoint of a call and count the call; None for the empty name.
 
         Raises:
-            AttributeError: there is none of that name.
+            AttributeError: the actor has no endpoint of that name.
         """
-        served = self._called.get(call.endpoint)
-        if served is None:
+        bound = self._bound.get(call.endpoint)
+        if bound is None:
             if not call.endpoint:
                 return None
-            served = self._called[call.endpoint] = self._first(call.endpoint)
-        counts = served.counts
+            bound = self._bound[call.endpoint] = self._bind(call.endpoint)
+        counts = bound.counts
         if counts is not None:
             nbytes = payload.nbytes if payload.buffers else len(payload.body)
             counts.taken(nbytes, waited_ns)
-        return served
+        return bound
 
-    def _first(self, name: str) -> BoundEndpoint:
+    def _bind(self, name: str) -> BoundEndpoint:
         if name == UPDATE:
             update = _awaited(self._update) if self._class.is_async else self._update
             return BoundEndpoint(EndpointMethod(update, instrument=False), None)
         if name == CLASS:
-            tell = _awaited(self._unlike) if self._class.is_async else self._unlike
-            return BoundEndpoint(EndpointMethod(tell, instrument=False), None)
+            ask = (
+                _awaited(self._class_unless_named)
+                if self._class.is_async
+                else self._class_unless_named
+            )
+            return BoundEndpoint(EndpointMethod(ask, instrument=False), None)
         method = self._class.endpoints.get(name)
         if method is None:
-            # A method that is no endpoint comes from as_endpoint, which has checked it.
+            # A call of an unmarked method comes from as_endpoint, which has checked it.
             function = getattr(self._class.cls, name, None)
             if not inspect.isfunction(function):
                 raise AttributeError(f"{self._class.name} has no endpoint {name!r}")
@@ -90,19 +94,19 @@ class EndpointTable:
         return BoundEndpoint(method, self._runtime.metrics.counts(key, monotonic_ns()))
 
     def _update(self, instance: Any, cls: Any) -> None:
-        """Have the actor be one of that class from its next message on; what it has, it keeps."""
+        """Replace the class of the actor, from its next message on; its attributes stay."""
         new = actor_class(cls)
-        instance.__class__ = cls  # TypeError if what it has would not fit
+        instance.__class__ = cls  # TypeError if the layouts differ
         self._class = new
-        self._called.clear()
+        self._bound.clear()
 
-    def _unlike(self, _instance: Any, module: str, qualname: str) -> type[Any] | None:
-        """The class of the actor, unless it is the one of that name."""
+    def _class_unless_named(self, _instance: Any, module: str, qualname: str) -> type[Any] | None:
+        """The class of the actor; None if it has that module and name."""
         cls = self._class.cls
         return None if (cls.__module__, cls.__qualname__) == (module, qualname) else cls
 
     def port_for(self, peer: str, call: Call, counts: EndpointCounts | None) -> Port[Any]:
-        """The port through which an endpoint answers that call; what it sends is counted."""
+        """The port through which an endpoint answers that call, with the endpoint's metrics."""
         to, address = call.reply_to, call.reply_address
         if not to:
             to, address = peer, self._runtime.node.address_of(peer)

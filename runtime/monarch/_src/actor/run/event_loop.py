@@ -1,12 +1,12 @@
-"""The event loop of an async actor, which receives messages itself while it has nothing to do.
+"""The event loop of an async actor, which receives messages itself while it is idle.
 
 Runs in: a process with async actors, on the thread of each. Loaded with the first one.
-Invariants: it receives only where it would sleep, so a loop that is busy leaves receiving to
-others; whatever is scheduled in it, on whichever thread, ends its sleep.
+Invariants: the loop receives only where it would sleep, so a busy loop leaves receiving to other
+threads. A callback that any thread schedules ends the sleep.
 
-A thread that receives and then wakes the loop costs a hand-over, more than the message itself. So
-the loop's selector sleeps through the baton (`net.local.leader`): its thread waits for the socket
-and for the loop's own descriptors at once, and what a message schedules meanwhile needs no wake-up.
+Waking the loop from another thread costs more than handling the message. So the loop's selector
+sleeps through the receive leader (`net.local.leader`): its thread waits for the socket and for the
+loop's own descriptors together, and a callback that a message schedules needs no wake-up.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Events: TypeAlias = "list[tuple[selectors.SelectorKey, int]]"
 
 
 class _Selector(selectors.DefaultSelector):
-    """The system's own selector (epoll or kqueue), but that it sleeps through the baton."""
+    """The system's own selector (epoll or kqueue), which sleeps through the receive leader."""
 
-    def __init__(self, baton: ReceiveLeader) -> None:
+    def __init__(self, leader: ReceiveLeader) -> None:
         super().__init__()
-        self._baton = baton
+        self._receive_leader = leader
         self.release: Callable[[], None] = _nothing
         self.turn = Waitable()
         self.fd = self.fileno()
@@ -44,7 +44,7 @@ class _Selector(selectors.DefaultSelector):
             return super().select(timeout)
         self._slept = None
         self._found = self.turn.done = False
-        self._baton.wait_with_loop(self, timeout)
+        self._receive_leader.wait_with_loop(self, timeout)
         if self._slept is not None:
             return self._slept
         return [] if self.turn.done and not self._found else super().select(0)
@@ -58,48 +58,48 @@ class _Selector(selectors.DefaultSelector):
 
 
 class ActorLoop(asyncio.SelectorEventLoop):
-    """See the module's text. Made on the thread that runs it."""
+    """An event loop that can be the receive leader. Constructed on the thread that runs it."""
 
-    def __init__(self, baton: ReceiveLeader) -> None:
-        selector = _Selector(baton)
+    def __init__(self, leader: ReceiveLeader) -> None:
+        selector = _Selector(leader)
         super().__init__(selector)
-        self._baton = baton
-        self.awaiting = selector  # whoever awaits an answer counts it there
+        self._receive_leader = leader
+        self.awaiting = selector  # futures count the awaited answers here
         self._turn = selector.turn
         self._thread = threading.get_ident()
         selector.release = self._wake
 
     def handles(self) -> bool:
-        """Whether what calls this is a message, handled on this loop's own thread."""
-        return self._baton.handles() and threading.get_ident() == self._thread
+        """Whether the caller is a message handler on this loop's own thread."""
+        return self._receive_leader.handles() and threading.get_ident() == self._thread
 
     def go_on(self) -> None:
-        """End the sleep in which the message is handled: something was scheduled."""
+        """End the sleep during which the message is handled: a callback was scheduled."""
         self._turn.finish()
 
     def call_soon_threadsafe(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """As any loop's; from a message that it handles itself, without waking itself."""
+        """Schedule a callback. From a handler on this thread, that needs no wake-up."""
         if self.handles():
             handle = self.call_soon(callback, *args, context=context)
             self.go_on()
         else:
             handle = super().call_soon_threadsafe(callback, *args, context=context)
-            self._turn.done = True  # for whoever has received it: it was for another thread
+            self._turn.done = True  # the receiving thread has handled a message of another thread
         return handle
 
     def _wake(self) -> None:
         super().call_soon_threadsafe(_nothing)
 
 
-def new_loop(baton: ReceiveLeader) -> asyncio.AbstractEventLoop:
-    """A loop for an actor: one that receives, unless the user's policy makes another kind."""
+def new_loop(leader: ReceiveLeader) -> asyncio.AbstractEventLoop:
+    """A loop for an actor: an ActorLoop, unless the user's policy makes another kind."""
     loop = asyncio.new_event_loop()
     if type(loop) is not asyncio.SelectorEventLoop:
         return loop
     loop.close()
-    return ActorLoop(baton)
+    return ActorLoop(leader)
 
 
 def _nothing() -> None:

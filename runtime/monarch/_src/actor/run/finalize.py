@@ -1,7 +1,7 @@
-"""What a proc that ends in order still runs of its program, as an interpreter that ends does.
+"""The exit functions and destructors that a proc runs at an orderly end.
 
-Runs in: a proc, at its very end, on its main thread. The process then ends by `os._exit`: a fork
-must not run its parent's end. The host agent bounds the time that all this takes.
+Runs in: a proc, at its end, on its main thread, as an interpreter does at exit. The process then
+ends by `os._exit`, since a fork must not finalize its parent. The host agent limits the time.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
 def run_exit_functions() -> None:
-    """Run what the program has registered with `atexit`."""
+    """Run the functions that the program has registered with `atexit`."""
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
 
 
 def run_destructors() -> None:
-    """Destroy what the modules of the program hold, and all that nothing refers to any more.
+    """Destroy the objects that the program's modules hold, and all unreachable objects.
 
-    Names that begin with an underscore go first, as in an interpreter that ends. Modules, classes
-    and functions stay, so that destructors find them; so do modules of libraries, whose threads may
-    still run.
+    Names that begin with an underscore go first, as at the exit of an interpreter. Modules, classes
+    and functions stay, since destructors may use them. The modules of libraries stay too, since
+    their threads may still run.
     """
-    # A daemon thread of the program that finds its globals gone ends without a word.
+    # A daemon thread of the program that misses its globals ends silently.
     threading.excepthook = lambda _: None
     for module in _modules_of_the_program():
         names = vars(module)
@@ -47,7 +47,7 @@ def run_destructors() -> None:
 
 
 def _modules_of_the_program() -> list[ModuleType]:
-    """The last imported first, `__main__` before all."""
+    """The program's modules: `__main__`, then the others, last imported first."""
     modules = list(sys.modules.items())
     found = [module for name, module in reversed(modules) if _is_of_the_program(name, module)]
     main = sys.modules.get("__main__")

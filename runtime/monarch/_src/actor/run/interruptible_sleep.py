@@ -1,9 +1,9 @@
-"""`time.sleep` for actors that are not on the main thread: one that can be cut short.
+"""An interruptible `time.sleep` for actors that do not run on the main thread.
 
-Runs in: a proc. CPython lets nothing but a signal end a sleep, and runs signal handlers on the main
-thread only; a call of an actor that sleeps on another thread could not be cancelled. So with the
-first such actor `time.sleep` becomes a wait on a lock for threads of actors, and stays what it is
-for all others. Whoever has imported the function itself before that keeps the old one.
+Runs in: a proc. In CPython only a signal ends a sleep, and signal handlers run on the main thread
+only, so a call that sleeps on another thread could not be cancelled. From the first such actor on,
+`time.sleep` is a wait on a lock in the threads of actors, and unchanged in all others. Code that
+has imported the function by name before that keeps the original.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _sleep = time.sleep
 
 
 def sleep(seconds: float, /) -> None:
-    """Delay execution for that many seconds, or until the call that sleeps is cancelled."""
+    """Delay execution for that many seconds, or until the sleeping call is cancelled."""
     shield = shield_of_this_thread()
     if shield is None or not seconds > 0:
         return _sleep(seconds)
@@ -34,5 +34,5 @@ def sleep(seconds: float, /) -> None:
 
 
 def make_interruptible() -> None:
-    """Take the place of `time.sleep`. Idempotent."""
+    """Replace `time.sleep`. Idempotent."""
     time.sleep = sleep

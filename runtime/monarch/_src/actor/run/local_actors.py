@@ -1,6 +1,6 @@
-"""The actors that live in this process, and the thread that each runs on.
+"""The actors of this process, and the thread of each.
 
-Runs in: every proc, and a client that hosts controllers. Called on the thread that receives.
+Runs in: every proc, and a client that hosts controllers. Called on the receiving thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from monarch._src.actor.errors.remote import pack
 from monarch._src.actor.run.actor_thread import run
 from monarch._src.actor.run.cell import ActorCell
-from monarch._src.actor.run.creators import made_by_bootstrap
+from monarch._src.actor.run.creators import spawned_by_bootstrap
 from monarch._src.actor.runtime import Runtime
 from monarch._src.config import settings
 from monarch._src.failures.report import RankFailure
@@ -27,76 +27,78 @@ from monarch._src.wire.messages import DIED, OK, Call, SpawnActor, StopActor, Wa
 class LocalActors:
     """All actors of this process.
 
-    `take_main(worker)` may claim an actor for the main thread by returning True; it then has to run
-    it. Every other actor gets a thread of its own.
+    `claim_main(cell)` may claim an actor for the main thread by returning True; the main thread
+    then runs it. Every other actor has its own thread.
 
-    From `hold` to `release` actors are made and queue what they are sent, but do not begin; those
-    that a bootstrap function has spawned do, since it may wait for them.
+    Between `hold` and `release`, cells are created and queue their messages, but no actor begins.
+    Actors that a bootstrap function has spawned begin at once, since it may wait for them.
     """
 
     def __init__(
-        self, runtime: Runtime, take_main: Callable[[ActorCell], bool] | None = None
+        self, runtime: Runtime, claim_main: Callable[[ActorCell], bool] | None = None
     ) -> None:
         self._runtime = runtime
-        self._take_main = take_main
-        self._workers: dict[int, ActorCell] = {}  # those of which something may still run
+        self._claim_main = claim_main
+        self._cells: dict[int, ActorCell] = {}  # those whose code may still run
         self._threads: list[threading.Thread] = []
         self._early: dict[int, _Early] = {}
         self._lock = threading.Lock()
         self._held: list[ActorCell] | None = None
-        self._creators: set[str] = set()  # processes that own actors here, and are watched
+        self._creators: set[str] = (
+            set()
+        )  # processes that own actors here, and whose ends are watched
         self._refused: RankFailure | None = None
-        # Actors begin one at a time, in the order in which they came.
-        self._beginning = threading.Lock()
+        # Actors begin one at a time, in the order of their spawn messages.
+        self._begin_lock = threading.Lock()
         self._changed = threading.Condition()
-        runtime.on_spawn = self.spawn
-        runtime.on_gone = self._gone
-        runtime.unknown_actor = self._unknown
-        runtime.ends.on_node_ended = self._creator_ended
+        runtime.hooks.on_spawn = self.spawn
+        runtime.hooks.on_actor_gone = self._on_actor_gone
+        runtime.hooks.on_unknown_actor = self._on_unknown_actor
+        runtime.terminations.on_node_ended = self._on_creator_ended
 
     def spawn(self, _peer: str, spec: SpawnActor, payload: Payload) -> None:
-        """Make an actor; its constructor runs on its own thread."""
-        known = self._runtime.workers.get(spec.actor)
+        """Create an actor's cell; the constructor runs on the actor's own thread."""
+        known = self._runtime.cells.get(spec.actor)
         if spec.if_absent and known is not None and known.dead is None:
             return
-        worker = ActorCell(self._runtime, spec, payload)
-        self._runtime.workers[spec.actor] = worker
-        self._workers[spec.actor] = worker
+        cell = ActorCell(self._runtime, spec, payload)
+        self._runtime.cells[spec.actor] = cell
+        self._cells[spec.actor] = cell
         self._runtime.tombstones.forget(spec.actor)
         for message in self._take_early(spec.actor):
-            worker.post(*message)
+            cell.post(*message)
         self._watch(spec.creator)
-        with self._beginning:
-            if self._held is not None and not made_by_bootstrap(spec):
-                self._held.append(worker)
+        with self._begin_lock:
+            if self._held is not None and not spawned_by_bootstrap(spec):
+                self._held.append(cell)
             else:
-                self._begin(worker)
+                self._begin(cell)
 
-    def _begin(self, worker: ActorCell) -> None:
+    def _begin(self, cell: ActorCell) -> None:
         if self._refused is not None:
-            worker.refuse(self._refused)
+            cell.refuse(self._refused)
             return
-        if self._take_main is not None and self._take_main(worker):
+        if self._claim_main is not None and self._claim_main(cell):
             return
-        name = f"actor-{worker.spec.name}"
-        thread = threading.Thread(target=run, args=(worker,), name=name, daemon=True)
+        name = f"actor-{cell.spec.name}"
+        thread = threading.Thread(target=run, args=(cell,), name=name, daemon=True)
         thread.start()
         self._threads = [*(one for one in self._threads if one.is_alive()), thread]
 
     def hold(self) -> None:
-        """Let no actor begin before `release`. Called before the first message."""
+        """Let no actor begin until `release`. Called before the first message."""
         self._held = []
 
     def release(self, failure: RankFailure | None) -> None:
-        """Let actors begin; or, if what came before them has failed, let none ever begin."""
-        with self._beginning:
+        """Let actors begin; or fail them all, if the bootstrap function has failed."""
+        with self._begin_lock:
             held, self._held = self._held or [], None
             self._refused = failure
-            for worker in held:
-                self._begin(worker)
+            for cell in held:
+                self._begin(cell)
 
     def _watch(self, creator: str) -> None:
-        """Hear of the end of who owns an actor here, if nothing else would end that then."""
+        """Watch the process of an actor's owner, unless its end ends this process anyway."""
         runtime = self._runtime
         ref = runtime.proc_ref
         if creator in self._creators or parse_proc_node(creator) is None:
@@ -105,57 +107,60 @@ class LocalActors:
             self._creators.add(creator)
             runtime.routes.tell_agent_at(runtime.node.site_of(creator), Watch(creator))
 
-    def _creator_ended(self, node: str) -> None:
+    def _on_creator_ended(self, node: str) -> None:
         if node not in self._creators:
             return
         self._creators.discard(node)
-        for worker in list(self._workers.values()):
-            if worker.spec.creator == node and worker.dead is None:
-                worker.stop(f"the process of its owner, {node}, has ended")
+        for cell in list(self._cells.values()):
+            if cell.spec.creator == node and cell.dead is None:
+                cell.stop(f"the process of its owner, {node}, has ended")
 
     def stop(self, reason: str, grace_s: float | None = None) -> None:
-        """Stop every actor after the messages it has, and what each owns before it."""
-        for worker in list(self._workers.values()):
-            if worker.dead is None:
-                worker.stop(reason, grace_s)
+        """Stop every actor after its queued messages; the meshes that it owns end first."""
+        for cell in list(self._cells.values()):
+            if cell.dead is None:
+                cell.stop(reason, grace_s)
 
     def are_overdue(self) -> bool:
-        """Whether one of them was told to end before, and runs on."""
-        return any(worker.stop_due is not None for worker in list(self._workers.values()))
+        """Whether an actor still runs that was asked to stop earlier."""
+        return any(cell.stop_deadline is not None for cell in list(self._cells.values()))
 
     def wait_until_gone(self, least_s: float) -> bool:
-        """Wait for their ends until each has had its time, and so long; False: some run on."""
+        """Wait until all actors have ended, for `least_s` or the latest stop deadline.
+
+        Returns False if some actors still run.
+        """
         least = time.monotonic() + least_s
         with self._changed:
-            while self._workers:
-                due = [one.stop_due or least for one in self._workers.values()]
+            while self._cells:
+                due = [one.stop_deadline or least for one in self._cells.values()]
                 left = max(least, *due) - time.monotonic()
                 if left <= 0:
                     return False
                 self._changed.wait(left)
         return True
 
-    def _gone(self, worker: ActorCell) -> None:
+    def _on_actor_gone(self, cell: ActorCell) -> None:
         with self._changed:
-            if self._workers.get(worker.spec.actor) is worker:
-                del self._workers[worker.spec.actor]
+            if self._cells.get(cell.spec.actor) is cell:
+                del self._cells[cell.spec.actor]
             self._changed.notify_all()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait until the threads have ended, for that long in all."""
+        """Wait until the threads have ended, at most `timeout_s` in all."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
     # --- messages without an actor ----------------------------------------------------------------
 
-    def _unknown(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
-        """Hold a call that has overtaken the message that makes its actor.
+    def _on_unknown_actor(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
+        """Hold a call that has arrived before the message that spawns its actor.
 
-        A mesh can be given away before its actors exist, and messages of different senders keep no
-        order. One whose actor is not made within `message_delivery_timeout` is refused.
+        A mesh can be passed on before its actors exist, and messages of different senders have no
+        order. If the actor is not spawned within `message_delivery_timeout`, the call is rejected.
         """
-        if isinstance(message, StopActor):  # it has ended before: that is what was wanted
+        if isinstance(message, StopActor):  # the actor has ended already
             self._runtime.routes.reply(peer, message, OK, NO_PAYLOAD)
             return
         with self._lock:
@@ -188,11 +193,13 @@ class LocalActors:
             if message.call:
                 runtime.routes.reply(peer, message, DIED, pack(failure, None))
             else:
-                runtime.returns.give_back(peer, message, f"{runtime.name}/#{actor:x}", failure)
+                runtime.undeliverable.return_to_sender(
+                    peer, message, f"{runtime.name}/#{actor:x}", failure
+                )
 
 
 class _Early(msgspec.Struct):
-    """Calls for an actor that does not exist yet, in order; the timer refuses them."""
+    """Calls of an actor that does not exist yet, in order; the timer rejects them."""
 
     timer: threading.Timer
     messages: list[tuple[str, Call, Payload]] = []

@@ -1,4 +1,4 @@
-"""The messages of one actor, in order."""
+"""The mailbox of one actor: its messages, in order."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ from monarch._src.wire.messages import Call, StopActor, Undelivered
 
 
 class Stop:
-    """A mailbox item: end after what came before. `asked` is who asked, and the message.
+    """A mailbox item: end after the items before it.
 
-    `grace_s`: how long its end may take; None: as the setting says.
+    `request`: the node that asked for it, and its message. `grace_s`: how long the end may take, in
+    seconds; None: `cleanup_timeout`.
     """
 
-    __slots__ = ("asked", "grace_s", "reason")
+    __slots__ = ("grace_s", "reason", "request")
 
     def __init__(
         self,
         reason: str,
-        asked: tuple[str, StopActor] | None = None,
+        request: tuple[str, StopActor] | None = None,
         grace_s: float | None = None,
     ) -> None:
         self.reason = reason
-        self.asked = asked
+        self.request = request
         self.grace_s = grace_s
 
 
 class CheckFailures:
-    """A mailbox item: something that the actor owns has failed. Goes before all others."""
+    """A mailbox item: a mesh that the actor owns has failed. Goes before all others."""
 
 
 CHECK_FAILURES = CheckFailures()
 
 
-# A call is (who sent it, what, its arguments, when it came: nanoseconds of the monotonic clock).
+# A call is (sender, message, arguments, arrival in nanoseconds of the monotonic clock).
 Item = tuple[str, Call, Payload, int] | Stop | CheckFailures | Undelivered
 
 
 def caller_of(item: tuple[str, Call, Payload] | tuple[str, Call, Payload, int]) -> str:
-    """The node to which a call is answered, and which alone may cancel it."""
+    """The node that receives the answer to a call, and that may cancel the call."""
     return item[1].reply_to or item[0]
 
 
 class Mailbox(Waitable):
-    """Done (as a Waitable) while it holds anything, and for good once it is closed.
+    """Done (as a Waitable) while it holds an item, and for good once it is closed.
 
-    `on_put` is called after each put, and by `close`, if set.
+    `on_put`, if set, is called after each put, and by `close`.
     """
 
     __slots__ = ("_items", "closed", "on_put")
@@ -77,45 +78,45 @@ class Mailbox(Waitable):
         """The next item, or None. Only the actor's own thread, until the actor has ended."""
         items = self._items
         item = None
-        if items:  # and yet it may be withdrawn before we have it
+        if items:  # another thread may withdraw the item before `popleft`
             try:
                 item = items.popleft()
             except IndexError:
                 pass
-        if not items:  # and yet it may say done: `put` says so after the item can be taken
+        if not items:  # `done` may be set: `put` sets it after the item can be taken
             self.done = False
-            if items or self.closed:  # one came between the two lines above
+            if items or self.closed:  # an item arrived between the two lines above
                 self.finish()
         return item
 
     def withdraw(self, caller: str, number: int) -> Item | None:
-        """Take out the call of that number, if it is queued here. Any thread."""
+        """Remove and return the call of that number, if it is queued. Any thread."""
         for item in list(self._items):
             if isinstance(item, tuple) and item[1].call == number and caller_of(item) == caller:
                 try:
                     self._items.remove(item)
                 except ValueError:
-                    return None  # its actor has taken it meanwhile
+                    return None  # the actor has taken it meanwhile
                 return item
         return None
 
-    def calls(self) -> int:
-        """How many calls have come and were not taken. Any thread."""
+    def queued_calls(self) -> int:
+        """The number of queued calls. Any thread."""
         return sum(isinstance(item, tuple) for item in self._items.copy())
 
     def holds(self, caller: str, number: int) -> bool:
-        """Whether the call of that number is queued here. Any thread."""
+        """Whether the call of that number is queued. Any thread."""
         return any(
             isinstance(item, tuple) and item[1].call == number and caller_of(item) == caller
             for item in list(self._items)
         )
 
     def holds_stop(self) -> bool:
-        """Whether its actor is told to end by something that it has not taken yet. Any thread."""
+        """Whether a Stop is queued. Any thread."""
         return any(isinstance(item, Stop) for item in list(self._items))
 
     def close(self) -> None:
-        """Its actor has ended: whoever waits for an item waits no longer. Any thread."""
+        """End the wait for an item, since the actor has ended. Any thread."""
         self.closed = True
         self.finish()
         if self.on_put is not None:

@@ -1,9 +1,9 @@
-"""The calls that an actor has taken: who waits for which, who has cancelled it, what is answered.
+"""The calls that an actor has accepted: their callers, their cancellation, their answers.
 
-Runs in: a proc, or a client that hosts controllers. A call is taken and finished on the actor's own
-thread, cancelled on the one that receives, and refused by whichever ends the actor.
-Owns: the table of the calls that are neither answered nor queued.
-Invariant: whoever takes a call out of the table answers it, so that each is answered once.
+Runs in: a proc, or a client that hosts controllers. The actor's own thread accepts and completes
+calls, the receiving thread cancels them, and the thread that ends the actor rejects them.
+Owns: the table of the calls that are neither queued nor answered.
+Invariant: the thread that removes a call from the table answers it, so each is answered once.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from monarch._src.actor.run.cell_protocol import Cell
 
 _NONE = ship(None)
-EARLY_CANCELS = 64  # how many of calls that have not come yet are remembered
+EARLY_CANCELS = 64  # how many cancellations of calls that have not arrived are kept
 
 
-class CutShort(BaseException):
-    """A call that was cancelled because its actor ends. No failure of its own.
+class CallAborted(BaseException):
+    """Cancels a call because its actor ends; the call has not failed by itself.
 
-    No Exception: what tries again after any of those, a debugger too, must let it pass.
+    It is no Exception, so that retry loops and debuggers let it pass.
     """
 
     def __init__(self, why: RankFailure) -> None:
@@ -45,26 +45,26 @@ class CutShort(BaseException):
 
 
 class RunningCalls:
-    """The calls in hand of one actor."""
+    """The accepted calls of one actor."""
 
-    def __init__(self, worker: Cell) -> None:
-        self._worker = worker
-        # By `id`, as are those of them that their callers have cancelled.
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        # By `id` of the call; `cancelled` holds those that their callers have cancelled.
         self.calls: dict[int, tuple[str, Call, Payload]] = {}
         self.cancelled: dict[int, Call] = {}
-        # Who has cancelled which call that was neither queued nor in hand: it may be on its way.
+        # Cancellations (caller, number) of calls that may not have arrived yet.
         self.cancelled_early: deque[tuple[str, int]] = deque(maxlen=EARLY_CANCELS)
 
-    # --- cancelled: on the thread that receives ---------------------------------------------------
+    # --- cancellation: on the receiving thread ---------------------------------------------------
 
     def cancel(self, caller: str, number: int) -> None:
-        """End a call of that caller: queued, it is answered here; running, it is interrupted.
+        """Cancel a call: a queued call is answered here, a running one is interrupted.
 
-        What its endpoint waits for is cancelled too. A call that is not here has been answered, or
-        is still on its way.
+        The calls that its endpoint waits for are cancelled too. An unknown call has been answered
+        already, or has not arrived yet.
         """
-        worker = self._worker
-        queued = worker.mailbox.withdraw(caller, number)
+        cell = self._cell
+        queued = cell.mailbox.withdraw(caller, number)
         if isinstance(queued, tuple):
             self._answer_cancelled(queued[0], queued[1])
             return
@@ -75,36 +75,36 @@ class RunningCalls:
         self.cancelled_early.append((caller, number))
 
     def _interrupt(self, call: Call) -> None:
-        worker = self._worker
-        runtime = worker.runtime
+        cell = self._cell
+        runtime = cell.runtime
         self.cancelled[id(call)] = call
-        if runtime.unpause is not None and runtime.unpause(worker, call):
+        if runtime.hooks.unpause is not None and runtime.hooks.unpause(cell, call):
             return
         waits = self._waits_of(call)
-        if worker.raise_in is None or not worker.raise_in(call):
-            self.cancelled.pop(id(call), None)  # it has ended by itself
+        if cell.raise_in is None or not cell.raise_in(call):
+            self.cancelled.pop(id(call), None)  # it has just ended
             return
         runtime.node.leader.wake_all()
         for wait in waits:
             runtime.cancel(wait.future.pending)
 
     def cancel_waits(self, call: Call) -> None:
-        """Cancel what a call in hand waits for now. Any thread; again does no harm."""
+        """Cancel the calls that a running call waits for. Any thread. Idempotent."""
         for wait in self._waits_of(call):
-            self._worker.runtime.cancel(wait.future.pending)
+            self._cell.runtime.cancel(wait.future.pending)
 
     def _waits_of(self, call: Call) -> Sequence[Wait]:
-        worker = self._worker
-        # Of calls that overlap nobody notes which of them waits for what.
-        overlaps = worker.endpoints is not None and worker.endpoints.is_concurrent(call.endpoint)
-        return () if overlaps else tuple(worker.instance.waiting.waits.values())
+        cell = self._cell
+        # Waits are not recorded by call, so those of overlapping calls are unknown.
+        overlaps = cell.endpoints is not None and cell.endpoints.is_concurrent(call.endpoint)
+        return () if overlaps else tuple(cell.instance.waiting.waits.values())
 
     def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
-        """Whether that call is in hand and only its endpoint's end answers it. Any thread.
+        """Whether that call runs, and only the end of its endpoint answers it. Any thread.
 
-        `overlapping`: whether calls that overlap are meant too.
+        `overlapping`: whether to include calls that may overlap.
         """
-        endpoints = self._worker.endpoints
+        endpoints = self._cell.endpoints
         for item in list(self.calls.values()):
             call = item[1]
             if call.call == number and caller_of(item) == caller:
@@ -112,14 +112,16 @@ class RunningCalls:
                 return not call.by_port and (overlapping or not overlaps)
         return False
 
-    # --- taken and finished: on the actor's own thread --------------------------------------------
+    # --- acceptance and completion: on the actor's own thread -------------------------------------
 
-    def take(self, peer: str, call: Call, payload: Payload) -> bool:
-        """Take a call in hand; False if there is nothing to run, and it is answered already."""
+    def accept(self, peer: str, call: Call, payload: Payload) -> bool:
+        """Accept a call; False if it is not to run and has been answered already."""
         self.calls[id(call)] = (peer, call, payload)
-        if self._worker.dead is not None:  # looked at after it is in hand: one of us answers it
+        if (
+            self._cell.dead is not None
+        ):  # checked after the insertion, so that one thread answers it
             if self.calls.pop(id(call), None) is not None:
-                self.refuse(peer, call)
+                self.reject(peer, call)
             return False
         return not (self.cancelled_early and self._was_cancelled(peer, call, payload))
 
@@ -131,23 +133,26 @@ class RunningCalls:
             return True
         return False
 
-    def finish(
+    def complete(
         self,
         peer: str,
         call: Call,
         value: Any,
         error: BaseException | None,
-        served: BoundEndpoint | None,
+        bound: BoundEndpoint | None,
         ran_ns: int,
     ) -> tuple[RankFailure, BaseException] | None:
-        """Answer a call. What it raised may be the end of the actor: then the end is returned."""
-        if forked.is_fork and self._worker.runtime.node.is_fork:
+        """Answer a call.
+
+        Returns the actor's failure and its cause, if the exception ends the actor.
+        """
+        if forked.is_fork and self._cell.runtime.node.is_fork:
             forked.end_fork(error)
-        counts = None if served is None else served.counts
-        if counts is not None:  # before the answer, so that whoever has that finds it counted
+        counts = None if bound is None else bound.counts
+        if counts is not None:  # before the answer, so that a caller who has it finds it counted
             counts.ended(ran_ns)
         if self.calls.pop(id(call), None) is None:
-            return None  # the actor was ended meanwhile, and this call answered
+            return None  # the actor has ended meanwhile, and the call is answered
         cancelled = bool(self.cancelled) and self.cancelled.pop(id(call), None) is not None
         if error is None:
             if not call.call or call.by_port:
@@ -159,9 +164,9 @@ class RunningCalls:
             else:
                 self._answer(peer, call, OK, payload, counts, ran_ns)
                 return None
-        return self._finish_raised(peer, call, error, counts, cancelled=cancelled)
+        return self._complete_raised(peer, call, error, counts, cancelled=cancelled)
 
-    def _finish_raised(
+    def _complete_raised(
         self,
         peer: str,
         call: Call,
@@ -170,30 +175,30 @@ class RunningCalls:
         *,
         cancelled: bool,
     ) -> tuple[RankFailure, BaseException] | None:
-        worker = self._worker
-        worker.runtime.slot.failed()
+        cell = self._cell
+        cell.runtime.slot.failed()
         cut_off_output()
         if counts is not None:
             counts.errors += 1
-        if isinstance(error, CutShort):
+        if isinstance(error, CallAborted):
             if call.call:
                 self._answer_died(peer, call, error.why, counts)
             return None
         if (isinstance(error, Exception) or cancelled) and call.call and not call.by_port:
-            failure = worker.describe(error, "endpoint", call.endpoint)
+            failure = cell.describe(error, "endpoint", call.endpoint)
             self._answer(peer, call, RAISED, pack(failure, error), counts)
             return None
         unheard = isinstance(error, Exception) and not call.call
         kind: FailureKind = "nobody waited" if unheard else "actor died"
-        failure = worker.describe(error, kind, call.endpoint)
+        failure = cell.describe(error, kind, call.endpoint)
         if call.call:
             self._answer_died(peer, call, failure, counts)
         return failure, error
 
-    # --- refused: by whoever ends the actor -------------------------------------------------------
+    # --- rejection: on the thread that ends the actor --------------------------------------------
 
-    def refuse_all(self) -> None:
-        """The actor has ended: who waits for what is in hand hears why."""
+    def reject_all(self) -> None:
+        """Answer all running calls with the reason of the actor's end."""
         for number in list(self.calls):
             item = self.calls.pop(number, None)
             if item is not None:
@@ -201,30 +206,32 @@ class RunningCalls:
                 if call.call:
                     self._answer_died(peer, call, self._why_dead())
 
-    def refuse(self, peer: str, call: Call) -> None:
-        """The actor had ended before that call was taken."""
+    def reject(self, peer: str, call: Call) -> None:
+        """Answer a call that arrived after the actor's end."""
         why = self._why_dead()
         if call.call:
             self._answer_died(peer, call, why)
         else:
-            worker = self._worker
-            worker.runtime.returns.give_back(peer, call, str(worker.instance.actor_id), why)
+            cell = self._cell
+            cell.runtime.undeliverable.return_to_sender(
+                peer, call, str(cell.instance.actor_id), why
+            )
 
     def _why_dead(self) -> RankFailure:
-        assert self._worker.dead is not None
-        return self._worker.dead
+        assert self._cell.dead is not None
+        return self._cell.dead
 
     # --- answers ----------------------------------------------------------------------------------
 
     def _answer_cancelled(self, peer: str, call: Call) -> None:
         error = CallCancelled()
-        failure = self._worker.describe(error, "endpoint", call.endpoint)
+        failure = self._cell.describe(error, "endpoint", call.endpoint)
         self._answer(peer, call, RAISED, pack(failure, error))
 
     def _answer_died(
         self, peer: str, call: Call, why: RankFailure, counts: EndpointCounts | None = None
     ) -> None:
-        if not self._worker.is_fatal(why):  # or who waits hears of the end of this process
+        if not self._cell.is_fatal(why):  # otherwise callers receive the end of this process
             self._answer(peer, call, DIED, pack(why, None), counts)
 
     def _answer(
@@ -238,4 +245,4 @@ class RunningCalls:
     ) -> None:
         if counts is not None:
             counts.bytes_out += payload.nbytes if payload.buffers else len(payload.body)
-        self._worker.runtime.routes.reply(peer, call, status, payload, ran_ns)
+        self._cell.runtime.routes.reply(peer, call, status, payload, ran_ns)

@@ -1,8 +1,8 @@
-"""What a front end sends along with what it spawns: taken where that lives, and sent on from there.
+"""Pickled extras that a front end attaches to each spawn, and that procs pass on.
 
-Runs in: a proc, on the thread of the actor, or that of the bootstrap function, which it comes with.
-Invariants: what came last goes along with all that is spawned from this process on others, so what
-actors spawn in their turn has it too. What cannot be used here is told, and fails nobody.
+Runs in: a proc, on the thread of the actor or of the bootstrap function that carries the extras.
+Invariants: every spawn from this process carries the extras that it received last, so the actors
+that an actor spawns have them too. Extras that cannot be unpickled are logged and fail no spawn.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from monarch._src.actor.errors.remote import unship
 from monarch._src.wire.frames import Payload
 
 log = logging.getLogger("monarch.actor")
-_came: tuple[bytes, ...] = ()
+_extras: tuple[bytes, ...] = ()
 
 
-def apply_spawn_extras(along: Sequence[bytes], who: str) -> None:
-    """Unpickle it, for what that does here; `who`: what it has come with."""
-    global _came
-    if not along:
+def apply_spawn_extras(extras: Sequence[bytes], target: str) -> None:
+    """Unpickle the extras for their side effects; `target` names what was spawned with them."""
+    global _extras
+    if not extras:
         return
-    _came = tuple(along)
+    _extras = tuple(extras)
     try:
-        for pickled in along:
+        for pickled in extras:
             unship(Payload(pickled))
     except Exception:
-        log.warning("what came along with %s is of no use here", who, exc_info=True)
+        log.warning("an extra that was sent with %s cannot be used here", target, exc_info=True)
 
 
 def received_extras() -> tuple[bytes, ...]:
-    """What is to go along with what is spawned here; nothing in a client."""
-    return _came
+    """The extras to attach to each spawn from this process; empty in a client."""
+    return _extras

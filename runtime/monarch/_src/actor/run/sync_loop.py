@@ -1,7 +1,7 @@
-"""How a sync actor lives: its own thread takes one message after another, and runs it.
+"""The loop of a sync actor: its own thread takes one message after another and runs it.
 
-Runs in: a proc, or a client that hosts controllers, on the actor's thread. It waits for its
-messages through the baton, so an idle actor receives them itself.
+Runs in: a proc, or a client that hosts controllers, on the actor's thread. While the actor is idle,
+this thread may be the receive leader, so that a message needs no hand-over between threads.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from monarch._src.wire.messages import Call
 log = logging.getLogger("monarch.actor")
 
 
-def live(worker: ActorCell) -> None:
+def serve(cell: ActorCell) -> None:
     """Construct the actor and serve its messages until it ends."""
     shield = shield_this_thread(CallCancelled)
-    if isinstance(shield, Shield) and worker.runtime.proc_ref is not None:  # not in a client
+    if isinstance(shield, Shield) and cell.runtime.proc_ref is not None:  # not in a client
         make_interruptible()
     try:
-        worker.raise_in = shield.raise_in
-        _live(worker, shield)
+        cell.raise_in = shield.raise_in
+        _serve(cell, shield)
     finally:
-        worker.raise_in = None
+        cell.raise_in = None
         unshield_this_thread(shield)
 
 
-def _live(worker: ActorCell, shield: Shield | SignalShield) -> None:
+def _serve(cell: ActorCell, shield: Shield | SignalShield) -> None:
     try:
         try:
-            shield.begin(worker)
-            worker.construct()
+            shield.begin(cell)
+            cell.construct()
         finally:
             shield.work = None
             shield.end()
     except BaseException as error:
         shield.end()
-        worker.end(worker.describe(error, "constructor", None), error)
+        cell.fail_early(cell.describe(error, "constructor", None), error)
         return
-    assert worker.endpoints is not None
-    endpoints, supervision, keeper = worker.endpoints, worker.supervision, worker.keeper
-    supervision.watch_waits()
-    mailbox, wait = worker.mailbox, worker.runtime.node.leader.wait
-    take, finish = worker.in_hand.take, worker.in_hand.finish
+    assert cell.endpoints is not None
+    endpoints, supervision, supervisor = cell.endpoints, cell.supervision, cell.supervisor
+    supervision.watch_blocking_waits()
+    mailbox, wait = cell.mailbox, cell.runtime.node.leader.wait
+    accept, complete = cell.running_calls.accept, cell.running_calls.complete
     while True:
         item = mailbox.take() if mailbox.done else None
         if item is None:
-            if worker.dead is not None:
+            if cell.dead is not None:
                 break
             try:
                 if not wait(mailbox, idle=True):
@@ -70,55 +70,55 @@ def _live(worker: ActorCell, shield: Shield | SignalShield) -> None:
             continue
         if isinstance(item, tuple):
             peer, call, payload, _ = item
-            if take(peer, call, payload):
-                fatal = finish(peer, call, *_run_endpoint(worker, endpoints, shield, *item))
+            if accept(peer, call, payload):
+                fatal = complete(peer, call, *_run_endpoint(cell, endpoints, shield, *item))
                 if fatal is not None:
-                    worker.condemn(*fatal)
+                    cell.fail(*fatal)
         elif isinstance(item, CheckFailures):
-            supervision.judge()
+            supervision.check_failures()
         elif isinstance(item, Stop):
-            worker.told_to_stop(item)
-            while keeper.lives and supervision.judge():
+            cell.request_stop(item)
+            while supervisor.is_living and supervision.check_failures():
                 pass
-            if not keeper.lives:
+            if not supervisor.is_living:
                 break
-        elif worker.dead is None:
-            supervision.settled(item, supervision.returned(item))
-    worker.wait_for_meshes()
-    failed = None if worker.gone else worker.clean_up(worker.cause)
-    worker.cleaned(failed)
+        elif cell.dead is None:
+            supervision.on_undeliverable_answered(item, supervision.call_undeliverable_hook(item))
+    cell.wait_for_meshes()
+    failed = None if cell.finalized else cell.clean_up(cell.cause)
+    cell.on_cleaned_up(failed)
 
 
 def _run_endpoint(
-    worker: ActorCell, endpoints: EndpointTable, shield: Shield | SignalShield,
-    peer: str, call: Call, payload: Payload, came_ns: int,
+    cell: ActorCell, endpoints: EndpointTable, shield: Shield | SignalShield,
+    peer: str, call: Call, payload: Payload, arrived_ns: int,
 ) -> tuple[Any, BaseException | None, BoundEndpoint | None, int]:  # fmt: skip
-    """Run an endpoint: its value, or what it raised; what ran, and for how long (ns)."""
-    worker.set_context(call)
-    worker.instance.endpoint = call.endpoint
-    running = worker.runtime.slot.begin(worker.board_name, call.endpoint.encode())
-    served = None
+    """Run an endpoint; returns its value or exception, the endpoint, and the duration in ns."""
+    cell.begin_call(call)
+    cell.instance.endpoint = call.endpoint
+    running = cell.runtime.slot.begin(cell.board_name, call.endpoint.encode())
+    bound = None
     try:
-        served = endpoints.take(call, payload, running[0] - came_ns)
+        bound = endpoints.look_up(call, payload, running[0] - arrived_ns)
         value = None
-        if served is not None:
+        if bound is not None:
             args, kwargs = unship(payload)
             payload.drop()
             if call.by_port:
-                args = (endpoints.port_for(peer, call, served.counts), *args)
+                args = (endpoints.port_for(peer, call, bound.counts), *args)
             try:
                 shield.begin(call)
-                value = served.method.function(worker.instance_object, *args, **kwargs)
+                value = bound.method.function(cell.instance_object, *args, **kwargs)
             finally:
                 shield.work = None
                 shield.end()
     except BaseException as error:
-        shield.end()  # it may have been raised as the first `end` began
-        if worker.runtime.on_failure is not None:
-            worker.runtime.on_failure(worker, error)
-        return None, error, served, worker.ran(running)
-    return value, None, served, worker.ran(running)
+        shield.end()  # the exception may have interrupted the first `end`
+        if cell.runtime.hooks.on_endpoint_error is not None:
+            cell.runtime.hooks.on_endpoint_error(cell, error)
+        return None, error, bound, cell.end_call(running)
+    return value, None, bound, cell.end_call(running)
 
 
-# Where code of users begins on a sync actor's thread.
+# The functions that call user code on a sync actor's thread.
 ENTRIES = (ActorCell.construct.__code__, _run_endpoint.__code__, ActorCell.clean_up.__code__)

@@ -1,49 +1,51 @@
-"""What is left of an actor that has ended: enough to answer those that still call it.
+"""Records of actors that have ended, with which their later calls are answered.
 
-Runs in: a proc, or a client that hosts controllers, on the thread that receives; an actor is buried
-on its own thread.
-Invariants: a uid is in `Tombstones` or among the workers of its runtime, and for a moment in both;
-a tombstone holds nothing of the actor's class, arguments or messages.
+Runs in: a proc, or a client that hosts controllers, on the receiving thread; an actor's own thread
+adds its record.
+Invariants: a uid is in `Tombstones` or among the runtime's cells, and for a moment in both. A
+record does not refer to the actor's class, arguments or messages.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
 from monarch._src.actor.errors.remote import pack
-from monarch._src.actor.supervise.ownership import Supervisor, ended_keeper
+from monarch._src.actor.supervise.ownership import Supervisor, ended_supervisor
 from monarch._src.failures.report import FailureKind, RankFailure
 from monarch._src.wire.actor_snapshot_codec import SeenActor
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
-from monarch._src.wire.messages import DIED, OK, Call, SpawnActor, StopActor
+from monarch._src.wire.messages import DIED, OK, Call, StopActor
 
 if TYPE_CHECKING:
     from monarch._src.actor.deliver.routes import Routes
     from monarch._src.actor.deliver.undeliverable import UndeliverableMessages
+    from monarch._src.actor.hooks import RuntimeHooks
+    from monarch._src.actor.run.cell_protocol import Cell
 
 SHOWN = 64
-"""How many of the actors that ended last are still told to those that look."""
+"""How many of the actors that ended last appear in snapshots."""
 
 WHOLE = 128
-"""Of how many that failed last the whole failure is kept, with its frames and causes."""
+"""How many of the last failures are kept whole, with their frames and causes."""
 LONGEST_TEXT = 80
 
 
 class _Brief(msgspec.Struct, frozen=True, gc=False):
-    """What stays of an older failure."""
+    """The summary of an older failure."""
 
     kind: FailureKind
     endpoint: str | None
     message: str
 
 
-# The name of the actor, of its mesh of procs and of its class; its rank there, and where that is.
+# The names of the actor, of its proc mesh and of its class; its rank, and its coordinates.
 _Place: TypeAlias = "tuple[str, str, str, int, tuple[tuple[str, int], ...]]"
 
 
@@ -53,78 +55,85 @@ class TombstoneRuntime(Protocol):
     name: str
     host: str
     routes: Routes
-    returns: UndeliverableMessages
-    is_fatal: Callable[[RankFailure], bool] | None
+    undeliverable: UndeliverableMessages
+    hooks: RuntimeHooks
 
 
 class Tombstones:
-    """Those of one process, by the uid of the actor, oldest first."""
+    """The records of one process, by the uid of the actor, oldest first."""
 
     def __init__(self, runtime: TombstoneRuntime) -> None:
         self._runtime = runtime
-        # Why each ended: the reason with which it was stopped, or its failure.
-        self._stones: dict[int, tuple[_Place, str | RankFailure | _Brief]] = {}
-        self._failed: dict[int, None] = {}  # those whose failure is kept whole, oldest first
-        self._places: dict[_Place, _Place] = {}  # equal ones are kept once
+        # With each, the reason of its stop, or its failure.
+        self._entries: dict[int, tuple[_Place, str | RankFailure | _Brief]] = {}
+        self._failed: dict[int, None] = {}  # those with a whole failure, oldest first
+        self._places: dict[_Place, _Place] = {}  # interns equal places
 
     def __contains__(self, uid: object) -> bool:
-        return uid in self._stones
+        return uid in self._entries
 
     def __len__(self) -> int:
-        return len(self._stones)
+        return len(self._entries)
 
     def _add_failed(self, uid: int, place: _Place, failure: RankFailure) -> None:
-        """Keep its frames while it is among the last that have failed."""
+        """Add a whole failure, and summarize the oldest one if there are too many."""
         self._failed[uid] = None
         if len(self._failed) > WHOLE:
             oldest = next(iter(self._failed))
             del self._failed[oldest]
-            told, why = self._stones[oldest]
+            place_of_oldest, why = self._entries[oldest]
             if isinstance(why, RankFailure):
-                self._stones[oldest] = told, _Brief(why.kind, why.endpoint, _text_of(why))
-        self._stones[uid] = place, failure
+                self._entries[oldest] = (
+                    place_of_oldest,
+                    _Brief(why.kind, why.endpoint, _text_of(why)),
+                )
+        self._entries[uid] = place, failure
 
-    def add(self, spec: SpawnActor, dead: RankFailure) -> None:
-        """The actor of that spec has ended for that reason, and nothing of it runs."""
+    def add(self, cell: Cell) -> None:
+        """Record an actor that has ended."""
+        spec, dead = cell.spec, cell.dead
+        assert dead is not None
         place = (
             spec.name, dead.mesh_name, spec.class_name, dead.rank, tuple(dead.point.items())
         )  # fmt: skip
         place = self._places.setdefault(place, place)
         if dead.kind == "stopped":
-            self._stones[spec.actor] = place, sys.intern(dead.message)
+            self._entries[spec.actor] = place, sys.intern(dead.message)
         else:
             self._add_failed(spec.actor, place, dead)
 
     def forget(self, uid: int) -> None:
-        """An actor of that uid is made anew: a controller."""
-        self._stones.pop(uid, None)
+        """Remove the record: a controller of the same uid is spawned again."""
+        self._entries.pop(uid, None)
         self._failed.pop(uid, None)
 
     def post(self, peer: str, message: Call | StopActor, payload: Payload) -> None:
-        """Answer what was sent to one of them."""
+        """Answer a message to an actor that has ended."""
         run = self._runtime
         if isinstance(message, StopActor):
             run.routes.reply(peer, message, OK, NO_PAYLOAD)
             return
         why = self._why(message.actor)
         if not message.call:
-            to = f"{run.name}/{self._stones[message.actor][0][0]}#{message.actor:x}"
-            run.returns.give_back(peer, message, to, why)
-        elif run.is_fatal is None or not run.is_fatal(why):  # or the caller hears of that end
+            to = f"{run.name}/{self._entries[message.actor][0][0]}#{message.actor:x}"
+            run.undeliverable.return_to_sender(peer, message, to, why)
+        elif run.hooks.ends_process is None or not run.hooks.ends_process(
+            why
+        ):  # or the caller hears of that end
             run.routes.reply(peer, message, DIED, pack(why, None))
 
-    def keeper_of(self, uid: int) -> Supervisor | None:
-        """For code that an actor has left running: an owner that can own nothing any more."""
-        return ended_keeper(self._why(uid).message) if uid in self._stones else None
+    def supervisor_of(self, uid: int) -> Supervisor | None:
+        """The supervisor for code that an ended actor left running; it can own no mesh."""
+        return ended_supervisor(self._why(uid).message) if uid in self._entries else None
 
-    def seen(self) -> Iterator[SeenActor]:
-        """The last of them, the oldest first."""
-        stones = list(self._stones.values())
+    def snapshots(self) -> Iterator[SeenActor]:
+        """The last actors that have ended, oldest first."""
+        stones = list(self._entries.values())
         for (name, _, class_name, _, _), _ in islice(stones, max(0, len(stones) - SHOWN), None):
             yield SeenActor(name, class_name, (), 0, (), ended=True)
 
     def _why(self, uid: int) -> RankFailure:
-        (_, mesh_name, class_name, rank, point), why = self._stones[uid]
+        (_, mesh_name, class_name, rank, point), why = self._entries[uid]
         if isinstance(why, RankFailure):
             return why
         brief = _Brief("stopped", None, why) if isinstance(why, str) else why

@@ -1,8 +1,8 @@
-"""The caller's side of calls: which ranks still owe an answer, and to whom answers go. No I/O.
+"""The table of open calls: the ranks that owe answers, and the handlers of answers. No I/O.
 
-A call is *open* from the moment it is sent until its last rank has answered or died; that may be
-later than the moment its future was settled (by a first error). Nothing is indexed by process: a
-death is rare and scans, so that a call pays nothing for it.
+A call is *open* from its sending until its last rank has answered or died; a first error may settle
+its future earlier. There is no index by process: the death of a process scans the table, since
+deaths are rare and calls are frequent.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from monarch._src.wire.messages import OK
 class PendingCall(ABC):
     """One call that has been sent.
 
-    `region` names the global ranks that were called; an answer carries the *position* in it.
-    `owed`: bit p is set while, and only while, position p owes an answer. `counts`, if the call is
-    counted: what its answers and its end are entered in; it began at `begun_ns` of the table's
-    clock.
+    `region` holds the called ranks of the proc mesh; an answer carries a *position* in it. `owed`:
+    bit p is set while, and only while, position p owes an answer. `counts`: the metrics of the
+    call, if it is instrumented; it began at `begun_ns` of the table's clock.
     """
 
     __slots__ = (
         "actor_mesh",
+        "after_output",
         "begun_ns",
-        "behind",
         "counts",
         "endpoint",
         "failed",
@@ -40,62 +39,62 @@ class PendingCall(ABC):
         "owed",
         "region",
     )
-    takes_runs: ClassVar[bool] = False
-    one_by_one: ClassVar[bool] = False  # answers to it are of use as they come
+    accepts_runs: ClassVar[bool] = False
+    streams_answers: ClassVar[bool] = False  # whether each answer is used as it arrives
 
     def __init__(
         self, mesh: int, actor_mesh: object, region: Region, ranks: int | None = None
     ) -> None:
-        """`ranks`: how many the region has, if that is known already."""
-        self.number = 0  # its id in the table, once it is open
-        self.endpoint = ""  # what was called, as far as that has a name
+        """`ranks`: the size of the region, if the caller knows it."""
+        self.number = 0  # its number in the table, once it is open
+        self.endpoint = ""  # the name of the called endpoint, if any
         self.mesh = mesh
         self.actor_mesh = actor_mesh
         self.region = region
         self.owed = (1 << (len(region) if ranks is None else ranks)) - 1
         self.counts: EndpointCounts | None = None
         self.begun_ns = 0
-        self.failed = False  # and counted as such
-        # Set once an answer has come that output goes before: calls what it is given after that.
-        self.behind: Callable[[Callable[[], None]], None] | None = None
+        self.failed = False  # whether the metrics count it as failed
+        # Set if output precedes an answer: calls its argument once that output is shown.
+        self.after_output: Callable[[Callable[[], None]], None] | None = None
 
     def owing(self) -> list[int]:
         """The positions that owe an answer."""
         return [position for position in range(len(self.region)) if self.owed >> position & 1]
 
     def futures_of(self) -> Sequence[Any]:
-        """What its answers settle; nothing where nobody can wait for them."""
+        """The futures that the answers settle; none if nothing can wait for them."""
         return ()
 
     @abstractmethod
-    def answered(self, position: int, payload: Payload) -> None:
-        """That rank's endpoint returned."""
+    def on_answer(self, position: int, payload: Payload) -> None:
+        """A rank's endpoint has returned."""
 
-    def answered_alike(self, first: int, count: int, payload: Payload) -> None:
-        """So many ranks in a row returned the same. Only if `takes_runs`; else one by one."""
+    def on_equal_answers(self, first: int, count: int, payload: Payload) -> None:
+        """Consecutive ranks have returned equal values. Called only if `accepts_runs`."""
         for position in range(first, first + count):
-            self.answered(position, payload)
+            self.on_answer(position, payload)
 
     @abstractmethod
-    def raised(self, position: int, status: int, payload: Payload) -> None:
-        """That rank's endpoint raised, or its actor has died; the payload tells."""
+    def on_error(self, position: int, status: int, payload: Payload) -> None:
+        """A rank's endpoint has raised, or its actor has failed, as the payload describes."""
 
     @abstractmethod
-    def lost(self, position: int, failure: RankFailure) -> None:
-        """That rank's process is gone."""
+    def on_lost(self, position: int, failure: RankFailure) -> None:
+        """A rank's process is gone."""
 
-    def release(self) -> None:  # noqa: B027  most keep nothing
-        """Nothing more comes: keep no longer what the answers have settled, which knows this."""
+    def release(self) -> None:  # noqa: B027  optional
+        """No more answers come: drop the references to the futures, which refer to this call."""
 
 
 def _no_clock() -> int:
-    raise RuntimeError("a call is counted, and its table was given no clock")
+    raise RuntimeError("an instrumented call needs a table with a clock")
 
 
 class CallTable:
-    """All open calls of one process. Answers and deaths come one at a time.
+    """All open calls of one process. Answers and deaths are entered one at a time.
 
-    `clock`: nanoseconds, for calls that are counted.
+    `clock`: returns nanoseconds, for the metrics.
     """
 
     def __init__(self, clock: Callable[[], int] = _no_clock) -> None:
@@ -107,21 +106,21 @@ class CallTable:
         return len(self._open)
 
     def open(self, call: PendingCall) -> int:
-        """Register a call that is about to be sent; its id, never 0."""
+        """Register a call that is about to be sent; returns its number, which is never 0."""
         number = call.number = next(self._ids)
         self._open[number] = call
         return number
 
     def is_open(self, number: int) -> bool:
-        """Whether anybody waits for that call."""
+        """Whether that call is open."""
         return number in self._open
 
     def new_number(self) -> int:
-        """A number that no call has: for a port, which is answered like one."""
+        """A number that no call has, for a port."""
         return next(self._ids)
 
     def answer(self, number: int, position: int, status: int, payload: Payload) -> None:
-        """A Reply came. Answers to closed calls, and second answers of a rank, are ignored."""
+        """Enter an answer. Answers to closed calls, and second answers of a rank, are ignored."""
         call = self._open.get(number)
         if call is None or position < 0 or not call.owed >> position & 1:
             return
@@ -136,20 +135,20 @@ class CallTable:
                 counts.bytes_in += payload.nbytes if payload.buffers else len(payload.body)
         try:
             if status == OK:
-                call.answered(position, payload)
+                call.on_answer(position, payload)
             else:
-                call.raised(position, status, payload)
+                call.on_error(position, status, payload)
         except Exception as error:
-            call.lost(position, _not_understood(position, error))
+            call.on_lost(position, _unreadable_answer(position, error))
             raise
         finally:
             if not call.owed:
                 call.release()
 
-    def answer_alike(
+    def answer_run(
         self, number: int, first: int, count: int, status: int, payload: Payload
     ) -> None:
-        """The same answer of so many ranks in a row came; as `answer` for each of them."""
+        """Enter the equal answers of consecutive ranks, like `answer` for each of them."""
         call = self._open.get(number)
         if call is None or first < 0:
             return
@@ -157,7 +156,7 @@ class CallTable:
         if count < 1:
             return
         run = ((1 << count) - 1) << first
-        if status != OK or not call.takes_runs or call.owed & run != run:
+        if status != OK or not call.accepts_runs or call.owed & run != run:
             for position in range(first, first + count):
                 self.answer(number, position, status, payload)
             return
@@ -167,29 +166,29 @@ class CallTable:
         if call.counts is not None:
             self._count(call, call.counts, payload, count)
         try:
-            call.answered_alike(first, count, payload)
+            call.on_equal_answers(first, count, payload)
         except Exception as error:
-            call.lost(first, _not_understood(first, error))
+            call.on_lost(first, _unreadable_answer(first, error))
             raise
         finally:
             if not call.owed:
                 call.release()
 
-    def proc_lost(self, mesh: int, rank: int, failure: RankFailure) -> None:
-        """A process is gone: every call that waits for it learns so."""
+    def on_proc_lost(self, mesh: int, rank: int, failure: RankFailure) -> None:
+        """A process is gone: fail it in every call that waits for it."""
         for number, position in self.waiting_for(mesh, rank):
-            self.lost(number, position, failure)
+            self.on_rank_lost(number, position, failure)
 
     def waiting_for(self, mesh: int, rank: int) -> list[tuple[int, int]]:
-        """The calls that wait for a process: their numbers, and its position in each."""
+        """The calls that wait for a process, each with the position of its rank."""
         return [
             (number, call.region.position(rank))
             for number, call in list(self._open.items())
             if call.mesh == mesh and rank in call.region
         ]
 
-    def lost(self, number: int, position: int, failure: RankFailure) -> None:
-        """One rank of a call can't answer. Ignored if it has answered, or the call is closed."""
+    def on_rank_lost(self, number: int, position: int, failure: RankFailure) -> None:
+        """A rank of a call cannot answer. Ignored if it has answered, or the call is closed."""
         call = self._open.get(number)
         if call is None or position < 0 or not call.owed >> position & 1:
             return
@@ -198,12 +197,12 @@ class CallTable:
             del self._open[number]
         if call.counts is not None:
             self._count(call, call.counts, NO_PAYLOAD, failed=True)
-        call.lost(position, failure)
+        call.on_lost(position, failure)
         if not call.owed:
             call.release()
 
     def drop(self, number: int) -> None:
-        """Nobody waits for that call any more: forget it. Ignored if it is closed."""
+        """Forget a call whose answers are no longer wanted. Ignored if it is closed."""
         self._open.pop(number, None)
 
     def _count(
@@ -215,7 +214,7 @@ class CallTable:
         *,
         failed: bool = False,
     ) -> None:
-        # Before the call is told, so that whoever has the answer finds it counted.
+        # Before the answer is handed over, so that its reader finds it counted.
         if failed and not call.failed:
             call.failed = True
             counts.errors += 1
@@ -232,9 +231,9 @@ class CallTable:
         return self._open.get(number)
 
 
-def _not_understood(position: int, error: Exception) -> RankFailure:
-    # Whoever waits must not wait for ever because an answer made no sense.
+def _unreadable_answer(position: int, error: Exception) -> RankFailure:
+    # A caller must not wait for ever because an answer could not be read.
     return RankFailure(
         "the called mesh", position, {}, "its answer", None, "", None, "endpoint",
-        type(error).__name__, f"it could not be understood here: {error}",
+        type(error).__name__, f"it could not be read here: {error}",
     )  # fmt: skip

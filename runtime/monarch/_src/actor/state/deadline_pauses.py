@@ -1,7 +1,7 @@
-"""When which ranks were paused at a breakpoint, for deadlines that stand still meanwhile. Pure.
+"""The pauses of ranks at breakpoints, during which the deadlines of waits stand still. Pure.
 
-Invariants: the pauses of one rank do not overlap, and only the last of them may last; of ranks that
-were never paused there is nothing here, so an empty table answers by its truth alone.
+Invariants: the pauses of one rank do not overlap, and only the last may be open. A rank that was
+never paused has no entry.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-LONGEST = 64  # pauses of a rank that are remembered; one who steps makes many
+LONGEST = 64  # pauses kept for each rank; stepping through code makes many
 
 
 class Pauses:
-    """The pauses of ranks, each (mesh, rank), as one process has been told of them.
+    """The pauses of ranks (mesh, rank) that one process knows of.
 
-    Times are seconds of one steady clock; a pause that lasts has no end (None).
+    Times are seconds of one steady clock; an open pause ends at None.
     """
 
     def __init__(self) -> None:
@@ -24,8 +24,8 @@ class Pauses:
     def __bool__(self) -> bool:
         return bool(self._of)
 
-    def told(self, mesh: int, rank: int, paused: bool, now: float) -> None:
-        """That rank is paused from now on, or no more. Telling the same twice is no error."""
+    def on_paused(self, mesh: int, rank: int, paused: bool, now: float) -> None:
+        """A rank is paused from now on, or no longer. Idempotent."""
         spans = self._of.get((mesh, rank), [])
         lasts = bool(spans) and spans[-1][1] is None
         if paused and not lasts:
@@ -34,15 +34,15 @@ class Pauses:
             self._of[mesh, rank] = [*spans[:-1], (spans[-1][0], now)]
 
     def clear(self) -> None:
-        """Forget all of it."""
+        """Forget all pauses."""
         self._of = {}
 
     def within(
         self, ranks: Iterable[tuple[int, int]], since: float, now: float
     ) -> tuple[float, bool]:
-        """For how many of the seconds since then any of these was paused, and whether one still is.
+        """How many seconds since `since` any of these ranks was paused, and whether one still is.
 
-        Pauses of several at once count once.
+        Simultaneous pauses count once.
         """
         spans = [span for rank in ranks for span in self._of.get(rank, ())]
         total, until = 0.0, since
@@ -53,7 +53,7 @@ class Pauses:
         return total, any(end is None for _, end in spans)
 
     def validate(self) -> None:
-        """What always holds."""
+        """Assert the invariants."""
         for spans in self._of.values():
             assert 0 < len(spans) <= LONGEST
             assert all(end is not None for _, end in spans[:-1])

@@ -1,15 +1,14 @@
-"""Counts of endpoints: how often, how long, how large, how many failed. No I/O, no clock.
+"""Metrics of endpoints: calls, durations, sizes, errors. No I/O, no clock.
 
-A process counts what it calls and what it runs, each by itself; whoever wants to know asks for the
-figures and adds them up. Times are handed in, in nanoseconds of any steady clock.
+Each process counts the calls that it sends and those that it runs; a reader adds up the figures of
+all processes. Callers pass times, in nanoseconds of any steady clock.
 
-Counting takes no lock, although many threads count one endpoint: CPython 3.10 and later, with its
-global lock, changes threads at calls and backward jumps only, and from the look at a number to its
-new value there is neither. Without a global lock a count may be lost now and then, and nothing
-else.
+Counting takes no lock, although several threads count one endpoint: with its global lock, CPython
+3.10 and later switches threads only at calls and backward jumps, and an increment contains neither.
+Without a global lock, an increment may be lost occasionally.
 
-Durations are kept by quarter octave: bucket n holds those whose fourth power has n bits, which is
-from 2**((n-1)/4) to 2**(n/4) ns. A percentile is so known to a fifth, in 2 KiB and two
+Durations are counted by quarter octaves: bucket n holds durations whose fourth power has n bits,
+from 2**((n-1)/4) to 2**(n/4) ns. So a percentile is exact to a fifth, at the price of 2 KiB and two
 multiplications.
 """
 
@@ -28,7 +27,7 @@ ENDED = "(ended)"
 
 
 class EndpointCounts:
-    """What this process has counted of one endpoint, as its caller or as who runs it."""
+    """The metrics of one endpoint in this process, which calls it or runs it."""
 
     __slots__ = (
         "buckets",
@@ -56,7 +55,7 @@ class EndpointCounts:
         self.buckets = [0] * BUCKETS
 
     def add(self, other: EndpointCounts) -> None:
-        """Count what another has counted, which counts no more."""
+        """Add the counts of another instance, which is no longer used."""
         self.since_ns = min(self.since_ns, other.since_ns)
         self.calls += other.calls
         self.untimed += other.untimed
@@ -70,18 +69,18 @@ class EndpointCounts:
             self.buckets[bucket] += count
 
     def sent(self, nbytes: int) -> None:
-        """A call begins; `nbytes` of arguments to all ranks together."""
+        """A call is sent; `nbytes` of arguments to all ranks together."""
         self.calls += 1
         self.bytes_out += nbytes
 
     def taken(self, nbytes: int, waited_ns: int) -> None:
-        """A call that came with `nbytes` begins to run, after waiting its turn."""
+        """A call with `nbytes` of arguments begins to run, after `waited_ns` in the mailbox."""
         self.calls += 1
         self.bytes_in += nbytes
         self.waited_ns += waited_ns
 
     def ended(self, took_ns: int) -> None:
-        """A call has ended."""
+        """A call has ended after `took_ns`."""
         squared = took_ns * took_ns
         bucket = (squared * squared).bit_length()
         self.buckets[bucket] += 1
@@ -90,8 +89,8 @@ class EndpointCounts:
             self.max_ns = took_ns
 
     def figures(self, key: Key, now_ns: int) -> Figures:
-        """All counts at this moment. Any thread."""
-        # First what ended, then what began: so no call ends before it has begun.
+        """The present counts. Any thread."""
+        # Ends are read before begins, so that no call has ended without having begun.
         buckets = tuple((n, count) for n, count in enumerate(self.buckets) if count)
         untimed = self.untimed
         return Figures(
@@ -101,22 +100,22 @@ class EndpointCounts:
 
 
 class MetricsTable:
-    """The counts of one process. Any thread.
+    """The metrics of one process. Any thread.
 
-    A program may give each of thousands of actors a name of its own. Once there are `MOST_KEYS`
-    entries, those of actors that end are added to one entry a class, under the name `ENDED`.
+    A program may give thousands of actors different names. From `MOST_KEYS` entries on, the entries
+    of actors that end are merged into one entry for each class, under the name `ENDED`.
     """
 
     def __init__(self) -> None:
         self._counts: dict[Key, EndpointCounts] = {}
 
     def counts(self, key: Key, now_ns: int) -> EndpointCounts:
-        """Those of that endpoint; the same object every time, made by who asks first."""
+        """The counts of an endpoint: always the same object, which the first call creates."""
         found = self._counts.get(key)
         return self._counts.setdefault(key, EndpointCounts(now_ns)) if found is None else found
 
     def ended(self, mesh: int, actor: str) -> None:
-        """Actors of that name, on that mesh of procs, have ended."""
+        """Actors of that name have ended on that proc mesh."""
         if len(self._counts) < MOST_KEYS:
             return
         for key in list(self._counts):
@@ -133,12 +132,12 @@ class MetricsTable:
                 self._counts.pop(key, None)
 
     def figures(self, now_ns: int) -> list[Figures]:
-        """All that was counted here."""
+        """The present counts of all endpoints."""
         return [counts.figures(key, now_ns) for key, counts in list(self._counts.items())]
 
 
 def merged_buckets(histograms: Iterable[Sequence[tuple[int, int]]]) -> tuple[tuple[int, int], ...]:
-    """The sum of several histograms: buckets, in order, each with its count."""
+    """The sum of several histograms, as sorted pairs of bucket and count."""
     found: dict[int, int] = {}
     for histogram in histograms:
         for bucket, count in histogram:
@@ -147,10 +146,10 @@ def merged_buckets(histograms: Iterable[Sequence[tuple[int, int]]]) -> tuple[tup
 
 
 def merged(parts: Sequence[Figures]) -> Figures:
-    """The sum of what several processes, or adverbs, have counted; the key is that of the first.
+    """The sum of the figures of several processes or adverbs, under the key of the first.
 
     Raises:
-        ValueError: there is nothing to add.
+        ValueError: `parts` is empty.
     """
     if not parts:
         raise ValueError("no figures to merge")
@@ -170,18 +169,18 @@ def merged(parts: Sequence[Figures]) -> Figures:
 
 
 def mean_ns(figures: Figures) -> float | None:
-    """How long a timed call took on average; None if none has ended."""
+    """The mean duration of a timed call; None if no timed call has ended."""
     timed = figures.timed
     return figures.total_ns / timed if timed else None
 
 
 def percentile_ns(figures: Figures, share: float) -> float | None:
-    """What that share of the timed calls, from 0 to 1, took at most; None if none has ended.
+    """The maximal duration of that share (0 to 1) of the timed calls; None if none has ended.
 
-    The true value lies in the same bucket, so it is less than a fifth away; that of all is exact.
+    The true value lies in the same bucket, less than a fifth away; the maximum is exact.
 
     Raises:
-        ValueError: another share.
+        ValueError: `share` is not between 0 and 1.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"share={share}: give 0 to 1")
@@ -197,7 +196,7 @@ def percentile_ns(figures: Figures, share: float) -> float | None:
 def nth_value(
     buckets: Sequence[tuple[int, int]], nth: int, bounds: Callable[[int], tuple[float, float]]
 ) -> float:
-    """The `nth` smallest, from 1, of what is in these buckets, as if it lay evenly in its own."""
+    """The `nth` smallest value (from 1), taking values as evenly spread in each bucket."""
     before = 0
     for bucket, count in buckets:
         if before + count >= nth:
@@ -208,5 +207,5 @@ def nth_value(
 
 
 def bounds_ns(bucket: int) -> tuple[float, float]:
-    """From which duration, included, to which one, excluded, a bucket reaches."""
+    """The bounds of a bucket: the first inclusive, the second exclusive."""
     return (2.0 ** ((bucket - 1) / 4), 2.0 ** (bucket / 4)) if bucket else (0.0, 1.0)

@@ -1,14 +1,13 @@
-"""What a program measures of itself: spans, counters, histograms. No I/O, no clock.
+"""The measurements of a program: spans, counters, histograms. No I/O, no clock.
 
-A process keeps what it measures by itself, as it does of endpoints
-(`actor.state.endpoint_metrics`), and adding takes no lock for the reason given there. Memory is
-bounded: there are so many series (a name with its attributes, or with its parent, of one actor),
-and what comes after those is kept together, as `(others)`.
+Each process keeps its own measurements, as for endpoints (`actor.state.endpoint_metrics`), without
+a lock for the reason given there. Memory is bounded: the number of series is limited (a series is a
+name with its attributes, or with its parent, of one actor), and further series are merged into
+`(others)`.
 
-Values of histograms are kept by quarter octave, as durations are: bucket n > 0 holds those from
-2**((n-257)/4) to 2**((n-256)/4), bucket -n the same below zero, bucket 0 zero. The first and the
-last one hold what is nearer to zero, or further from it, too; so a percentile is known to a fifth
-between 1e-19 and 1e19.
+Values of histograms are counted by quarter octaves: bucket n > 0 holds values from 2**((n-257)/4)
+to 2**((n-256)/4), bucket -n the same below zero, bucket 0 zero. The outermost buckets also hold
+values beyond them, so a percentile is exact to a fifth between 1e-19 and 1e19.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from monarch._src.actor.state.endpoint_metrics import EndpointCounts, merged_buc
 from monarch._src.wire.metrics_codec import Figures, Key, MeasureFigures, MeasureKey
 
 SERIES = 1000
-"""So many series of spans, and as many of instruments, a process tells apart."""
+"""The maximal number of series of spans, and of series of instruments."""
 
 OTHERS = "(others)"
 
@@ -62,7 +61,7 @@ class Measure:
         self.add(value)
 
     def figures(self, key: MeasureKey) -> MeasureFigures:
-        """All of it at this moment. Any thread."""
+        """The present values. Any thread."""
         buckets = tuple(sorted(self.buckets.copy().items()))
         return MeasureFigures(
             key, self.count, self.not_finite, self.total, self.low, self.high, buckets
@@ -78,7 +77,7 @@ class TelemetryTable:
         self._measures: dict[MeasureKey, Measure] = {}
 
     def span(self, key: Key, now_ns: int) -> EndpointCounts:
-        """The counts of that span: the same object every time, or what counts it with others."""
+        """The counts of a span: always the same object, or the counts of `(others)`."""
         found = self._spans.get(key)
         if found is None:
             if len(self._spans) >= self._series:
@@ -87,7 +86,7 @@ class TelemetryTable:
         return found
 
     def measure(self, key: MeasureKey) -> Measure:
-        """What that series was given, or what has it with others of its kind."""
+        """The values of a series, or those of `(others)` of its kind."""
         found = self._measures.get(key)
         if found is None:
             if len(self._measures) >= self._series:
@@ -96,28 +95,28 @@ class TelemetryTable:
         return found
 
     def clear(self) -> None:
-        """Forget all of it."""
+        """Forget all series."""
         self._spans.clear()
         self._measures.clear()
 
     def spans(self, now_ns: int) -> list[Figures]:
-        """What was counted of spans."""
+        """The present counts of all spans."""
         return [counts.figures(key, now_ns) for key, counts in list(self._spans.items())]
 
     def measures(self) -> list[MeasureFigures]:
-        """What instruments were given."""
+        """The present values of all instruments."""
         return [measure.figures(key) for key, measure in list(self._measures.items())]
 
 
 TELEMETRY = TelemetryTable()
-"""Those of this process, from before its runtime, and in a client from session to session."""
+"""The process's own table. It exists before the runtime, and in a client across sessions."""
 
 
 def merged_measures(parts: Sequence[MeasureFigures]) -> MeasureFigures:
-    """The sum of what several processes were given; the key is that of the first.
+    """The sum of the figures of several processes, under the key of the first.
 
     Raises:
-        ValueError: there is nothing to add.
+        ValueError: `parts` is empty.
     """
     if not parts:
         raise ValueError("no figures to merge")
@@ -133,12 +132,12 @@ def merged_measures(parts: Sequence[MeasureFigures]) -> MeasureFigures:
 
 
 def quantile(figures: MeasureFigures, share: float) -> float | None:
-    """What that share of a histogram's values, from 0 to 1, is at most; None if it has none.
+    """The maximum of that share (0 to 1) of a histogram's values; None if it has none.
 
-    The true value lies in the same bucket, so it is less than a fifth away; both ends are exact.
+    The true value lies in the same bucket, less than a fifth away; both ends are exact.
 
     Raises:
-        ValueError: another share.
+        ValueError: `share` is not between 0 and 1.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"share={share}: give 0 to 1")
@@ -162,7 +161,7 @@ def bucket_of(value: float) -> int:
 
 
 def bounds(bucket: int) -> tuple[float, float]:
-    """Between which two values a bucket reaches."""
+    """The bounds of a bucket."""
     if not bucket:
         return 0.0, 0.0
     near = 2.0 ** ((abs(bucket) - _MIDDLE) / 4)
@@ -171,10 +170,10 @@ def bounds(bucket: int) -> tuple[float, float]:
 
 
 def attributes_of(given: object) -> tuple[tuple[str, str], ...]:
-    """Attributes as they are told apart: texts, in the order of their names.
+    """The attributes of a series, as texts, sorted by name.
 
     Raises:
-        TypeError: it is no mapping.
+        TypeError: `given` is no mapping.
     """
     if given is None:
         return ()

@@ -1,1 +1,1 @@
-"""Owners, failures and the hooks that decide about them."""
+"""Supervision: owners of meshes, failures, and the hooks that handle them."""

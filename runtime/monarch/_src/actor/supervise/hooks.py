@@ -1,9 +1,8 @@
-"""How an actor is asked about what has failed: its hooks, and what follows from their answers.
+"""The supervision hooks of an actor, and the consequences of their results.
 
 Runs in: a proc, or a client that hosts controllers, on the actor's own thread. `__supervise__` is
-called at *safe points*: between two messages, and in the middle of one where the actor itself says
-that others may go on: an `await` of an async actor, a blocking `.get()` of a sync one. See
-docs/explanation/supervision.md.
+called at *safe points*: between two messages, at an `await` of an async actor, and in a blocking
+`.get()` of a sync actor.
 """
 
 from __future__ import annotations
@@ -27,64 +26,64 @@ UNDELIVERABLE = "_handle_undeliverable_message"
 
 
 class Supervision:
-    """The hooks of one actor."""
+    """The supervision hooks of one actor."""
 
-    def __init__(self, worker: Cell) -> None:
-        self._worker = worker
-        # Done while something is to be judged: a sync actor that blocks looks at it.
-        self._asked = Waitable()
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        # Done while a failure is to be checked: interrupts the blocking wait of a sync actor.
+        self._check_due = Waitable()
 
     # --- a sync actor -----------------------------------------------------------------------------
 
-    def watch_waits(self) -> None:
-        """From here on the actor may be asked while it blocks."""
-        instance = self._worker.instance
-        instance.asked, instance.judge = self._asked, self._judge_while_blocked
+    def watch_blocking_waits(self) -> None:
+        """From here on, check failures in blocking waits too."""
+        instance = self._cell.instance
+        instance.check_due, instance.check_failures = self._check_due, self._check_while_blocked
 
-    def ask(self) -> None:
-        """Something is to be judged. Any thread."""
-        worker = self._worker
-        self._asked.done = True  # before the look at what it is blocked on
-        worker.mailbox.put_first(CHECK_FAILURES)
-        blocked_on = worker.instance.blocked_on
+    def request_check(self) -> None:
+        """Request a check of pending failures at the next safe point. Any thread."""
+        cell = self._cell
+        self._check_due.done = True  # before `blocked_on` is read
+        cell.mailbox.put_first(CHECK_FAILURES)
+        blocked_on = cell.instance.blocked_on
         if blocked_on is not None:
             blocked_on.recheck()
 
-    def judge(self) -> bool:
-        """Ask about the next failure, and do what follows; False: there is none."""
-        self._asked.done = False
-        fault = self._worker.keeper.judge()
+    def check_failures(self) -> bool:
+        """Handle the next pending failure; False if there is none."""
+        self._check_due.done = False
+        fault = self._cell.supervisor.next_failure()
         if fault is None:
             return False
-        before = current.set(self._worker.at_home)
+        before = current.set(self._cell.idle_context)
         try:
-            answer = self.call(fault)
+            answer = self.call_supervise(fault)
         finally:
             current.reset(before)
-        self.answered(fault, answer)
+        self.on_supervised(fault, answer)
         return True
 
-    def look_soon(self) -> None:
-        """Have a sync actor that blocks come to its safe point. Any thread."""
-        self._asked.done = True
-        blocked_on = self._worker.instance.blocked_on
+    def reach_safe_point(self) -> None:
+        """Bring a blocked sync actor to its safe point. Any thread."""
+        self._check_due.done = True
+        blocked_on = self._cell.instance.blocked_on
         if blocked_on is not None:
             blocked_on.recheck()
 
-    def _judge_while_blocked(self) -> None:
-        pause, self._worker.pause_soon = self._worker.pause_soon, None
-        self.judge()
-        dead = self._worker.dead
-        if dead is not None:  # what it waits for may never come, and nobody wants its answer
+    def _check_while_blocked(self) -> None:
+        pause, self._cell.pause_at_safe_point = self._cell.pause_at_safe_point, None
+        self.check_failures()
+        dead = self._cell.dead
+        if dead is not None:  # the awaited answer may never come, and the call has been answered
             raise SupervisionError(failures=[dead])
         if pause is not None:
             pause()
 
     # --- any actor --------------------------------------------------------------------------------
 
-    def call(self, fault: MeshFailure) -> Any:
-        """What `__supervise__` says: truthy, falsy, an awaitable, what it raised; None: no hook."""
-        hook = getattr(self._worker.instance_object, "__supervise__", None)
+    def call_supervise(self, fault: MeshFailure) -> Any:
+        """Call `__supervise__`; returns its result or its exception, or None without a hook."""
+        hook = getattr(self._cell.instance_object, "__supervise__", None)
         if hook is None:
             return None
         try:
@@ -92,70 +91,71 @@ class Supervision:
         except BaseException as error:
             return error
 
-    def answered(self, fault: MeshFailure, answer: Any) -> None:
-        """The supervisor has answered; a failure that it has not handled is the actor's own."""
-        worker = self._worker
+    def on_supervised(self, fault: MeshFailure, answer: Any) -> None:
+        """Apply the result of `__supervise__`: an unhandled failure fails the actor."""
+        cell = self._cell
         if isinstance(answer, BaseException):
             _add_context(answer, SupervisionError(failures=fault.failures))
-            failure = worker.describe(answer, "actor died", "__supervise__")
+            failure = cell.describe(answer, "actor died", "__supervise__")
             cause = answer
         elif answer:
-            worker.keeper.handled()
+            cell.supervisor.on_handled()
             return
         else:
-            has_hook = hasattr(worker.instance_object, "__supervise__")
+            has_hook = hasattr(cell.instance_object, "__supervise__")
             said = f"its __supervise__ returned {answer!r:.80}" if has_hook else ""
             failure = self._not_handled(said or "it has no __supervise__")
             cause = None
-        failure = _came_of(failure, fault.failures)
-        worker.condemn(failure, cause or SupervisionError(failures=[failure]))
+        failure = _with_causes(failure, fault.failures)
+        cell.fail(failure, cause or SupervisionError(failures=[failure]))
 
     def _not_handled(self, why: str) -> RankFailure:
-        worker = self._worker
-        spec = worker.spec
+        cell = self._cell
+        spec = cell.spec
         return RankFailure(
-            spec.mesh_name, worker.rank, worker.point, spec.class_name, None,
-            worker.runtime.host, os.getpid(), "not handled", "", why,
+            spec.mesh_name, cell.rank, cell.point, spec.class_name, None,
+            cell.runtime.host, os.getpid(), "not handled", "", why,
         )  # fmt: skip
 
-    # --- messages that came back ------------------------------------------------------------------
+    # --- undeliverable messages ------------------------------------------------------------------
 
-    def returned(self, message: Undelivered) -> Any:
-        """What `_handle_undeliverable_message` says to a message of this actor that came back."""
-        hook = getattr(self._worker.instance_object, UNDELIVERABLE)
+    def call_undeliverable_hook(self, message: Undelivered) -> Any:
+        """Call `_handle_undeliverable_message`; returns its result or its exception."""
+        hook = getattr(self._cell.instance_object, UNDELIVERABLE)
         try:
-            return hook(undeliverable(self._worker.instance.actor_id, message))
+            return hook(undeliverable(self._cell.instance.actor_id, message))
         except BaseException as error:
             return error
 
-    def settled(self, message: Undelivered, answer: Any) -> None:
-        """It has answered. Not handled, that is a failure, but for one that it is told of anyway.
+    def on_undeliverable_answered(self, message: Undelivered, answer: Any) -> None:
+        """Apply the result of `_handle_undeliverable_message`.
 
-        That is: its receiver has failed, and belongs to this very actor.
+        An unhandled message fails this actor, unless its receiver has failed and is owned by this
+        actor, to which that failure is reported anyway.
         """
-        worker = self._worker
+        cell = self._cell
         if isinstance(answer, BaseException):
-            failure = worker.describe(answer, "actor died", UNDELIVERABLE)
+            failure = cell.describe(answer, "actor died", UNDELIVERABLE)
             cause: BaseException | None = answer
-        elif answer or (message.failure.causes and message.receiver in worker.keeper.meshes):
+        elif answer or (message.failure.causes and message.receiver in cell.supervisor.meshes):
             return
         else:
             failure, cause = self._not_handled("it does not handle undeliverable messages"), None
-        failure = _came_of(failure, (message.failure,))
-        worker.condemn(failure, cause or SupervisionError(failures=[failure]))
+        failure = _with_causes(failure, (message.failure,))
+        cell.fail(failure, cause or SupervisionError(failures=[failure]))
 
 
 def undeliverable(sender: object, message: Undelivered) -> Undeliverable:
-    """What the hook is given."""
+    """The argument of `_handle_undeliverable_message`."""
     return Undeliverable(str(sender), message.to, message.failure)
 
 
-def _came_of(failure: RankFailure, causes: tuple[RankFailure, ...]) -> RankFailure:
+def _with_causes(failure: RankFailure, causes: tuple[RankFailure, ...]) -> RankFailure:
     return replace(failure, causes=as_causes([*causes, *failure.causes]))
 
 
 def _add_context(error: BaseException, first: BaseException) -> None:
-    """Put `first` at the beginning of what `error` came of."""
+    """Put `first` at the start of the exception chain of `error`."""
     seen: set[int] = set()
     while id(error) not in seen:
         seen.add(id(error))
@@ -168,7 +168,7 @@ def _add_context(error: BaseException, first: BaseException) -> None:
 
 
 def causes_of(error: BaseException) -> tuple[RankFailure, ...]:
-    """The failures that an error of this package carries."""
+    """The failures that an error of this package carries, or none."""
     if isinstance(error, (SupervisionError, ActorError)):
         return as_causes(error.failures)
     return ()

@@ -1,9 +1,9 @@
-"""Who owns which mesh in this process, and what is done about it: the drivers of `OwnerLifecycle`.
+"""The owners of meshes in this process: drivers of `OwnerLifecycle`.
 
-Runs in: any process. Meshes are made, stopped and fail on any thread; every event of a life is
-entered under its lock, and what follows from it is done outside.
-Owns: one `Supervisor` an actor, and one for the process, which owns what is made where no actor
-runs.
+Runs in: any process. Meshes are made, stop and fail on any thread. Each event enters a lifecycle
+under its lock, and the resulting actions are carried out without the lock.
+Owns: one `Supervisor` for each actor, and one for the process, which owns the meshes that are made
+outside of actors.
 """
 
 from __future__ import annotations
@@ -34,162 +34,166 @@ from monarch._src.net.local.waitable import Waitable
 
 log = logging.getLogger("monarch.actor")
 
-# Of the time that its end may take, an owner gives so much to what it owns, and waits a little
-# longer for it; the rest is for its own clean-up. So a tree ends within the time of its top.
+# The shares of its own time that an owner grants its meshes, and that it waits for them. The rest
+# is for its own clean-up, so a tree of owners ends within the time of its root.
 FOR_MESHES = 0.75
 UNTIL_OVERDUE = 0.875
 
 
 class OwnedMesh(Protocol):
-    """A mesh, as its owner sees it."""
+    """A mesh, from the view of its owner."""
 
     name: str
     mesh: Any
 
-    def note(self, failures: Sequence[RankFailure]) -> None:
-        """Something of it has failed: refuse what includes that."""
+    def record(self, failures: Sequence[RankFailure]) -> None:
+        """Remember failed ranks, so that calls that include them are refused."""
         ...
 
-    def told_of(self, failure: RankFailure, rank: int) -> RankFailure:
-        """A failure of a proc, told of what of this mesh stood there."""
+    def describe_as_actor(self, failure: RankFailure, rank: int) -> RankFailure:
+        """Describe the failure of a proc as the failure of this mesh's actor there."""
         ...
 
-    def stands_on(self, procs: int, rank: int) -> bool:
-        """Whether it is a mesh of actors, one of them on that proc of that mesh."""
+    def runs_on(self, procs: int, rank: int) -> bool:
+        """Whether it is an actor mesh with an actor on that rank of the proc mesh."""
         ...
 
     def end(self, reason: str, grace_s: float) -> Future[None]:
-        """Stop it, within that time; done when nothing of it is left."""
+        """Stop it within that time; done when nothing of the mesh is left."""
         ...
 
 
 class Supervisor:
-    """One owner: its life, and the meshes that it has."""
+    """One owner: its lifecycle, and the meshes that it owns."""
 
     def __init__(
         self,
-        ask: Callable[[], None],
-        tell: Callable[[RankFailure], None],
-        bury: Callable[[], None],
+        request_check: Callable[[], None],
+        report: Callable[[RankFailure], None],
+        finalize: Callable[[], None],
     ) -> None:
-        """Each is called on whichever thread something happens, and must not block."""
-        self._ask = ask
-        self._tell = tell
-        self._bury = bury
+        """The callbacks carry out actions, on the thread of any event; they must not block."""
+        self._request_check = request_check
+        self._report = report
+        self._finalize = finalize
         self._lock = GuardedLock()
-        self.life: OwnerLifecycle[RankFailure] = OwnerLifecycle()
+        self.lifecycle: OwnerLifecycle[RankFailure] = OwnerLifecycle()
         self.meshes: dict[int, OwnedMesh] = {}
         self.may_clean = Waitable()
-        self.on_change: Callable[[], None] | None = None  # after each event that had a consequence
-        # How it is told to end: what its meshes are told, and how long all of it may take.
+        self.on_change: Callable[[], None] | None = None  # called after each event that had actions
+        # Of its end: the reason that its meshes are stopped with, and the time for all of it.
         self.reason = ""
         self.grace_s = 0.0
 
     @property
-    def lives(self) -> bool:
-        """Whether it has not begun to end."""
-        return self.life.stage is Stage.LIVING
+    def is_living(self) -> bool:
+        """Whether its end has not begun."""
+        return self.lifecycle.stage is Stage.LIVING
 
     def own(self, uid: int, mesh: OwnedMesh, within: int) -> bool:
-        """It makes a mesh; False: it ends, and must not."""
+        """Add a mesh; False if the owner is ending, and the mesh must not be made."""
         with self._lock:
-            owned = self.life.own(uid, within)
+            owned = self.lifecycle.own(uid, within)
             if owned:
                 self.meshes[uid] = mesh
         return owned
 
-    def released(self, uid: int) -> None:
-        """That mesh is being stopped."""
+    def on_mesh_stopping(self, uid: int) -> None:
+        """The owner stops that mesh."""
         with self._lock:
-            actions = self.life.released(uid)
-        self.do(actions)
+            actions = self.lifecycle.on_mesh_stopping(uid)
+        self.carry_out(actions)
 
-    def gone(self, uid: int) -> list[int]:
-        """Nothing is left of that mesh; which ones went."""
+    def on_mesh_gone(self, uid: int) -> list[int]:
+        """Nothing is left of that mesh; returns the uids of all removed meshes."""
         with self._lock:
-            actions = self.life.mesh_gone(uid)
-            went = [uid for uid in self.meshes if uid not in self.life.meshes]
-            for each in went:
+            actions = self.lifecycle.on_mesh_gone(uid)
+            removed = [uid for uid in self.meshes if uid not in self.lifecycle.meshes]
+            for each in removed:
                 del self.meshes[each]
-        self.do(actions)
-        return went
+        self.carry_out(actions)
+        return removed
 
-    def mesh_failed(self, uid: int, failures: Sequence[RankFailure]) -> bool:
-        """Something of that mesh has failed; False: it is being stopped, and that is no failure."""
-        with self._lock:
-            actions = self.life.mesh_failed(uid, list(failures))
-            judges = uid in self.life.faults
-        self.do(actions)
-        return judges
+    def on_mesh_failed(self, uid: int, failures: Sequence[RankFailure]) -> bool:
+        """Ranks of that mesh have failed.
 
-    def judge(self) -> MeshFailure | None:
-        """At a safe point: what its supervisor is to be asked, if anything."""
+        False if the mesh is stopping, which makes them no failure.
+        """
         with self._lock:
-            found = self.life.judge()
+            actions = self.lifecycle.on_mesh_failed(uid, list(failures))
+            accepted = uid in self.lifecycle.faults
+        self.carry_out(actions)
+        return accepted
+
+    def next_failure(self) -> MeshFailure | None:
+        """At a safe point: the next failure to handle, if any."""
+        with self._lock:
+            found = self.lifecycle.next_failure()
             mesh = None if found is None else self.meshes.get(found[0])
         if found is None:
             return None
         name = found[1][0].mesh_name if mesh is None else mesh.name
         return MeshFailure(name, tuple(found[1]), None if mesh is None else mesh.mesh)
 
-    def handled(self) -> None:
-        """Its supervisor has handled what it was asked about."""
+    def on_handled(self) -> None:
+        """The failure under review has been handled."""
         with self._lock:
-            actions = self.life.judged(None)
-        self.do(actions)
+            actions = self.lifecycle.on_verdict(None)
+        self.carry_out(actions)
 
     def stop(self, reason: str, grace_s: float) -> None:
-        """It is told to end."""
+        """Ask the owner to end."""
         self.reason, self.grace_s = reason, grace_s
         with self._lock:
-            actions = self.life.told_to_stop()
-        self.do(actions)
+            actions = self.lifecycle.on_stop_requested()
+        self.carry_out(actions)
 
     def fail(
         self, failure: RankFailure, grace_s: float
     ) -> tuple[RankFailure, list[Action[RankFailure]]]:
-        """It fails: as what that is to be told, what was not judged included; what is to be done.
+        """Fail the owner.
 
-        The caller does it (`do`) when it is ready for what follows.
+        Returns the failure, with unhandled failures of its meshes as causes, and the actions, which
+        the caller passes to `carry_out` when it is ready.
         """
         with self._lock:
-            if self.life.stage is Stage.LIVING:
+            if self.lifecycle.stage is Stage.LIVING:
                 self.reason, self.grace_s = f"its owner has failed: {failure.what}", grace_s
-                failure = outcome_of(failure, self.life.unjudged())
-            return failure, self.life.failed(failure)
+                failure = outcome_of(failure, self.lifecycle.unhandled())
+            return failure, self.lifecycle.on_failed(failure)
 
-    def had_its_time(self) -> None:
-        """It has waited long enough for its meshes."""
+    def on_grace_expired(self) -> None:
+        """The time for the owner's meshes is up."""
         with self._lock:
-            actions = self.life.had_its_time()
-        self.do(actions)
+            actions = self.lifecycle.on_grace_expired()
+        self.carry_out(actions)
 
-    def cleaned_up(self, failure: RankFailure | None = None) -> None:
-        """Its clean-up has ended."""
+    def on_cleaned_up(self, failure: RankFailure | None = None) -> None:
+        """The clean-up has ended."""
         with self._lock:
-            actions = self.life.cleaned_up(failure)
-        self.do(actions)
+            actions = self.lifecycle.on_cleaned_up(failure)
+        self.carry_out(actions)
 
-    def tell_now(self) -> None:
-        """Its owner is to know by now."""
+    def report_now(self) -> None:
+        """Report the failure to the owner's own owner, unless that is done."""
         with self._lock:
-            actions = self.life.tell_now()
-        self.do(actions)
+            actions = self.lifecycle.on_report_due()
+        self.carry_out(actions)
 
-    def do(self, actions: Sequence[Action[RankFailure]]) -> None:
-        """Carry out what follows from an event. Any thread, without the lock."""
+    def carry_out(self, actions: Sequence[Action[RankFailure]]) -> None:
+        """Carry out the actions of an event. Any thread, without the lock."""
         for action in actions:
             match action:
                 case AskSupervisor():
-                    self._ask()
+                    self._request_check()
                 case StopMesh(uid):
                     self._stop_mesh(uid)
                 case RunCleanup():
                     self.may_clean.finish()
                 case ReportFailure(failure):
-                    self._tell(failure)
+                    self._report(failure)
                 case Finalize():
-                    self._bury()
+                    self._finalize()
         if actions and self.on_change is not None:
             self.on_change()
 
@@ -201,29 +205,29 @@ class Supervisor:
             mesh.end(self.reason, self.grace_s * FOR_MESHES)
         except Exception:
             log.exception("stopping the mesh %r with its owner failed", mesh.name)
-            self.gone(uid)
+            self.on_mesh_gone(uid)
 
 
-def ended_keeper(reason: str) -> Supervisor:
-    """One whose owner has ended, for that reason: it takes no mesh."""
+def ended_supervisor(reason: str) -> Supervisor:
+    """A supervisor whose owner has ended, for that reason; it can own no mesh."""
 
     def ignore(_: object = None) -> None:
-        """There is no owner left to tell."""
+        """No owner is left."""
 
-    keeper = Supervisor(ignore, ignore, ignore)
-    keeper.stop(reason, 0.0)
-    keeper.cleaned_up()
-    return keeper
+    supervisor = Supervisor(ignore, ignore, ignore)
+    supervisor.stop(reason, 0.0)
+    supervisor.on_cleaned_up()
+    return supervisor
 
 
 def outcome_of(failure: RankFailure, causes: Sequence[RankFailure]) -> RankFailure:
-    """A failure, and what had failed before it of what it owns."""
+    """A failure with the failures of the owner's meshes added to its causes."""
     added = [cause for cause in as_causes(causes) if cause not in failure.causes]
     return replace(failure, causes=as_causes([*failure.causes, *added])) if added else failure
 
 
 class Process(msgspec.Struct, frozen=True):
-    """What a process is called where no actor of it can be named."""
+    """The place of a process, for failures that belong to no actor."""
 
     mesh_name: str
     rank: int
@@ -232,105 +236,107 @@ class Process(msgspec.Struct, frozen=True):
 
 
 class HasSupervisor(Protocol):
-    """What runs an actor."""
+    """The runner of an actor."""
 
     @property
-    def keeper(self) -> Supervisor:
-        """Its part of the tree."""
+    def supervisor(self) -> Supervisor:
+        """The actor's supervisor."""
         ...
 
 
 class OwnedMeshes:
-    """Which owner of this process has which mesh."""
+    """The owner of each mesh that this process owns."""
 
-    def __init__(self, workers: dict[int, Any], ended: Callable[[int], Supervisor | None]) -> None:
-        """`ended`: the owner that an actor which has ended is now; None of any other."""
-        self._workers = workers
+    def __init__(self, cells: dict[int, Any], ended: Callable[[int], Supervisor | None]) -> None:
+        """`ended`: returns the supervisor of an actor that has ended; None for other uids."""
+        self._cells = cells
         self._ended = ended
-        self._keepers: dict[int, Supervisor] = {}
-        # What becomes of failures that no actor here is to judge: at the client they are at the
-        # top, a proc passes them on to whoever owns its mesh.
-        self.at_top: Callable[[MeshFailure], None] | None = None
-        self.root = Supervisor(self._judge_root, lambda _: None, lambda: None)
+        self._supervisors: dict[int, Supervisor] = {}
+        # Handles failures that no actor of this process owns: the client calls its fault hook, and
+        # a proc reports them to the owner of its mesh.
+        self.on_unhandled: Callable[[MeshFailure], None] | None = None
+        self.root = Supervisor(self._check_root, lambda _: None, lambda: None)
 
-    def keeper_here(self) -> Supervisor:
-        """The owner of what is made by this code."""
+    def current_supervisor(self) -> Supervisor:
+        """The supervisor that owns the meshes which the running code makes."""
         context = current.get()
         uid = 0 if context is None else context.actor_instance.actor_id.uid
-        worker: HasSupervisor | None = self._workers.get(uid)
-        if worker is None:
+        cell: HasSupervisor | None = self._cells.get(uid)
+        if cell is None:
             return self._ended(uid) or self.root
-        return worker.keeper
+        return cell.supervisor
 
     def own(self, uid: int, mesh: OwnedMesh, within: int = 0) -> None:
-        """That mesh is being made by this code. `within`: the mesh of procs that it stands on.
+        """Give a mesh that the running code makes to its owner. `within`: its proc mesh.
 
         Raises:
-            RuntimeError: the actor that runs this ends, and can own nothing more.
+            RuntimeError: the actor that makes the mesh is ending, and can own no more meshes.
         """
-        keeper = self.keeper_here()
-        if not keeper.own(uid, mesh, within):
+        supervisor = self.current_supervisor()
+        if not supervisor.own(uid, mesh, within):
             raise RuntimeError(
                 f"{mesh.name!r} cannot be made: the actor that asks for it is ending "
-                f"({keeper.reason}), and would leave it behind"
+                f"({supervisor.reason}), and would leave it behind"
             )
-        self._keepers[uid] = keeper
+        self._supervisors[uid] = supervisor
 
-    def released(self, uid: int) -> None:
-        """That mesh is being stopped: what fails of it from here on is no failure."""
-        keeper = self._keepers.get(uid)
-        if keeper is not None:
-            keeper.released(uid)
+    def on_mesh_stopping(self, uid: int) -> None:
+        """The owner stops that mesh: ranks that die from here on are no failures."""
+        supervisor = self._supervisors.get(uid)
+        if supervisor is not None:
+            supervisor.on_mesh_stopping(uid)
 
-    def gone(self, uid: int) -> None:
+    def on_mesh_gone(self, uid: int) -> None:
         """Nothing is left of that mesh."""
-        keeper = self._keepers.pop(uid, None)
-        if keeper is not None:
-            for each in keeper.gone(uid):
-                self._keepers.pop(each, None)
+        supervisor = self._supervisors.pop(uid, None)
+        if supervisor is not None:
+            for each in supervisor.on_mesh_gone(uid):
+                self._supervisors.pop(each, None)
 
-    def failed(self, uid: int, failures: Sequence[RankFailure], *, note: bool = True) -> None:
-        """Something of that mesh has failed. On the thread that receives.
+    def on_mesh_failed(
+        self, uid: int, failures: Sequence[RankFailure], *, record: bool = True
+    ) -> None:
+        """Ranks of that mesh have failed. Called on the receiving thread.
 
-        That of a bootstrap function is not judged at the top, unless it was the end of its process:
-        each call that waits for that rank raises it.
+        A failed bootstrap function does not reach the root owner unless it has ended its process,
+        since each call of that rank raises the failure.
         """
-        keeper = self._keepers.get(uid)
-        mesh = None if keeper is None else keeper.meshes.get(uid)
-        if keeper is None or mesh is None:
+        supervisor = self._supervisors.get(uid)
+        mesh = None if supervisor is None else supervisor.meshes.get(uid)
+        if supervisor is None or mesh is None:
             return
-        if note:
-            mesh.note(failures)
-        told = failures
-        if keeper is self.root:
-            told = [f for f in failures if not of_bootstrap(f) or f.death is not None]
-        if told and not keeper.mesh_failed(uid, told):
-            log.info("%s has failed while it was stopped: %s", mesh.name, told[0].what)
+        if record:
+            mesh.record(failures)
+        reported = failures
+        if supervisor is self.root:
+            reported = [f for f in failures if not of_bootstrap(f) or f.death is not None]
+        if reported and not supervisor.on_mesh_failed(uid, reported):
+            log.info("%s has failed while it was stopped: %s", mesh.name, reported[0].what)
 
-    def standing_on(self, procs: int, rank: int) -> list[tuple[int, OwnedMesh]]:
-        """Meshes of actors here, one of them on that proc, whose owner does not own the procs."""
-        below = self._keepers.get(procs)
+    def meshes_on(self, procs: int, rank: int) -> list[tuple[int, OwnedMesh]]:
+        """Actor meshes with an actor on that proc, whose owner does not own the proc mesh."""
+        below = self._supervisors.get(procs)
         return [
             (uid, mesh)
-            for uid, keeper in list(self._keepers.items())
-            if keeper is not below
-            and (mesh := keeper.meshes.get(uid)) is not None
-            and mesh.stands_on(procs, rank)
+            for uid, supervisor in list(self._supervisors.items())
+            if supervisor is not below
+            and (mesh := supervisor.meshes.get(uid)) is not None
+            and mesh.runs_on(procs, rank)
         ]
 
-    def owns(self, keeper: Supervisor, uid: int) -> bool:
-        """Whether that owner has that mesh, and so is told of its failures."""
-        return self._keepers.get(uid) is keeper
+    def owns(self, supervisor: Supervisor, uid: int) -> bool:
+        """Whether that supervisor owns that mesh."""
+        return self._supervisors.get(uid) is supervisor
 
-    def _judge_root(self) -> None:
-        while (fault := self.root.judge()) is not None:
-            if self.at_top is not None:
-                self.at_top(fault)
-            self.root.handled()
+    def _check_root(self) -> None:
+        while (fault := self.root.next_failure()) is not None:
+            if self.on_unhandled is not None:
+                self.on_unhandled(fault)
+            self.root.on_handled()
 
 
 def escalate(process: Process, fault: MeshFailure, why: str) -> RankFailure:
-    """What no actor of a process could judge, as a failure of that process."""
+    """The failure of a process, for a mesh failure that no actor of it has handled."""
     return RankFailure(
         process.mesh_name, process.rank, process.point, "", None, process.host, os.getpid(),
         "not handled", "", why, causes=as_causes(fault.failures),

@@ -1,8 +1,8 @@
-"""How a process hears of ends: of procs, of meshes, of actors, of its host agent.
+"""The ends of procs, meshes, actors and the host agent, as one process learns of them.
 
-Runs in: any process, on the thread that receives.
-Invariants: the end of a proc is told after every message of it that can be received; the end of a
-mesh after those of its procs. What one moment brings is told to an owner together.
+Runs in: any process, on the receiving thread.
+Invariants: the end of a proc is handled after every message of it that can be received, and the end
+of a mesh after those of its procs. Failures that arrive together are reported to an owner together.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOOK_AGAIN_S = 0.001
 
 
 class Terminations:
-    """What has been noticed, who is to be told, and who waits for it."""
+    """Pending death notices, the failures to report, and the futures of stopping meshes."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Terminations:
         new_future: Callable[[], Future[Any]],
         ownership: OwnedMeshes,
     ) -> None:
-        """`answering` is the lock under which answers and ends are entered into `calls`."""
+        """`answering` is the lock for entries of answers and ends into `calls`."""
         self._node = node
         self._known = known
         self._routes = routes
@@ -58,123 +58,124 @@ class Terminations:
         self._new_future = new_future
         self._notices: Notices[ProcEnded | ProcLife | MeshStopped] = Notices()
         self._ownership = ownership
-        # Failures of what this process owns, told when everything is read: by the proc mesh's uid
-        # or 0, and the actor mesh's or None. Both: of actors on procs that another owns.
-        self._faults: dict[tuple[int, int | None], list[RankFailure]] = {}
+        # Failures of meshes that this process owns, reported when all messages are read. The key is
+        # (proc mesh, None), (0, actor mesh), or, for actors on another owner's procs, both uids.
+        self._failures: dict[tuple[int, int | None], list[RankFailure]] = {}
         self._stopping: dict[int, Future[None]] = {}
-        # Of meshes on several hosts that are being stopped: the sites where nothing is left.
+        # Of stopping meshes on several hosts: the sites where no process is left.
         self._stopped_at: dict[int, set[str]] = {}
         self.on_bootstrapped: Callable[[int, int, RankFailure | None], None] | None = None
         self.on_mesh_gone: Callable[[int], None] | None = None
-        # A proc of a mesh that this process has made actors on is gone, and another one is to come.
+        # A proc of a mesh on which this process has spawned actors is gone and restarts.
         self.on_restarting: Callable[[int, int], None] | None = None
-        # Told of failures of what this process owns, before they are judged: of procs of that mesh,
-        # or (mesh 0) of that actor mesh.
-        self.on_heard: Callable[[int, int, list[RankFailure]], None] | None = None
+        # Called with failures before their owner handles them: those of procs of a mesh, or (with
+        # mesh 0) of an actor mesh.
+        self.on_failures: Callable[[int, int, list[RankFailure]], None] | None = None
         self.on_node_ended: Callable[[str], None] | None = None
 
     def stopping(self, mesh: int) -> Future[None]:
-        """The future that is done when no process of that mesh is left."""
+        """A future that is done when no process of that mesh is left."""
         future = self._stopping.get(mesh)
         if future is None:
             future = self._stopping[mesh] = self._new_future()
         return future
 
-    def stops(self) -> list[Future[None]]:
-        """Those futures, of all meshes that are being stopped now."""
+    def all_stopping(self) -> list[Future[None]]:
+        """The futures of all meshes that are stopping."""
         return list(self._stopping.values())
 
     # --- messages ---------------------------------------------------------------------------------
 
     def on_proc_ended(self, _peer: str, message: ProcEnded, _payload: Payload) -> None:
-        """The agent says that a process is gone."""
+        """A host agent reports that a process is gone."""
         self._notices.add(message, message.node, time.monotonic())
 
     def on_proc_life(self, _peer: str, message: ProcLife, _payload: Payload) -> None:
-        """The agent says which process has a rank, or that one is up again."""
+        """A host agent reports the incarnation of a rank, or that a rank has restarted."""
         self._notices.add(message, "", time.monotonic())
 
     def on_mesh_stopped(self, peer: str, message: MeshStopped, _payload: Payload) -> None:
-        """The agent says that nothing of a mesh is left on its host."""
-        if self._gone_at(message.mesh, self._node.site if peer == AGENT else site_of_agent(peer)):
+        """A host agent reports that no process of a mesh is left on its host."""
+        if self._emptied(message.mesh, self._node.site if peer == AGENT else site_of_agent(peer)):
             self._notices.add(message, "", time.monotonic())
 
-    def nothing_at(self, mesh: int, site: str) -> None:
-        """A mesh that is being stopped has no process on a site whose agent is gone."""
-        if self._gone_at(mesh, site):
+    def on_site_emptied(self, mesh: int, site: str) -> None:
+        """A stopping mesh has lost a site, whose agent is gone."""
+        if self._emptied(mesh, site):
             self.stopping(mesh).settle(lambda: None)
-            self._ownership.gone(mesh)
+            self._ownership.on_mesh_gone(mesh)
 
-    def _gone_at(self, mesh: int, site: str) -> bool:
-        """Nothing of that mesh is left there; whether nothing of it is left anywhere."""
+    def _emptied(self, mesh: int, site: str) -> bool:
+        """Enter that no process of a mesh is left on a site; whether none is left anywhere."""
         ref = self._known.ref(mesh)
         if ref is None or len(ref.sites) < 2:
             return True
-        gone = self._stopped_at.setdefault(mesh, set())
-        gone.add(site)
-        return gone.issuperset(ref.sites)
+        emptied = self._stopped_at.setdefault(mesh, set())
+        emptied.add(site)
+        return emptied.issuperset(ref.sites)
 
     def on_actor_failed(self, _peer: str, message: ActorFailed, _payload: Payload) -> None:
-        """An actor that was spawned from here has failed."""
+        """An actor that this process has spawned has failed."""
         bus.emit(RankFailed(message.failure))
         about = (0, message.actor) if message.actor else (message.mesh, None)
-        self._faults.setdefault(about, []).append(message.failure)
+        self._failures.setdefault(about, []).append(message.failure)
 
     def on_bootstrap_ended(self, _peer: str, message: Bootstrapped, _payload: Payload) -> None:
-        """The bootstrap function of a proc has returned, or raised."""
+        """The bootstrap function of a proc has returned or raised."""
         failure = message.failure
         if self.on_bootstrapped is not None:
             self.on_bootstrapped(message.mesh, message.rank, failure)
         if failure is not None:
             bus.emit(RankFailed(failure))
-            self._faults.setdefault((message.mesh, None), []).append(failure)
+            self._failures.setdefault((message.mesh, None), []).append(failure)
 
-    # --- telling ----------------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------
 
     def after_drain(self) -> bool:
-        """Tell what is due; True if the socket should be looked at once more at once."""
+        """Handle the notices that are due; True if the socket should be read again at once."""
         if self._notices.held:
             for notice in self._notices.due():
-                self._tell(notice)
+                self._report(notice)
             again = self._notices.poll(self._node.has_received_all)
-            # Who is told wants one look more; who holds a pipe open is not waited for without end.
+            # Read once more before a notice is due; a process that keeps a pipe open is not
+            # awaited.
             self._node.leader.drain_again_s = LOOK_AGAIN_S if self._notices else None
         else:
             again = False
-        if self._faults:
-            faults, self._faults = self._faults, {}
-            for (mesh, actor), failures in faults.items():
-                if self.on_heard is not None and not (mesh and actor):
-                    self.on_heard(mesh, actor or 0, failures)
+        if self._failures:
+            failures_by_mesh, self._failures = self._failures, {}
+            for (mesh, actor), failures in failures_by_mesh.items():
+                if self.on_failures is not None and not (mesh and actor):
+                    self.on_failures(mesh, actor or 0, failures)
                 uid = mesh if actor is None else actor
-                self._ownership.failed(uid, failures, note=not mesh or actor is None)
+                self._ownership.on_mesh_failed(uid, failures, record=not mesh or actor is None)
         return again
 
-    def _tell(self, notice: ProcEnded | ProcLife | MeshStopped) -> None:
+    def _report(self, notice: ProcEnded | ProcLife | MeshStopped) -> None:
         if isinstance(notice, MeshStopped):
-            self._mesh_gone(notice.mesh)
+            self._on_mesh_gone(notice.mesh)
             return
         ref = self._known.ref(notice.mesh)
         if isinstance(notice, ProcLife):
             if ref is not None:
-                self._proc_found(ref, notice)
+                self._on_incarnation_known(ref, notice)
         elif ref is not None and notice.next_life:
-            self._proc_restarts(ref, notice)
+            self._on_proc_restarting(ref, notice)
         elif ref is not None:
-            self._proc_lost(ref, notice)
+            self._on_proc_lost(ref, notice)
         else:
             self._node.forget(notice.node)
         if isinstance(notice, ProcEnded) and self.on_node_ended is not None:
             self.on_node_ended(notice.node)
 
-    def _mesh_gone(self, mesh: int) -> None:
+    def _on_mesh_gone(self, mesh: int) -> None:
         future = self._stopping.pop(mesh, None)
         self._stopped_at.pop(mesh, None)
         ref = self._known.ref(mesh)
         if ref is not None:
-            self._routes.forget(ref)  # while it is known in which lives its ranks are
+            self._routes.forget(ref)  # while the incarnations are known
         self._known.forget(mesh)
-        self._ownership.gone(mesh)
+        self._ownership.on_mesh_gone(mesh)
         if self.on_mesh_gone is not None:
             self.on_mesh_gone(mesh)
         if ref is not None:
@@ -182,77 +183,77 @@ class Terminations:
         if future is not None:
             future.settle(lambda: None)
 
-    def _proc_found(self, ref: ProcsRef, found: ProcLife) -> None:
+    def _on_incarnation_known(self, ref: ProcsRef, found: ProcLife) -> None:
         uid, rank = found.mesh, found.rank
-        if found.up or ref.restarts != "raise" or rank in self._known.lives(uid):
-            self._routes.found(ref, rank, found.life)
-            if found.up and self._known.life(uid, rank) == found.life:
-                self._known.came_up(uid, rank)
+        if found.up or ref.restarts != "raise" or rank in self._known.incarnations(uid):
+            self._routes.on_proc_found(ref, rank, found.life)
+            if found.up and self._known.incarnation(uid, rank) == found.life:
+                self._known.mark_up(uid, rank)
             return
-        # The first look at a rank finds it down.
+        # The rank was down when this process first looked it up.
         death = Death(None, None, (), None, 0.0, "it has died, and is not up again yet")
         ended = ProcEnded(ref.node(rank), uid, rank, 0, False, "proc died", death)
         failure = replace(_failure(ref, ended), restarted=found.life)
-        self._known.went_down(uid, rank, failure)
-        self._routes.found(ref, rank, found.life, lost=True)
+        self._known.mark_down(uid, rank, failure)
+        self._routes.on_proc_found(ref, rank, found.life, lost=True)
         with self._answering:
-            self._calls.proc_lost(uid, rank, failure)
+            self._calls.on_proc_lost(uid, rank, failure)
 
-    def _proc_restarts(self, ref: ProcsRef, ended: ProcEnded) -> None:
+    def _on_proc_restarting(self, ref: ProcsRef, ended: ProcEnded) -> None:
         known, uid, rank = self._known, ended.mesh, ended.rank
         owned = ref.owner == self._node.name
-        # It has called us, and we never it; or this was told before, and one more answer to it
-        # has opened a way to where nobody is.
-        answered_only = not owned and rank not in known.lives(uid)
-        if answered_only or known.life(uid, rank) >= ended.next_life:
-            self._routes.dropped(ended.node)
+        # That process has called this one but was never called; or the restart is known already,
+        # and an answer has opened a route to the old process again.
+        answered_only = not owned and rank not in known.incarnations(uid)
+        if answered_only or known.incarnation(uid, rank) >= ended.next_life:
+            self._routes.drop(ended.node)
             return
         failure = replace(_failure(ref, ended), restarted=ended.next_life)
-        known.went_down(uid, rank, failure)
-        lost = self._routes.renewed(ref, rank, ended.next_life, self._calls)
+        known.mark_down(uid, rank, failure)
+        lost = self._routes.proc_restarted(ref, rank, ended.next_life, self._calls)
         with self._answering:
             for number, position in lost:
-                self._calls.lost(number, position, failure)
+                self._calls.on_rank_lost(number, position, failure)
         if self.on_restarting is not None:
             self.on_restarting(uid, rank)
         bus.emit(RankRestarting(failure))
 
-    def _proc_lost(self, ref: ProcsRef, ended: ProcEnded) -> None:
+    def _on_proc_lost(self, ref: ProcsRef, ended: ProcEnded) -> None:
         failure = _failure(ref, ended)
-        self._known.died(ref.uid, ended.rank, failure)
+        self._known.mark_dead(ref.uid, ended.rank, failure)
         self._node.forget(ended.node)
         if ref.restarts:
-            self._routes.found(ref, ended.rank, 0, lost=True)
+            self._routes.on_proc_found(ref, ended.rank, 0, lost=True)
         with self._answering:
-            self._calls.proc_lost(ref.uid, ended.rank, failure)
+            self._calls.on_proc_lost(ref.uid, ended.rank, failure)
         if not ended.expected:
             bus.emit(RankFailed(failure))
             if ref.owner == self._node.name:
-                self._faults.setdefault((ref.uid, None), []).append(failure)
-            for uid, mesh in self._ownership.standing_on(ref.uid, ended.rank):
-                told = mesh.told_of(failure, ended.rank)
-                self._faults.setdefault((ref.uid, uid), []).append(told)
+                self._failures.setdefault((ref.uid, None), []).append(failure)
+            for uid, mesh in self._ownership.meshes_on(ref.uid, ended.rank):
+                failure_there = mesh.describe_as_actor(failure, ended.rank)
+                self._failures.setdefault((ref.uid, uid), []).append(failure_there)
 
-    def client_gone(self, client: ProcsRef, why: str) -> None:
-        """In a proc: the client is another one now, or none. What lived in its process is gone."""
+    def on_client_gone(self, client: ProcsRef, why: str) -> None:
+        """In a proc: the client has changed or gone, and with it the actors in its process."""
         if 0 not in self._known.dead(client.uid):
             self._known.learn(client)
             failure = out_of_reach(client, 0, why)
-            self._known.died(client.uid, 0, failure)
+            self._known.mark_dead(client.uid, 0, failure)
             with self._answering:
-                self._calls.proc_lost(client.uid, 0, failure)
+                self._calls.on_proc_lost(client.uid, 0, failure)
         self._routes.forget_client(client)
 
-    def host_lost(self, reason: str, *, expected: bool, let_go: bool = False) -> None:
-        """The host agent is gone, and its procs with it. On the thread that holds the baton.
+    def on_host_lost(self, reason: str, *, expected: bool, let_go: bool = False) -> None:
+        """The host agent is gone, and its procs with it. Called on the receiving thread.
 
-        `let_go`: they live on, and are not this process's any more.
+        `let_go`: the procs live on, but no longer belong to this process.
         """
         for ref in self._known.refs():
             if not ref.sites:
                 self._ranks_lost(ref, ref.ranks_of(""), reason, expected=expected, let_go=let_go)
         for notice in self._notices.all():
-            self._tell(notice)
+            self._report(notice)
         self.after_drain()
         for mesh, future in list(self._stopping.items()):
             ref = self._known.ref(mesh)
@@ -260,24 +261,24 @@ class Terminations:
                 self._stopping.pop(mesh, None)
                 future.settle(lambda: None)
 
-    def site_lost(self, site: str, reason: str, *, expected: bool, let_go: bool = False) -> None:
-        """The same of another site. What is there is gone for this process, as far as it knows."""
+    def on_site_lost(self, site: str, reason: str, *, expected: bool, let_go: bool = False) -> None:
+        """Another site is lost. This process treats all procs there as gone."""
         stopped: list[int] = []
         for ref in self._known.refs():
             if site not in ref.places:
                 continue
             ranks = ref.ranks_of(site)
             self._ranks_lost(ref, ranks, reason, expected=expected, let_go=let_go)
-            if ref.uid in self._stopping and self._gone_at(ref.uid, site):
+            if ref.uid in self._stopping and self._emptied(ref.uid, site):
                 stopped.append(ref.uid)
         for notice in self._notices.all():
-            self._tell(notice)
+            self._report(notice)
         self.after_drain()
         for mesh in stopped:
-            self._mesh_gone(mesh)
+            self._on_mesh_gone(mesh)
 
-    def gone_at(self, mesh: int, site: str, why: str) -> None:
-        """Of a mesh that this process has taken up nothing is left on that site."""
+    def on_ranks_gone(self, mesh: int, site: str, why: str) -> None:
+        """A mesh of a resumed session has no process left on that site."""
         ref = self._known.ref(mesh)
         if ref is not None:
             self._ranks_lost(ref, ref.ranks_of(site), why, expected=False)
@@ -292,14 +293,14 @@ class Terminations:
             death = Death(None, None, (), None, 0.0, reason)
             stopping = expected or ref.uid in self._stopping
             kind = "out of reach" if let_go else "stopped" if stopping else "host lost"
-            node = ref.node(rank, self._known.life(ref.uid, rank))
+            node = ref.node(rank, self._known.incarnation(ref.uid, rank))
             ended = ProcEnded(node, ref.uid, rank, 0, stopping, kind, death)
             self._notices.add(ended, node, 0.0)
 
 
 def _failure(ref: ProcsRef, ended: ProcEnded) -> RankFailure:
-    """What the end of a proc is to who called it, or owns it."""
-    if ended.failure is not None:  # it ended with an actor
+    """The failure that callers and the owner of an ended proc receive."""
+    if ended.failure is not None:  # an actor's failure has ended it
         return replace(ended.failure, death=ended.death, earlier=tuple(ended.earlier))
     return RankFailure(
         mesh_name=ref.name,

@@ -25,7 +25,7 @@ from typing import Any
 
 from monarch._src.actor.context import current
 from monarch._src.actor.run.cell import ActorCell
-from monarch._src.actor.run.running_calls import CutShort
+from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.debug.rank.frames import is_all_users, is_runtime, is_users
 from monarch._src.debug.rank.pauses import ProcPauses
 from monarch._src.debug.rank.types import ENTRY_CODES
@@ -48,7 +48,7 @@ def break_in(pauses: ProcPauses) -> tuple[int, str]:
     """
     count = 0
     problems: list[str] = []
-    for worker in list(pauses.runtime.workers.values()):
+    for worker in list(pauses.runtime.cells.values()):
         if worker.dead is not None or not isinstance(worker, ActorCell) or not _is_busy(worker):
             continue
         why = _break_into(pauses, worker)
@@ -66,7 +66,7 @@ def break_in(pauses: ProcPauses) -> tuple[int, str]:
 
 
 def _is_busy(worker: ActorCell) -> bool:
-    return bool(worker.in_hand.calls) or (
+    return bool(worker.running_calls.calls) or (
         worker.instance.thread != 0 and worker.instance_object is None
     )
 
@@ -82,8 +82,8 @@ def _break_into(pauses: ProcPauses, worker: ActorCell) -> str:
         return ELSEWHERE
     # On the main thread use both: a wait may just have ended, or be about to begin.
     now = _calls(worker)
-    worker.pause_soon = lambda: _pause_at_safe_point(pauses, worker, now)
-    worker.supervision.look_soon()
+    worker.pause_at_safe_point = lambda: _pause_at_safe_point(pauses, worker, now)
+    worker.supervision.reach_safe_point()
     why = _on_main(pauses) if on_main else ""
     return "" if waits else why
 
@@ -92,7 +92,7 @@ def _break_into(pauses: ProcPauses, worker: ActorCell) -> str:
 
 
 def _calls(worker: ActorCell) -> list[Call]:
-    return [call for _, call, _ in list(worker.in_hand.calls.values())]
+    return [call for _, call, _ in list(worker.running_calls.calls.values())]
 
 
 def _pause_at_safe_point(pauses: ProcPauses, worker: ActorCell, calls: Sequence[Call]) -> None:
@@ -128,12 +128,12 @@ def _in_loop(pauses: ProcPauses, worker: ActorCell) -> str:
             frame = None if task is None else _innermost(task.get_coro())
             if frame is None or task is None:
                 continue
-            before = current.set(worker.at_home)
+            before = current.set(worker.idle_context)
             try:
                 pauses.pause(frame, "break", call=call)
             except asyncio.CancelledError:
                 task.cancel()
-            except (CutShort, bdb.BdbQuit) as ended:
+            except (CallAborted, bdb.BdbQuit) as ended:
                 log.debug("the pause of a task has ended: %r", ended)
             finally:
                 current.reset(before)

@@ -25,7 +25,7 @@ import msgspec
 
 from monarch._src.actor.context import ActorInstance, current
 from monarch._src.actor.run.cell import ActorCell
-from monarch._src.actor.run.running_calls import CutShort
+from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.debug.rank.frames import code_at, function_of, is_all_users
 from monarch._src.errors import CallCancelled
@@ -87,7 +87,7 @@ class PausedThread:
     def on_stopped(self, frame: FrameType, line: int, why: str, debugger: RankPdb) -> None:
         """See `ConsoleChannel`."""
         if self.worker is not None:
-            self.worker.pause_soon = None  # the requested pause is this one
+            self.worker.pause_at_safe_point = None  # the requested pause is this one
         self._debugger = debugger
         self._frame = frame
         self._at = self._pauses.place_of(frame, line, why, self.worker)
@@ -189,7 +189,7 @@ class ProcPauses:
         self._break_in_module: Any = None
         self._post_mortem = False  # whether failing endpoints pause
         self._bridge: Bridge | None = None  # while an editor is connected
-        runtime.unpause = self.unpause
+        runtime.hooks.unpause = self.unpause
 
     # --- on paused threads ------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class ProcPauses:
             sys.stderr.write(f"breakpoint at {place} is skipped: {why}\n")
             return None
         if worker is not None:
-            worker.pause_soon = None  # the requested pause is this one
+            worker.pause_at_safe_point = None  # the requested pause is this one
         return self._debugger_for(worker, call)
 
     def _debugger_for(self, worker: ActorCell | None, call: object | None) -> RankPdb:
@@ -260,7 +260,7 @@ class ProcPauses:
     def running_here(self) -> tuple[ActorCell | None, object | None]:
         """The actor whose code runs on this thread, and the call, or the constructor."""
         instance = _instance_here()
-        worker: Any = None if instance is None else self.runtime.workers.get(instance.actor_id.uid)
+        worker: Any = None if instance is None else self.runtime.cells.get(instance.actor_id.uid)
         if worker is None or instance is None:
             return None, None
         if worker.tasks is not None:
@@ -268,7 +268,7 @@ class ProcPauses:
                 worker,
                 worker.tasks.work_here() if threading.get_ident() == instance.thread else None,
             )
-        calls = [call for _, call, _ in list(worker.in_hand.calls.values())]
+        calls = [call for _, call, _ in list(worker.running_calls.calls.values())]
         return worker, calls[0] if len(calls) == 1 else None
 
     @property
@@ -314,7 +314,7 @@ class ProcPauses:
 
     def is_to_end(self, worker: ActorCell | None) -> bool:
         """Whether that actor or this process is to end."""
-        return self._is_ending or (worker is not None and worker.is_to_end)
+        return self._is_ending or (worker is not None and worker.is_ending)
 
     def add_session(self, session: PausedThread | Stop) -> int:
         """Add a session and return its number."""
@@ -335,7 +335,7 @@ class ProcPauses:
             if self._bridge.is_open:
                 return  # debugpy decides about exceptions; two debuggers must not trace a thread
         if not self._post_mortem or isinstance(
-            error, (CutShort, CallCancelled, asyncio.CancelledError)
+            error, (CallAborted, CallCancelled, asyncio.CancelledError)
         ):
             return
         traceback = error.__traceback__
@@ -383,7 +383,7 @@ class ProcPauses:
 
     def _update_failure_hook(self) -> None:
         wanted = self._post_mortem or self._bridge is not None
-        self.runtime.on_failure = self.on_failure if wanted else None
+        self.runtime.hooks.on_endpoint_error = self.on_failure if wanted else None
 
     def _break_in(self, request: int) -> None:
         if self._break_in_module is None:
@@ -412,8 +412,8 @@ def _ending_of(worker: ActorCell | None, call: Call | None) -> Ending:
     if worker is None:
         return SystemExit
     if call is None:
-        why = worker.dead or worker.epitaph("it was told to end at a breakpoint")
-        return lambda: CutShort(why)
+        why = worker.dead or worker.stopped_failure("it was told to end at a breakpoint")
+        return lambda: CallAborted(why)
     return CallCancelled if worker.tasks is None else asyncio.CancelledError
 
 

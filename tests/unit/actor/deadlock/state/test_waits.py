@@ -57,7 +57,7 @@ class Model:
             def keeps(wait: Wait, before: int = before, at: int = at) -> bool:
                 return self.drawn[at][wait.call][2] and (before, at) not in self.unowed
 
-            own, others = self.actors[at].probed(probe, keeps)
+            own, others = self.actors[at].on_probe(probe, keeps)
             if own is not None:
                 self.told.add((at, own.call))
             for wait in others:
@@ -117,24 +117,24 @@ def test_a_probe_of_a_wait_that_is_over_finds_nothing() -> None:
     wait = Wait(5, None)
     actor.begin(wait)
     old = actor.probe(wait)
-    assert actor.probed(old, always)[0] is wait
+    assert actor.on_probe(old, always)[0] is wait
     actor.end(wait)
-    assert actor.probed(old, always) == (None, [])
+    assert actor.on_probe(old, always) == (None, [])
     actor.begin(Wait(6, None))
-    assert actor.probed(old, always) == (None, [])
+    assert actor.on_probe(old, always) == (None, [])
 
 
 def test_a_probe_is_passed_on_once_a_round() -> None:
     actor = ActorWaits("node", 1)
     wait = Wait(5, None)
     actor.begin(wait)
-    assert actor.probed(("other", 2, 9, 1), always)[1] == [wait]
-    assert actor.probed(("other", 2, 9, 1), always)[1] == []
-    assert actor.probed(("other", 2, 9, 2), always)[1] == [wait]
+    assert actor.on_probe(("other", 2, 9, 1), always)[1] == [wait]
+    assert actor.on_probe(("other", 2, 9, 1), always)[1] == []
+    assert actor.on_probe(("other", 2, 9, 2), always)[1] == [wait]
     actor.end(wait)
     later = Wait(6, None)
     actor.begin(later)
-    assert actor.probed(("other", 2, 9, 1), always)[1] == [later]
+    assert actor.on_probe(("other", 2, 9, 1), always)[1] == [later]
 
 
 def test_what_one_round_could_not_pass_on_the_next_one_does() -> None:
@@ -142,8 +142,8 @@ def test_what_one_round_could_not_pass_on_the_next_one_does() -> None:
     actor = ActorWaits("node", 1)
     wait = Wait(5, None)
     actor.begin(wait)
-    assert actor.probed(("other", 2, 9, 1), never) == (None, [])
-    assert actor.probed(("other", 2, 9, 1), always)[1] == [wait], "it was not passed on before"
+    assert actor.on_probe(("other", 2, 9, 1), never) == (None, [])
+    assert actor.on_probe(("other", 2, 9, 1), always)[1] == [wait], "it was not passed on before"
 
 
 def test_who_has_answered_meanwhile_is_in_no_cycle() -> None:
@@ -153,15 +153,15 @@ def test_who_has_answered_meanwhile_is_in_no_cycle() -> None:
     asking.begin(first)
     probe = asking.probe(first)
     asked.begin(Wait(7, None))
-    assert asked.probed(probe, never) == (None, []), "it owes A nothing any more"
+    assert asked.on_probe(probe, never) == (None, []), "it owes A nothing any more"
 
 
 def test_a_wait_that_ends_by_itself_is_told_of_its_cycle_and_stands_in_no_other() -> None:
     actor = ActorWaits("node", 1)
     timed = Wait(5, None, timed=True)
     actor.begin(timed)
-    assert actor.probed(("other", 2, 9, 1), always) == (None, [])
-    assert actor.probed(actor.probe(timed), always)[0] is timed
+    assert actor.on_probe(("other", 2, 9, 1), always) == (None, [])
+    assert actor.on_probe(actor.probe(timed), always)[0] is timed
 
 
 def test_the_end_of_one_of_two_waits_for_a_call_leaves_the_other() -> None:

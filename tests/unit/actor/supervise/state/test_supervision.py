@@ -60,139 +60,139 @@ def owner_of(*uids: int) -> Checked:
 
 def test_without_meshes_it_cleans_up_as_soon_as_it_is_to_end() -> None:
     life = Checked()
-    assert life.told_to_stop() == [RunCleanup()]
-    assert life.cleaned_up() == [Finalize()]
+    assert life.on_stop_requested() == [RunCleanup()]
+    assert life.on_cleaned_up() == [Finalize()]
     assert [stage for _, stage in life.story] == [Stage.ENDING, Stage.CLEANING, Stage.GONE]
 
 
 def test_it_cleans_up_when_nothing_is_left_of_what_it_owns() -> None:
     life = owner_of(1, 2)
-    assert life.told_to_stop() == [StopMesh(1), StopMesh(2)]
-    assert life.mesh_gone(2) == []
-    assert life.mesh_gone(1) == [RunCleanup()]
+    assert life.on_stop_requested() == [StopMesh(1), StopMesh(2)]
+    assert life.on_mesh_gone(2) == []
+    assert life.on_mesh_gone(1) == [RunCleanup()]
 
 
 def test_what_stands_on_a_mesh_of_its_own_goes_with_that() -> None:
     life = owner_of(1)
     life.own(2, 1)
     life.own(3, 77)  # on procs of somebody else
-    assert life.told_to_stop() == [StopMesh(1), StopMesh(3)]
-    assert life.mesh_gone(1) == []
-    assert life.mesh_gone(3) == [RunCleanup()]
+    assert life.on_stop_requested() == [StopMesh(1), StopMesh(3)]
+    assert life.on_mesh_gone(1) == []
+    assert life.on_mesh_gone(3) == [RunCleanup()]
 
 
 def test_it_waits_for_a_mesh_that_was_stopped_before_and_does_not_stop_it_again() -> None:
     life = owner_of(1, 2)
-    assert life.released(1) == []
-    assert life.failed("ill") == [StopMesh(2)]
-    assert life.mesh_gone(2) == []
-    assert life.mesh_gone(1) == [RunCleanup()]
-    assert life.cleaned_up() == [ReportFailure("ill"), Finalize()]
+    assert life.on_mesh_stopping(1) == []
+    assert life.on_failed("ill") == [StopMesh(2)]
+    assert life.on_mesh_gone(2) == []
+    assert life.on_mesh_gone(1) == [RunCleanup()]
+    assert life.on_cleaned_up() == [ReportFailure("ill"), Finalize()]
 
 
 def test_it_waits_no_longer_than_it_may() -> None:
     life = owner_of(1)
-    life.failed("ill")
-    assert life.had_its_time() == [RunCleanup()]
-    assert life.had_its_time() == []
-    assert life.mesh_gone(1) == []
-    assert life.cleaned_up() == [ReportFailure("ill"), Finalize()]
+    life.on_failed("ill")
+    assert life.on_grace_expired() == [RunCleanup()]
+    assert life.on_grace_expired() == []
+    assert life.on_mesh_gone(1) == []
+    assert life.on_cleaned_up() == [ReportFailure("ill"), Finalize()]
 
 
 def test_its_owner_is_told_once_though_clean_up_takes_long() -> None:
     life = Checked()
-    life.failed("ill")
-    assert life.tell_now() == [ReportFailure("ill")]
-    assert life.tell_now() == []
-    assert life.cleaned_up() == [Finalize()]
+    life.on_failed("ill")
+    assert life.on_report_due() == [ReportFailure("ill")]
+    assert life.on_report_due() == []
+    assert life.on_cleaned_up() == [Finalize()]
 
 
 def test_an_owner_that_ends_makes_nothing_new() -> None:
     life = owner_of(1)
-    life.told_to_stop()
+    life.on_stop_requested()
     assert not life.own(2)
-    life.mesh_gone(1)
+    life.on_mesh_gone(1)
     assert not life.own(2)
-    life.cleaned_up()
+    life.on_cleaned_up()
     assert not life.own(2)
 
 
 def test_failures_are_judged_one_mesh_at_a_time_and_those_of_a_mesh_together() -> None:
     life = owner_of(1, 2)
-    assert life.mesh_failed(1, ["a"]) == [AskSupervisor()]
-    assert life.mesh_failed(2, ["b"]) == []
-    assert life.mesh_failed(1, ["c"]) == []
-    assert life.judge() == (1, ["a", "c"])
-    assert life.judge() is None, "never inside itself"
-    assert life.mesh_failed(2, ["d"]) == []
-    assert life.judged(None) == [AskSupervisor()]
-    assert life.judge() == (2, ["b", "d"])
-    assert life.judged(None) == []
-    assert life.judge() is None
+    assert life.on_mesh_failed(1, ["a"]) == [AskSupervisor()]
+    assert life.on_mesh_failed(2, ["b"]) == []
+    assert life.on_mesh_failed(1, ["c"]) == []
+    assert life.next_failure() == (1, ["a", "c"])
+    assert life.next_failure() is None, "never inside itself"
+    assert life.on_mesh_failed(2, ["d"]) == []
+    assert life.on_verdict(None) == [AskSupervisor()]
+    assert life.next_failure() == (2, ["b", "d"])
+    assert life.on_verdict(None) == []
+    assert life.next_failure() is None
 
 
 def test_what_is_not_handled_is_its_own_failure() -> None:
     life = owner_of(1, 2)
-    life.mesh_failed(1, ["a"])
-    life.mesh_failed(2, ["b"])
-    life.judge()
-    assert life.unjudged() == ["a", "b"]
-    assert life.judged("not handled") == [StopMesh(1), StopMesh(2)]
-    assert life.unjudged() == []
+    life.on_mesh_failed(1, ["a"])
+    life.on_mesh_failed(2, ["b"])
+    life.next_failure()
+    assert life.unhandled() == ["a", "b"]
+    assert life.on_verdict("not handled") == [StopMesh(1), StopMesh(2)]
+    assert life.unhandled() == []
 
 
 def test_it_is_stopped_behind_what_it_has_to_judge() -> None:
     life = owner_of(1)
-    life.mesh_failed(1, ["a"])
-    assert life.told_to_stop() == []
-    life.judge()
+    life.on_mesh_failed(1, ["a"])
+    assert life.on_stop_requested() == []
+    life.next_failure()
     assert life.stage is Stage.LIVING
-    assert life.judged(None) == [StopMesh(1)]
+    assert life.on_verdict(None) == [StopMesh(1)]
     assert life.failure is None
 
 
 def test_it_fails_though_it_was_to_stop_if_what_it_has_to_judge_is_not_handled() -> None:
     life = owner_of(1)
-    life.mesh_failed(1, ["a"])
-    life.told_to_stop()
-    life.judge()
-    assert life.judged("not handled") == [StopMesh(1)]
+    life.on_mesh_failed(1, ["a"])
+    life.on_stop_requested()
+    life.next_failure()
+    assert life.on_verdict("not handled") == [StopMesh(1)]
     assert life.failure == "not handled"
 
 
 def test_a_mesh_that_is_stopped_has_no_failures_to_judge() -> None:
     life = owner_of(1)
-    life.mesh_failed(1, ["a"])
-    assert life.released(1) == []
-    assert life.judge() is None
-    assert life.mesh_failed(1, ["b"]) == []
-    assert life.mesh_gone(1) == []
+    life.on_mesh_failed(1, ["a"])
+    assert life.on_mesh_stopping(1) == []
+    assert life.next_failure() is None
+    assert life.on_mesh_failed(1, ["b"]) == []
+    assert life.on_mesh_gone(1) == []
     assert life.meshes == {}
 
 
 def test_stopping_what_was_to_be_judged_lets_a_stop_go_on() -> None:
     life = owner_of(1, 2)
-    life.mesh_failed(1, ["a"])
-    assert life.told_to_stop() == []
-    assert life.released(1) == [StopMesh(2)]
+    life.on_mesh_failed(1, ["a"])
+    assert life.on_stop_requested() == []
+    assert life.on_mesh_stopping(1) == [StopMesh(2)]
 
 
 def test_a_verdict_that_comes_after_its_end_changes_nothing() -> None:
     life = owner_of(1)
-    life.mesh_failed(1, ["a"])
-    life.judge()
-    assert life.failed("by itself") == [StopMesh(1)]
-    assert life.judged("not handled") == []
+    life.on_mesh_failed(1, ["a"])
+    life.next_failure()
+    assert life.on_failed("by itself") == [StopMesh(1)]
+    assert life.on_verdict("not handled") == []
     assert life.failure == "by itself"
 
 
 def test_a_failure_while_it_stops_makes_that_a_failure() -> None:
     life = owner_of(1)
-    life.told_to_stop()
-    assert life.failed("gave up") == []
-    assert life.failed("again") == []
-    life.mesh_gone(1)
-    assert life.cleaned_up("in clean-up") == [ReportFailure("gave up"), Finalize()]
+    life.on_stop_requested()
+    assert life.on_failed("gave up") == []
+    assert life.on_failed("again") == []
+    life.on_mesh_gone(1)
+    assert life.on_cleaned_up("in clean-up") == [ReportFailure("gave up"), Finalize()]
 
 
 def test_every_stage_is_reached_and_left_as_the_table_says() -> None:
@@ -231,12 +231,16 @@ class Node:
 
     def key(self) -> tuple[Any, ...]:
         life = self.life
-        judging = None if life.judging is None else (life.judging[0], tuple(life.judging[1]))
+        judging = (
+            None
+            if life.under_review is None
+            else (life.under_review[0], tuple(life.under_review[1]))
+        )
         return (
             life.stage, tuple((u, m.stopping) for u, m in life.meshes.items()),
-            tuple((u, tuple(f)) for u, f in life.faults.items()), life.asked, judging,
-            life.to_stop, life.failure, life.told, life.overdue, tuple(self.down), tuple(self.up),
-            self.wanted, self.cleans, self.crashed,
+            tuple((u, tuple(f)) for u, f in life.faults.items()), life.ask_pending, judging,
+            life.to_stop, life.failure, life.reported, life.overdue, tuple(self.down),
+            tuple(self.up), self.wanted, self.cleans, self.crashed,
         )  # fmt: skip
 
 
@@ -282,9 +286,9 @@ class Tree:
             life = node.life
             if node.down:
                 yield ("comes down", actor)
-            if life.asked:
+            if life.ask_pending:
                 yield ("is asked", actor)
-            if life.judging is not None:
+            if life.under_review is not None:
                 yield ("handles", actor)
                 yield ("does not handle", actor)
             if node.cleans:
@@ -317,23 +321,23 @@ class Tree:
                 if node.over:
                     node.up.append("gone")
                 else:
-                    self.do(actor, life.told_to_stop())
+                    self.do(actor, life.on_stop_requested())
             case "goes up":
                 self.goes_up(actor, node.up.pop(0))
             case "is asked":
-                assert life.judge() is not None
+                assert life.next_failure() is not None
             case "handles":
-                assert life.judging is not None
-                self.settle(actor, life.judging[1])
-                self.do(actor, life.judged(None))
+                assert life.under_review is not None
+                self.settle(actor, life.under_review[1])
+                self.do(actor, life.on_verdict(None))
             case "does not handle":
-                causes = life.unjudged()
+                causes = life.unhandled()
                 assert causes
                 self.settle(actor, causes)
-                self.do(actor, life.judged(self.made(actor, "not handled", tuple(causes))))
+                self.do(actor, life.on_verdict(self.made(actor, "not handled", tuple(causes))))
             case "cleans up":
                 node.cleans = False
-                self.do(actor, life.cleaned_up())
+                self.do(actor, life.on_cleaned_up())
             case _:
                 self.left -= 1
                 self.mischief(what, actor, child)
@@ -345,20 +349,20 @@ class Tree:
         life = node.life
         match what:
             case "fails":
-                causes = life.unjudged()
+                causes = life.unhandled()
                 self.settle(actor, causes)
-                self.do(actor, life.failed(self.made(actor, "fails", tuple(causes))))
+                self.do(actor, life.on_failed(self.made(actor, "fails", tuple(causes))))
             case "fails to clean up":
                 node.cleans = False
-                self.do(actor, life.cleaned_up(self.made(actor, "clean-up", ())))
+                self.do(actor, life.on_cleaned_up(self.made(actor, "clean-up", ())))
             case "stops itself":
-                self.do(actor, life.told_to_stop())
+                self.do(actor, life.on_stop_requested())
             case "had its time":
-                self.do(actor, life.had_its_time())
+                self.do(actor, life.on_grace_expired())
             case "stops its child":
                 self.settle(actor, life.faults.get(child, []))
                 self.nodes[child].down.append("stop")
-                self.do(actor, life.released(child))
+                self.do(actor, life.on_mesh_stopping(child))
             case _:
                 # Its host agent tells its owner, and stops what it owned.
                 node.crashed = True
@@ -387,7 +391,7 @@ class Tree:
                         node.up.append("gone")
                 case _:
                     assert action == AskSupervisor()
-                    assert node.life.asked
+                    assert node.life.ask_pending
 
     def goes_up(self, actor: int, message: Any) -> None:
         if actor == 0:
@@ -400,11 +404,11 @@ class Tree:
         if above.over:
             return
         if message == "gone":
-            self.do(owner, life.mesh_gone(actor))
+            self.do(owner, life.on_mesh_gone(actor))
             return
         judges = life.stage is Stage.LIVING and not life.meshes[actor].stopping
-        self.do(owner, life.mesh_failed(actor, [message]))
-        assert (message in life.unjudged()) == judges
+        self.do(owner, life.on_mesh_failed(actor, [message]))
+        assert (message in life.unhandled()) == judges
 
     def made(self, *fault: Any) -> Fault:
         self.causes_made |= {fault}
@@ -435,8 +439,8 @@ class Tree:
     def check_end(self) -> None:
         """Nothing can happen any more but mischief."""
         for actor, node in enumerate(self.nodes):
-            assert not node.life.asked or node.crashed
-            assert node.life.judging is None or node.crashed
+            assert not node.life.ask_pending or node.crashed
+            assert node.life.under_review is None or node.crashed
             over = self.nodes[0].over or not self.stop_left
             assert node.over or not over, f"{actor} never ends"
             failed = node.life.failure

@@ -1,1 +1,1 @@
-"""PURE: who waits for whom, after Chandy, Misra and Haas."""
+"""PURE: detection of cycles among waiting actors, after Chandy, Misra and Haas."""

@@ -1,18 +1,17 @@
-"""Who owns what, and what follows when one of them fails or is to end. No I/O, no clock, no locks.
+"""The lifecycle of an owner of meshes. No I/O, no clock, no locks.
 
-A *life* is one owner: an actor, or a process itself, which owns what is made where no actor runs.
-It owns meshes, whose actors live elsewhere and have lives of their own; so the tree of a program is
-spread over its processes, and what joins its parts are messages: down, that a mesh is to stop; up,
-that something of it has failed, or that nothing of it is left. Events are methods; each returns the
-actions that follow, in order. The drivers (`monarch._src.actor.supervise.ownership`) carry them
-out.
+An *owner* is an actor, or a process, which owns the meshes that are made outside of actors. The
+actors of an owned mesh run in other processes and are owners themselves, so the tree of owners is
+spread over processes and joined by messages: downwards, to stop a mesh; upwards, that ranks of a
+mesh have failed or that nothing of it is left. Events are methods; each returns its actions, in
+order, and the driver (`actor.supervise.ownership`) carries them out.
 
-    LIVING --told to stop, or failed--> ENDING --meshes gone, or overdue--> CLEANING --> GONE
+    LIVING --stop requested, or failed--> ENDING --meshes gone, or overdue--> CLEANING --> GONE
 
-While it lives, a failure of a mesh is *judged* by its owner, one at a time; those that come
-meanwhile are judged together, mesh by mesh. Not handled, the failure is the owner's own, with what
-had failed as its causes. An owner that ends stops what it owns, waits until nothing of that is left
-or until that has had its time, and then cleans up itself; nothing that fails meanwhile is judged.
+A living owner handles the failures of its meshes one mesh at a time; failures that arrive meanwhile
+are collected by mesh. An unhandled failure fails the owner, with the failures of its meshes as
+causes. An ending owner stops its meshes, waits until they are gone or their time is up, and then
+cleans up. It handles no failure that arrives meanwhile.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ F = TypeVar("F")
 
 
 class Stage(enum.Enum):
-    """Where an owner is in its life."""
+    """The stages of an owner."""
 
-    LIVING = "living"  # it takes messages, and may come to own more
-    ENDING = "ending"  # what it owns is being stopped
-    CLEANING = "cleaning"  # nothing of that is left, or it has had its time: clean-up runs
+    LIVING = "living"  # it handles messages, and may make more meshes
+    ENDING = "ending"  # its meshes are being stopped
+    CLEANING = "cleaning"  # its meshes are gone or overdue, and its clean-up runs
     GONE = "gone"
 
 
@@ -44,73 +43,73 @@ TRANSITIONS: dict[Stage, frozenset[Stage]] = {
 
 
 class AskSupervisor(msgspec.Struct, frozen=True):
-    """Something is to be judged: call `judge` at the next safe point."""
+    """A failure is to be handled: call `next_failure` at the next safe point."""
 
 
 class StopMesh(msgspec.Struct, frozen=True):
-    """Stop that mesh; report `mesh_gone`."""
+    """Stop that mesh; then call `on_mesh_gone`."""
 
     uid: int
 
 
 class RunCleanup(msgspec.Struct, frozen=True):
-    """Run its clean-up now; report `cleaned_up`."""
+    """Run the clean-up now; then call `on_cleaned_up`."""
 
 
 class ReportFailure(msgspec.Struct, Generic[F], frozen=True):
-    """Tell its own owner that it has failed."""
+    """Report the failure to the owner's own owner."""
 
     failure: F
 
 
 class Finalize(msgspec.Struct, frozen=True):
-    """Nothing of it runs any more: answer whoever waits for its end."""
+    """The owner has ended: answer the callers that wait for that."""
 
 
 Action: TypeAlias = "AskSupervisor | StopMesh | RunCleanup | ReportFailure[F] | Finalize"
 
 
 class _Mesh(msgspec.Struct):
-    """One mesh that it owns. `within`: another of its meshes, on whose procs this one stands."""
+    """An owned mesh. `within`: the owned proc mesh that it runs on, or 0."""
 
     within: int
     stopping: bool = False
 
 
 class OwnerLifecycle(msgspec.Struct, Generic[F]):
-    """One owner. F is what a failure is told as; nothing here looks into it."""
+    """One owner. F is the type of a failure, which is opaque here."""
 
     stage: Stage = Stage.LIVING
     meshes: dict[int, _Mesh] = {}
-    # What is to be judged, by mesh, in the order in which it began. All and only while LIVING, of
-    # meshes that are not being stopped.
+    # The failures to handle, by mesh, in the order of their first arrivals. All and only failures
+    # of meshes that are not stopping, while LIVING.
     faults: dict[int, list[F]] = {}
-    asked: bool = False  # an Ask is on its way, for `faults`
-    judging: tuple[int, list[F]] | None = None  # what its supervisor has been asked about
-    to_stop: bool = False  # as soon as nothing is left to be judged
-    failure: F | None = None  # of what it died; None: it was stopped
-    told: bool = False  # its owner knows of `failure`
-    overdue: bool = False  # it did not wait for the last of its meshes
+    ask_pending: bool = False  # an AskSupervisor for `faults` is under way
+    under_review: tuple[int, list[F]] | None = None  # the failures being handled now
+    to_stop: bool = False  # as soon as no failure is left to handle
+    failure: F | None = None  # why it failed; None: it has not, or was stopped
+    reported: bool = False  # its own owner knows of `failure`
+    overdue: bool = False  # it has not waited for the last of its meshes
     story: list[tuple[str, Stage]] = []
 
-    # --- what it owns -------------------------------------------------------------------------
+    # --- its meshes -------------------------------------------------------------------------
 
     def own(self, uid: int, within: int = 0) -> bool:
-        """It makes a mesh. False: it must not any more, and nothing may be made."""
+        """Add a mesh. False if the owner is ending, and the mesh must not be made."""
         if self.stage is not Stage.LIVING:
             return False
         self.meshes[uid] = _Mesh(within if within in self.meshes else 0)
         return True
 
-    def released(self, uid: int) -> list[Action[F]]:
-        """It stops a mesh by its own will: what had failed of it is settled by that."""
+    def on_mesh_stopping(self, uid: int) -> list[Action[F]]:
+        """The owner stops a mesh; that also settles pending failures of the mesh."""
         if uid in self.meshes:
             for found in self._with(uid):
                 self.meshes[found].stopping = True
                 self.faults.pop(found, None)
         return self._next()
 
-    def mesh_gone(self, uid: int) -> list[Action[F]]:
+    def on_mesh_gone(self, uid: int) -> list[Action[F]]:
         """Nothing is left of a mesh."""
         if uid in self.meshes:
             for found in self._with(uid):
@@ -118,44 +117,44 @@ class OwnerLifecycle(msgspec.Struct, Generic[F]):
                 self.faults.pop(found, None)
         return self._clean_if_alone("mesh gone") or self._next()
 
-    def mesh_failed(self, uid: int, faults: list[F]) -> list[Action[F]]:
-        """Something of a mesh has failed. Of one that is being stopped that is no failure."""
+    def on_mesh_failed(self, uid: int, faults: list[F]) -> list[Action[F]]:
+        """Ranks of a mesh have failed. Ignored if the mesh is stopping."""
         mesh = self.meshes.get(uid)
         if self.stage is Stage.LIVING and mesh is not None and not mesh.stopping:
             self.faults.setdefault(uid, []).extend(faults)
         return self._next()
 
-    # --- judging ------------------------------------------------------------------------------
+    # --- failures of its meshes -------------------------------------------------------------
 
-    def judge(self) -> tuple[int, list[F]] | None:
-        """It is at a safe point: what its supervisor is to be asked, of one mesh, if anything."""
-        if self.judging is not None or not self.faults:
+    def next_failure(self) -> tuple[int, list[F]] | None:
+        """At a safe point: the failures of one mesh to handle next, if any."""
+        if self.under_review is not None or not self.faults:
             return None
         uid = next(iter(self.faults))
-        self.judging = uid, self.faults.pop(uid)
-        self.asked = False
-        return self.judging
+        self.under_review = uid, self.faults.pop(uid)
+        self.ask_pending = False
+        return self.under_review
 
-    def judged(self, failure: F | None) -> list[Action[F]]:
-        """Its supervisor has answered: handled (None), or what it dies of, causes included."""
-        self.judging = None
-        return self._next() if failure is None else self.failed(failure)
+    def on_verdict(self, failure: F | None) -> list[Action[F]]:
+        """The failures under review are handled (None), or the owner fails with `failure`."""
+        self.under_review = None
+        return self._next() if failure is None else self.on_failed(failure)
 
-    def unjudged(self) -> list[F]:
-        """What has failed and is not handled: the causes of its own failure, should it fail now."""
-        now = [] if self.judging is None else self.judging[1]
+    def unhandled(self) -> list[F]:
+        """The unhandled failures: the causes of the owner's failure, if it failed now."""
+        now = [] if self.under_review is None else self.under_review[1]
         return [*now, *(fault for faults in self.faults.values() for fault in faults)]
 
     # --- its end ------------------------------------------------------------------------------
 
-    def told_to_stop(self) -> list[Action[F]]:
-        """It is to end, behind what it has to judge."""
+    def on_stop_requested(self) -> list[Action[F]]:
+        """The owner is to end, after its pending failures are handled."""
         if self.stage is Stage.LIVING:
             self.to_stop = True
         return self._next()
 
-    def failed(self, failure: F) -> list[Action[F]]:
-        """It has failed. The first failure stands; one while it stops makes that a failure too."""
+    def on_failed(self, failure: F) -> list[Action[F]]:
+        """The owner has failed. The first failure counts, even one while it stops."""
         if self.stage is Stage.LIVING:
             self.failure = failure
             return self._end("failed")
@@ -163,53 +162,59 @@ class OwnerLifecycle(msgspec.Struct, Generic[F]):
             self.failure = failure
         return []
 
-    def had_its_time(self) -> list[Action[F]]:
-        """It has waited for its meshes for as long as it may."""
+    def on_grace_expired(self) -> list[Action[F]]:
+        """The time for the owner's meshes is up."""
         if self.stage is not Stage.ENDING:
             return []
         self.overdue = True
         self._move("overdue", Stage.CLEANING)
         return [RunCleanup()]
 
-    def cleaned_up(self, failure: F | None = None) -> list[Action[F]]:
-        """Its clean-up has ended; `failure`: in that it raised, and nothing had failed before."""
+    def on_cleaned_up(self, failure: F | None = None) -> list[Action[F]]:
+        """The clean-up has ended. `failure`: its exception; an earlier failure takes precedence."""
         if self.stage is not Stage.CLEANING:
             return []
         self.failure = failure if self.failure is None else self.failure
         self._move("cleaned up", Stage.GONE)
-        return [*self.tell_now(), Finalize()]
+        return [*self.on_report_due(), Finalize()]
 
-    def tell_now(self) -> list[Action[F]]:
-        """Its owner is to know by now, whether it has cleaned up or not."""
-        if self.failure is None or self.told:
+    def on_report_due(self) -> list[Action[F]]:
+        """Report the failure now, even if the clean-up has not ended."""
+        if self.failure is None or self.reported:
             return []
-        self.told = True
+        self.reported = True
         return [ReportFailure(self.failure)]
 
-    # --- questions ----------------------------------------------------------------------------
+    # --- invariants ----------------------------------------------------------------------------
 
     def validate(self) -> None:
         """Assert every invariant; tests call it after each event."""
-        lives = self.stage is Stage.LIVING
+        living = self.stage is Stage.LIVING
         stages = [Stage.LIVING, *(stage for _, stage in self.story)]
         for before, after in pairwise(stages):
             assert after in TRANSITIONS[before], f"{before} -> {after}"
         assert stages[-1] is self.stage
-        assert not self.asked or (self.faults and self.judging is None), "an Ask in vain"
-        assert self.asked or not self.faults or self.judging, "a failure that nobody judges"
+        assert not self.ask_pending or (self.faults and self.under_review is None), (
+            "asked without a failure"
+        )
+        assert self.ask_pending or not self.faults or self.under_review, (
+            "a failure that is not handled"
+        )
         for uid, faults in self.faults.items():
             assert faults, "an empty failure"
-            assert lives, "judged after its end"
-            assert not self.meshes[uid].stopping, "a failure of what is being stopped"
-        assert not (lives and self.to_stop) or self.faults or self.judging, "told to stop, and not"
+            assert living, "a failure to handle after the end"
+            assert not self.meshes[uid].stopping, "a failure of a stopping mesh"
+        assert not (living and self.to_stop) or self.faults or self.under_review, (
+            "a stop request without effect"
+        )
         for uid, mesh in self.meshes.items():
-            assert lives or mesh.stopping, f"mesh {uid} outlives its owner"
+            assert living or mesh.stopping, f"mesh {uid} outlives its owner"
             above = self.meshes.get(mesh.within)
             assert above is None or mesh.stopping or not above.stopping
         if self.stage in (Stage.CLEANING, Stage.GONE):
-            assert not self.meshes or self.overdue, "it cleaned up before what it owns"
-        assert not self.told or self.failure is not None
-        assert self.stage is not Stage.GONE or self.told == (self.failure is not None)
+            assert not self.meshes or self.overdue, "it cleaned up before its meshes"
+        assert not self.reported or self.failure is not None
+        assert self.stage is not Stage.GONE or self.reported == (self.failure is not None)
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -217,21 +222,21 @@ class OwnerLifecycle(msgspec.Struct, Generic[F]):
         return [uid, *(other for other, mesh in self.meshes.items() if mesh.within == uid)]
 
     def _next(self) -> list[Action[F]]:
-        """What is to be done now about what is to be judged, or about the end that waits for it."""
+        """The action for pending failures, or for the end that waits for them."""
         if not self.faults:
-            self.asked = False
-        if self.stage is not Stage.LIVING or self.judging is not None or self.asked:
+            self.ask_pending = False
+        if self.stage is not Stage.LIVING or self.under_review is not None or self.ask_pending:
             return []
         if self.faults:
-            self.asked = True
+            self.ask_pending = True
             return [AskSupervisor()]
-        return self._end("told to stop") if self.to_stop else []
+        return self._end("stop requested") if self.to_stop else []
 
     def _end(self, event: str) -> list[Action[F]]:
         self._move(event, Stage.ENDING)
         self.faults.clear()
-        self.asked = False
-        self.judging = None
+        self.ask_pending = False
+        self.under_review = None
         actions: list[Action[F]] = []
         for uid, mesh in self.meshes.items():
             if not mesh.stopping and mesh.within not in self.meshes:
