@@ -140,12 +140,11 @@ def _not_the_users() -> tuple[str, ...]:
     global _installed
     if _installed is None:
         import monarch
-        import monarch_jupyter
 
         paths = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib")}
         paths |= {*site.getsitepackages(), site.getusersitepackages()}
-        ours = (monarch.__file__, monarch_jupyter.__file__)
-        paths |= {os.path.dirname(file) for file in ours if file}
+        paths.add(str(Path(__file__).parents[1]))
+        paths |= {os.path.dirname(file) for file in (monarch.__file__,) if file}
         _installed = tuple(os.path.abspath(path) + os.sep for path in paths)
     return _installed
 

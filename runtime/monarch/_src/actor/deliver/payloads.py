@@ -28,8 +28,10 @@ from monarch._src.shape import NDSlice
 from monarch._src.wire.frames import Payload, apart_of
 from monarch._src.wire.messages import (
     AnyMessage,
+    AskBulk,
     AskPart,
     AskPayload,
+    BulkAt,
     Cast,
     CastTree,
     Message,
@@ -49,7 +51,7 @@ log = logging.getLogger("monarch.actor")
 POLL_S = 0.001
 _Item: TypeAlias = "tuple[str, AnyMessage, Payload]"
 # Messages about payloads never wait, since two processes may request from each other.
-_AT_ONCE = (AskPart, AskPayload, PayloadPart, PayloadSent, PayloadTaken)
+_AT_ONCE = (AskBulk, AskPart, AskPayload, BulkAt, PayloadPart, PayloadSent, PayloadTaken)
 Deliver = Callable[[str, AnyMessage, Payload], None]
 
 
@@ -60,7 +62,8 @@ class PayloadCounts(msgspec.Struct, frozen=True):
     made, reused: how many new segments these took, and how often a segment was reused.
     received: payloads that arrived in segments.
     served_bytes: bytes that other hosts have fetched, each host once for all of its ranks.
-    carried: payloads that went over the socket instead, by reason.
+    bulk_bytes: the part of these that went by connections beside the links.
+    carried: payloads that went over the socket or the link instead, by reason.
     segments, pooled_bytes: this process's segments, and the memory that is free for reuse.
     """
 
@@ -120,13 +123,14 @@ class Payloads:
         """The payload, ready to be sent: its large parts in a segment, or copied if they are loose.
 
         sole: the payload is sent once, to one process. far: it goes to other hosts only, so parts
-        that are not loose are served from where they are. Called on the sending thread.
+        that are not loose are served from where they are, if this process serves other hosts
+        itself. Called on the sending thread.
         """
         if apart_of(payload) is not None:
             return payload
         if self._closed or not payload.is_large:
             return payload.settled()
-        if far and not payload.loose:
+        if far and not payload.loose and self._node.remote_links is not None:
             from monarch._src.payload.unmapped import in_place  # loads ctypes, which is slow
 
             return in_place(self.payload_sender().served, payload, sole=sole)
@@ -264,7 +268,7 @@ class Payloads:
     def on_payload_fetched(self, _peer: str, message: PayloadTaken, _payload: Payload) -> None:
         """The gateway of another host has fetched a payload."""
         if self._sender is not None:
-            self._sender.served.taken(message.key, message.word)
+            self._sender.taken(message)
 
     def on_sent(self, _peer: str, message: PayloadSent, parts: Payload, deliver: Deliver) -> None:
         """The bytes of a requested payload have arrived."""
@@ -301,6 +305,7 @@ class Payloads:
         return PayloadCounts(
             segments.placed, segments.placed_bytes, segments.made, segments.reused, mappings.count,
             segments.served.bytes, dict(segments.carried), segments.segments, segments.pooled_bytes,
+            segments.served.bulk_bytes,
         )  # fmt: skip
 
     def close(self, linger_s: float) -> None:

@@ -25,10 +25,9 @@ NAMESPACE = "__live_namespace__"
 """A class may name a dict attribute, whose items are shown in place of the attributes."""
 
 
-def snapshot_of(cell: Cell) -> SeenActor:
-    """The snapshot of an actor."""
+def snapshot_of(cell: Cell, running: tuple[str, ...]) -> SeenActor:
+    """The snapshot of an actor; `running` are its endpoints that run."""
     actor: object = cell.instance_object
-    running = tuple(call.endpoint for _, call, _ in list(cell.running_calls.calls.values()))
     shown, more = ((), 0) if actor is None else _attributes(actor)
     return SeenActor(
         name=cell.spec.name,

@@ -170,7 +170,7 @@ class ActorCell:
         """The present state of the actor."""
         from monarch._src.actor.inspect.actor_snapshot import snapshot_of  # loaded on first use
 
-        return snapshot_of(self)
+        return snapshot_of(self, self.running_calls.endpoints())
 
     def owes(self, caller: str, number: int, *, overlapping: bool) -> bool:
         """Whether the actor has that call, and cannot answer it while it waits. Any thread."""
@@ -373,7 +373,8 @@ class ActorCell:
             self._report_timer.cancel()
         self.drain()
         if self.runtime.cells.get(self.spec.actor) is self:  # and no newer actor of the same uid
-            self.runtime.tombstones.add(self)
+            assert self.dead is not None
+            self.runtime.tombstones.add(self.spec, self.dead)
             del self.runtime.cells[self.spec.actor]
         self.runtime.metrics.ended(self.spec.mesh, self.spec.name)
         if self.runtime.hooks.on_actor_gone is not None:

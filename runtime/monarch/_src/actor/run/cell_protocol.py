@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from monarch._src.actor.context import ActorInstance, Context
     from monarch._src.actor.run.endpoint_table import EndpointTable
     from monarch._src.actor.run.mailbox import Mailbox
-    from monarch._src.actor.run.running_calls import RunningCalls
     from monarch._src.actor.runtime import Runtime
     from monarch._src.actor.supervise.ownership import Supervisor
     from monarch._src.failures.report import FailureKind, RankFailure
@@ -30,8 +29,6 @@ class Cell(Protocol):
     idle_context: Context
     pause_at_safe_point: Callable[[], None] | None
     raise_in: Callable[[Call], bool] | None
-
-    running_calls: RunningCalls
 
     @property
     def rank(self) -> int:

@@ -57,6 +57,10 @@ class RunningCalls:
 
     # --- cancellation: on the receiving thread ---------------------------------------------------
 
+    def endpoints(self) -> tuple[str, ...]:
+        """The names of the endpoints that run. Any thread."""
+        return tuple(call.endpoint for _, call, _ in list(self.calls.values()))
+
     def cancel(self, caller: str, number: int) -> None:
         """Cancel a call: a queued call is answered here, a running one is interrupted.
 

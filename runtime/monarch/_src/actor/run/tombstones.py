@@ -21,13 +21,12 @@ from monarch._src.actor.supervise.ownership import Supervisor, ended_supervisor
 from monarch._src.failures.report import FailureKind, RankFailure
 from monarch._src.wire.actor_snapshot_codec import SeenActor
 from monarch._src.wire.frames import NO_PAYLOAD, Payload
-from monarch._src.wire.messages import DIED, OK, Call, StopActor
+from monarch._src.wire.messages import DIED, OK, Call, SpawnActor, StopActor
 
 if TYPE_CHECKING:
     from monarch._src.actor.deliver.routes import Routes
     from monarch._src.actor.deliver.undeliverable import UndeliverableMessages
     from monarch._src.actor.hooks import RuntimeHooks
-    from monarch._src.actor.run.cell_protocol import Cell
 
 SHOWN = 64
 """How many of the actors that ended last appear in snapshots."""
@@ -89,10 +88,8 @@ class Tombstones:
                 )
         self._entries[uid] = place, failure
 
-    def add(self, cell: Cell) -> None:
-        """Record an actor that has ended."""
-        spec, dead = cell.spec, cell.dead
-        assert dead is not None
+    def add(self, spec: SpawnActor, dead: RankFailure) -> None:
+        """Record an actor of that spec, which has ended for that reason."""
         place = (
             spec.name, dead.mesh_name, spec.class_name, dead.rank, tuple(dead.point.items())
         )  # fmt: skip

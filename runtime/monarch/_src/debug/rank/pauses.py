@@ -28,6 +28,7 @@ from monarch._src.actor.run.cell import ActorCell
 from monarch._src.actor.run.running_calls import CallAborted
 from monarch._src.actor.runtime import Runtime, runtime_or_none
 from monarch._src.debug.rank.frames import code_at, function_of, is_all_users
+from monarch._src.debug.rank.types import ENTRY_CODES, Bridge, Ending, Stop
 from monarch._src.errors import CallCancelled
 from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.net.local.waitable import Waitable
@@ -53,8 +54,7 @@ from monarch._src.wire.messages.debugger import (
 )
 
 if TYPE_CHECKING:
-    from monarch._src.debug.rank.types import ENTRY_CODES, Bridge, Ending, Stop
-from monarch._src.debug.rank.pdb import RankPdb
+    from monarch._src.debug.rank.pdb import RankPdb
 
 log = logging.getLogger("monarch.debug")
 FromAgent: TypeAlias = "DebugCommand | KeepFailures | BreakIn | SetBridge | BridgeBytes"
@@ -370,7 +370,7 @@ class ProcPauses:
     def _set_bridge(self, message: SetBridge) -> None:
         if message.open:
             module = import_module("monarch._src.debug.rank.debugpy")
-            self._bridge = module.Bridge(self, message.bridge)
+            self._bridge = module.RankBridge(self, message.bridge)
             self._update_failure_hook()
         elif self._bridge is not None and self._bridge.number == message.bridge:
             self._bridge.close()
