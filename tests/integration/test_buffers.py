@@ -12,7 +12,7 @@ from monarch.actor import Actor, ProcMesh, current_rank, endpoint, this_proc
 from monarch.buffers import Buffer, FrozenBuffer
 
 Spawn = Callable[..., ProcMesh]
-LARGE = bytes(range(256)) * 100  # more than travels in the pickle
+LARGE = bytes(range(256)) * 600  # more than travels in the pickle
 
 
 class Bytes(Actor):

@@ -210,7 +210,7 @@ def test_a_failing_endpoint_waits_with_its_frames(paused: Kernel) -> None:
 
 
 def test_what_cannot_be_done_is_said_in_a_line(paused: Kernel) -> None:
-    assert refused(paused, "%monarch debug nobody").startswith("no rank is paused at a breakpoint")
+    assert refused(paused, "%monarch debug nobody").startswith("nothing waits at a breakpoint")
     assert "2 ranks are paused on" in refused(paused, "%monarch debug workers")
     assert "no dim 'hosts'" in refused(paused, "%monarch debug workers[hosts=1]")
     assert "write on or off" in refused(paused, "%monarch debug --post-mortem maybe")
