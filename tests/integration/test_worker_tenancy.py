@@ -70,7 +70,9 @@ def test_a_worker_that_was_given_back_serves_the_next_one_and_shutdown_ends_it()
 
 def test_a_block_over_workers_ends_them_also_when_it_raises() -> None:
     async def program(one: Worker, broken: bool) -> None:
-        async with attached([one]) as mesh:
+        mesh = attach_to_workers(ca=TRUST_ALL, workers=[one.address])
+        await mesh.initialized
+        async with mesh:
             ranks = mesh.spawn_procs().spawn("ranks", Resident)
             assert await ranks.slice(hosts=0).add.call_one(1) == 1
             if broken:
@@ -85,7 +87,9 @@ def test_a_block_over_workers_ends_them_also_when_it_raises() -> None:
 
 def test_a_block_over_workers_that_were_given_back_in_it_leaves_them() -> None:
     async def program(one: Worker) -> None:
-        async with attached([one]) as mesh:
+        mesh = attach_to_workers(ca=TRUST_ALL, workers=[one.address])
+        await mesh.initialized
+        async with mesh:
             await mesh.stop()
 
     with alone() as one:

@@ -15,6 +15,7 @@ import threading
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from monarch._src.actor.endpoint import forget_classes
+from monarch._src.wire.pickling import main_names
 
 _CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)
 _LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -43,6 +44,7 @@ def run_destructors() -> None:
                 if not isinstance(names[name], _CODE):
                     names[name] = None
     forget_classes()
+    main_names.forget()  # a class that came by value goes with its globals
     gc.collect()
 
 

@@ -45,3 +45,13 @@ def has(value: Any) -> bool:
     One that a decorator has wrapped does not, nor one that was defined anew since.
     """
     return value.__module__ == MAIN and vars(sys.modules[MAIN]).get(value.__name__) is value
+
+
+def forget() -> None:
+    """Remove from `__main__` what was entered, as the process ends."""
+    global _entered
+    entered, _entered = _entered or {}, None
+    names = vars(sys.modules[MAIN])
+    for name, value in entered.items():
+        if names.get(name) is value:
+            del names[name]
