@@ -9,7 +9,7 @@ import { ConsoleView } from "./console.js";
 import { parseSource } from "./protocol.js";
 
 const SHOWN = ["title", "prompt", "busy", "over", "entries", "source"];
-const LOST = "the kernel has onCommEnded or restarted, and with it this console";
+const LOST = "the kernel has ended or restarted, and with it this console";
 
 /** @param {import("./requests.js").RenderProps} props */
 function render({ model, el }) {
