@@ -118,7 +118,7 @@ def test_user_and_port_are_given_to_ssh_before_the_host() -> None:
         ),
         (
             SSHHost(host="h2", address="tcp://127.0.0.1:1@tcp://127.0.0.1:0"),
-            r"ECONNREFUSED[^~]*give address=",
+            r"ECONNREFUSED[^~]*by address=",
         ),
     ],
 )
