@@ -214,7 +214,7 @@ def _dial(
         rows = [("  keys", f"accepted, as {role}{job}"), ("  versions", "match")]
         rows.append(("  answers", _answers(links, problems)))
         if found is not None and found.role is Role.OBSERVER:
-            rows.append(("  carries", "not measured: an observer sends nothing"))
+            rows.append(("  carries", "not measured: observers send no data"))
         else:
             if size:
                 rows.append(("  carries", _rate(links, size, problems)))
