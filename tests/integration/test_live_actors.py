@@ -94,7 +94,10 @@ def test_of_very_many_attributes_some_are_told_and_the_others_counted(four: Proc
 def test_who_does_not_answer_is_told_in_a_line(spawn_procs: Any, faults: Faults) -> None:
     procs = spawn_procs({"gpus": 2})
     procs.initialized.get(timeout=60)
-    with injected.stopped(procs.slice(gpus=1)), pytest.raises(TimeoutError, match="its process is stopped"):
+    with (
+        injected.stopped(procs.slice(gpus=1)),
+        pytest.raises(TimeoutError, match="its process is stopped"),
+    ):
         on(procs, 1, timeout=0.1)
     injected.kill(procs.slice(gpus=0))
     faults.take()
