@@ -198,7 +198,7 @@ def signalled_text(asked: Sequence[OpenCall], left: Sequence[OpenCall]) -> str:
 
 
 def offer_text(left: Sequence[OpenCall]) -> str:
-    """One line: how to kill the processes, and what is lost then."""
+    """One line: how to kill the processes, and that their state is lost then."""
     meshes = dict.fromkeys(call.mesh for call in left)
     kill = "` or `".join(f"%monarch kill {mesh}" for mesh in meshes)
     return (

@@ -105,7 +105,7 @@ class Bulk:
         self._coming = Pool()  # connects to sites that cannot connect to us
         self._closed = False
         self._begin_serving()
-        # Told what has become of a piece, and why, on the gateway's thread.
+        # Called on the gateway's thread with the outcome of each piece and the reason of a failure.
         self.done: Callable[[Wanted, Outcome, str], None] = lambda _wanted, _outcome, _why: None
 
     def _begin_serving(self) -> None:
