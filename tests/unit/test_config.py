@@ -309,8 +309,8 @@ MOVING = [
     ({"message_delivery_timeout": "5s"}, 5.0,
      "delivery_timeout=5 s moves liveness from 30 s to 5 s, .*cleanup_timeout 1.66667 s, startup_"),
     ({"cleanup_timeout": "1m"}, 60.0,
-     "cleanup_timeout=60 s moves liveness from 30 s to 60 s, .*startup_timeout 120 s, "
-     ".*message_delivery_timeout 60 s"),
+     ("cleanup_timeout=60 s moves liveness from 30 s to 60 s, .*startup_timeout 120 s, "
+      ".*message_delivery_timeout 60 s")),
 ]  # fmt: skip
 
 
