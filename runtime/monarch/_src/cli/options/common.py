@@ -49,7 +49,7 @@ def add_where(parser: argparse.ArgumentParser) -> None:
 def add_timeout(parser: argparse.ArgumentParser, default: float, help: str) -> None:
     """Add `--timeout`, in seconds."""
     parser.add_argument(
-        "--timeout", type=_seconds, default=default, metavar="SECONDS",
+        "--timeout", type=seconds, default=default, metavar="SECONDS",
         help=f"{help} (default: %(default)g)",
     )  # fmt: skip
 
@@ -69,8 +69,9 @@ def _print_help(parser: argparse.ArgumentParser, _arguments: argparse.Namespace)
     return 0
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < 1e6:  # also refuses NaN
+def seconds(text: str) -> float:
+    """Parse a time-out in seconds."""
+    found = float(text)
+    if not 0 <= found < 1e6:  # also refuses NaN
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1000000 seconds")
-    return seconds
+    return found
