@@ -25,6 +25,7 @@ import msgspec
 import psutil
 import pytest
 
+from monarch._src.bulk import client
 from monarch._src.mesh.client import current_session
 from monarch._src.net.hosts import keys
 from monarch._src.net.state.access import Role
@@ -225,13 +226,13 @@ def test_the_port_for_payloads_hangs_up_on_nonsense_and_reads_what_is_meant_alon
         mesh = attach_to_workers(ca=job, workers=[listening.address])
         target = mesh.spawn_procs(name="mine").spawn("target", Target)
         asked: list[tcp.PartAsked] = []
-        ask = Wanted.asked
+        request_for = client._request_for
 
         def noted(wanted: Wanted) -> tcp.PartAsked:
-            asked.append(ask(wanted))
+            asked.append(request_for(wanted))
             return asked[-1]
 
-        monkeypatch.setattr(Wanted, "asked", noted)
+        monkeypatch.setattr(client, "_request_for", noted)
         kept = target.large.call_one().get(timeout=PATIENCE_S)
         session = current_session()
         assert session is not None
