@@ -70,7 +70,7 @@ class Extension:
             store = self._open_store(undo)
             displays = self._start_displays(cells, store, undo)
             router = self._start_output(cells, store, undo)
-            notices = FaultNotices(router.say)
+            notices = FaultNotices(router.say, self._shell.user_ns)
             self._set_fault_hook(notices, undo)
             interrupts = InterruptHandler(self._shell, router.say)
             interrupts.install()

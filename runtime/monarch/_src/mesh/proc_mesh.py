@@ -146,9 +146,8 @@ class ProcMesh(MapsItems, MeshTrait):
             TypeError: the arguments do not fit `__init__`, or one cannot be pickled; the name is
                 not text.
             ValueError: `Class` breaks a rule of actor classes.
-            SupervisionError: a proc of this mesh has died, or an actor on it that is not stopped,
-                or the bootstrap function of a proc has raised. Slices without the failed ranks
-                still accept actors.
+            SupervisionError: a proc of this mesh has died, or its bootstrap function has raised.
+                Slices without the failed ranks still accept actors.
             RuntimeError: the caller is an actor that is ending.
         """
         self._check_usable()
@@ -257,31 +256,18 @@ class ProcMesh(MapsItems, MeshTrait):
         await set_log_level(run, ref, self._region, level)
 
     def _check_sound(self, name: str) -> None:
-        """Raise SupervisionError if a proc, or a running actor on it, has failed."""
+        """Raise SupervisionError if a proc has failed. A failed actor does not affect others."""
         procs, run = self._procs, self._runtime
         dead = {**run.known.dead(procs.ref.uid), **procs.failures}
-        if gone := {rank: dead[rank] for rank in sorted(dead) if rank in self._region}:
-            raise self._refused(name, gone, "stop() these procs and spawn others")
-        # A failed constructor, or a mesh that was stopped, does not matter here: in a notebook the
-        # next spawn has the corrected class.
-        for actors in list(procs.actors.values()):
-            if actors.stopped is None and (
-                ill := {
-                    rank: failure
-                    for rank, failure in actors.failures.items()
-                    if failure.kind != "constructor" and rank in self._region
-                }
-            ):
-                raise self._refused(name, ill, f"stop() {actors.name!r}")
-
-    def _refused(self, name: str, failed: dict[int, RankFailure], remedy: str) -> SupervisionError:
-        if all(failure.kind == "out of reach" for failure in failed.values()):
+        gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
+        if not gone:
+            return
+        remedy = "stop() these procs and spawn others"
+        if all(failure.kind == "out of reach" for failure in gone):
             remedy = "they belong to a session that this process no longer holds"
-        elif len(failed) < len(self._region):
+        elif len(gone) < len(self._region):
             remedy += ", or spawn it on a slice without what has failed"
-        return SupervisionError(
-            failures=list(failed.values()), remedy=f"{name!r} is not spawned: {remedy}"
-        )
+        raise SupervisionError(failures=gone, remedy=f"{name!r} is not spawned: {remedy}")
 
     def stop(self, reason: str | None = None) -> Future[None]:
         """End its processes: they finish the messages they have, and actors clean up. Idempotent.
