@@ -206,9 +206,8 @@ class ProcMesh(MapsItems, MeshTrait):
         dead = run.known.dead(procs.ref.uid)
         skip = {self._region.position(rank) for rank in dead if rank in self._region}
         if len(skip) == len(self._region):
-            raise self._refused(
-                method, {r: dead[r] for r in sorted(dead) if r in self._region}, "spawn others"
-            )
+            gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
+            raise self._refused(method, gone, "spawn others")
         actors = self._spawn_on("map", actor_class(Map), payload, skip)
         map_run = MapRun(run, actors, found)
         try:
@@ -260,14 +259,15 @@ class ProcMesh(MapsItems, MeshTrait):
         procs, run = self._procs, self._runtime
         dead = {**run.known.dead(procs.ref.uid), **procs.failures}
         gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
-        if not gone:
-            return
-        remedy = "stop() these procs and spawn others"
+        if gone:
+            raise self._refused(name, gone, "stop() these procs and spawn others")
+
+    def _refused(self, name: str, gone: list[RankFailure], remedy: str) -> SupervisionError:
         if all(failure.kind == "out of reach" for failure in gone):
             remedy = "they belong to a session that this process no longer holds"
         elif len(gone) < len(self._region):
             remedy += ", or spawn it on a slice without what has failed"
-        raise SupervisionError(failures=gone, remedy=f"{name!r} is not spawned: {remedy}")
+        return SupervisionError(failures=gone, remedy=f"{name!r} is not spawned: {remedy}")
 
     def stop(self, reason: str | None = None) -> Future[None]:
         """End its processes: they finish the messages they have, and actors clean up. Idempotent.
