@@ -56,9 +56,7 @@ $(VENV)/.tests: $(VENV)/.test $(VENV)/.labextension
 
 .PHONY: test-versions
 test-versions: $(VENV)/.test $(VENV)/.labextension ## the wheel, with the newest and the lowest versions of its dependencies
-	@$(PY) scripts/test_versions.py lowest 3.10
-	@$(PY) scripts/test_versions.py newest 3.11
-	@$(PY) scripts/test_versions.py newest 3.14
+	@$(PY) scripts/test_versions.py all
 
 .PHONY: stress
 stress: $(VENV)/.test $(VENV)/.labextension ## ten million messages, their order from twenty seeds, 500 deaths, 100,000 schedules of a link, a million malformed frames a socket
