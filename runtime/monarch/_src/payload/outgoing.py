@@ -7,11 +7,12 @@ that receives, and leave without a copy. Owns: views of what was sent, which hol
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+
+from monarch._src.net.local.interrupt import GuardedLock
 
 
 class _Kept(msgspec.Struct, eq=False):
@@ -25,7 +26,7 @@ class OutgoingPayloads:
     """By the number that stands for a receiver's payload: what it is to get."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._kept: dict[int, _Kept] = {}
         self._numbers = itertools.count(1)
         self.bytes = 0  # that other hosts have fetched, so far
