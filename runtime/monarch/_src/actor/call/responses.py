@@ -162,7 +162,10 @@ class AllCall(PendingCall):
     def _complete(self) -> None:
         region, payloads = self.region, self._payloads
         unflatten = partial(_unflatten, Reader(self._target, region, self.endpoint))
-        self._futures[0].settle(lambda: ValueMesh.from_encoded(region, payloads, unflatten))
+        spawned = self._target.procs.extent
+        self._futures[0].settle(
+            lambda: ValueMesh.from_encoded(region, payloads, unflatten, spawned)
+        )
 
     def on_error(self, position: int, status: int, payload: Payload) -> None:
         if status == THROWN:
