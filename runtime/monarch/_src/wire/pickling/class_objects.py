@@ -22,7 +22,6 @@ from __future__ import annotations
 import abc
 import enum
 import importlib
-import pickle
 import sys
 from collections.abc import Callable, Mapping
 from types import (
@@ -43,8 +42,8 @@ from monarch._src.wire.pickling.identities import find, known, settle
 Reduced: TypeAlias = "tuple[Any, ...]"
 _MEMBERS = "__monarch_members__"  # of an enum that is being made
 _CATCH = "__monarch_catch__"
+_MAINS = ("__main__", "__mp_main__")
 _HEAP, _IMMUTABLE = 1 << 9, 1 << 8  # flags of types made at run time, and of types in C
-_which_module = cast("Callable[[Any, str], str]", cast(Any, pickle).whichmodule)
 _registered = cast(
     "Callable[[], set[str]]",
     cloudpickle.list_registry_pickle_by_value,  # pyright: ignore[reportUnknownMemberType]
@@ -73,20 +72,38 @@ def is_of_a_statement(cls: type[Any]) -> bool:
 
 def is_importable(thing: Any, name: str) -> bool:
     """Whether a module other than `__main__` has this very object under that name."""
-    module_name: str = _which_module(thing, name)
+    module_name = _module_of(thing, name)
     module = None if module_name == "__main__" else sys.modules.get(module_name)
-    if module is None:
-        return False
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is not thing:
+    if module is None or _attribute(module, name) is not thing:
         return False
     registered = _registered()
     if not registered:
         return True
     parts = module_name.split(".")
     return not any(".".join(parts[:end]) in registered for end in range(1, len(parts) + 1))
+
+
+def _module_of(thing: Any, name: str) -> str:
+    """The `__module__` of an object, or a module that contains it; otherwise `__main__`.
+
+    From Python 3.14 on, `pickle.whichmodule` also looks the object up, and raises an error if the
+    module has no such name.
+    """
+    own: str | None = getattr(thing, "__module__", None)
+    if own is not None:
+        return own
+    for module_name, module in sys.modules.copy().items():
+        if module_name not in _MAINS and _attribute(module, name) is thing:
+            return module_name
+    return "__main__"
+
+
+def _attribute(module: Any, name: str) -> Any:
+    """The attribute of a module with that dotted name; None if it has none."""
+    found = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def reduce_class(cls: type[Any], *, defines: bool) -> Reduced:
@@ -157,7 +174,8 @@ def _kind_of(bases: tuple[type[Any], ...]) -> type[Any]:
 def _is_made_by_the_constructor(cls: type[Any], value: Any) -> bool:
     if isinstance(value, (MemberDescriptorType, GetSetDescriptorType)):
         return value.__objclass__ is cls
-    return type(value).__module__ == "_ctypes"  # a field of a structure
+    kind = cast("type[Any]", type(value))  # of a field of a structure, of `ctypes` since 3.14
+    return kind.__name__ == "CField" and kind.__module__ in ("_ctypes", "ctypes")
 
 
 def _slots_of(cls: type[Any]) -> Any:

@@ -1,14 +1,16 @@
 """Reduce the standard library's wrappers of functions, and its names of types. No I/O.
 
 pickle refers to some of them by a name of `__main__`, which no other process has (`lru_cache`,
-`NewType`, `ParamSpec`), and refuses others, which contain a lock or weak references
-(`cached_property` before Python 3.12, `singledispatch`). Here each is made again from its parts,
-with an empty cache and a free lock. Names of types keep their identity
-(`wire.pickling.identities`), so that `is` and `==` still hold.
+`NewType`, `ParamSpec`). It refuses others, which contain a lock or weak references
+(`cached_property` before Python 3.12, `singledispatch`) or cannot be made again without their
+function (`partialmethod` from Python 3.14 on). Here each is made again from its parts, with an
+empty cache and a free lock. Names of types keep their identity (`wire.pickling.identities`), so
+that `is` and `==` still hold.
 """
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import functools
 import sys
@@ -120,6 +122,18 @@ def _reduce_property(made: property) -> Reduced:
 
 def _reduce_method(made: Any) -> Reduced:
     return cast(Any, type(made)), (made.__func__,), _vars(made) or None
+
+
+def _reduce_partial_method(made: functools.partialmethod[Any]) -> Reduced:
+    # From Python 3.14 on its `__new__` wants the function, which may refer to this in turn.
+    reduced = made.__reduce_ex__(5)
+    if reduced[:2] != (cast(Any, copyreg).__newobj__, (type(made),)):
+        return reduced
+    return _make_partial_method, *reduced[1:]
+
+
+def _make_partial_method(kind: type[Any]) -> Any:
+    return object.__new__(kind)
 
 
 # --- names of types -------------------------------------------------------------------------------
@@ -256,6 +270,7 @@ REDUCERS: dict[type[Any], Callable[[Any], Reduced | None]] = {
 
 INHERITED: tuple[tuple[type[Any], Callable[[Any], Reduced | None]], ...] = (
     (functools.cached_property, _reduce_cached_property),
+    (functools.partialmethod, _reduce_partial_method),
     (property, _reduce_property),
     (staticmethod, _reduce_method),
     (classmethod, _reduce_method),
