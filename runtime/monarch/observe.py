@@ -17,13 +17,20 @@ from monarch._src.failures.report import fold as fold_failures
 from monarch._src.failures.report import others_text as other_failures_text
 from monarch._src.logs.carriage_returns import shown as as_shown
 from monarch._src.mesh.actor_mesh import CallTarget, call_target_of
-from monarch._src.mesh.live_update import actor_class_of, actor_meshes, update_actors
+from monarch._src.mesh.live_update import (
+    actor_class_of,
+    actor_meshes,
+    failed_ranks,
+    update_actors,
+)
+from monarch._src.mesh.map.open_maps import OpenMap, open_maps
 from monarch._src.mesh.proc_mesh import accompany_actors
-from monarch._src.mesh.selected_procs import as_viewed
+from monarch._src.mesh.selected_procs import as_viewed, coordinates
 from monarch._src.observe.doctor import Finding, doctor
 from monarch._src.observe.live_actors import LiveActor, live_actors
 from monarch._src.observe.meshes import (
     CodePlace,
+    FailedActors,
     MeshSnapshot,
     RankRow,
     StartingMesh,
@@ -56,6 +63,7 @@ from monarch._src.observe.stacks.query import (
     ThreadStack,
     stacks,
 )
+from monarch._src.shape.coordinates import Coordinates
 from monarch._src.telemetry.endpoint_rows import EndpointMetrics, Metrics, MissingProcess, metrics
 from monarch._src.telemetry.program_rows import InstrumentMetrics, Process, SpanMetrics
 from monarch._src.telemetry.sql.collect import MissingRows
@@ -64,7 +72,9 @@ from monarch._src.telemetry.sql.query import QueryEngineClient, QueryResult, que
 __all__ = [
     "CallTarget",
     "CodePlace",
+    "Coordinates",
     "EndpointMetrics",
+    "FailedActors",
     "Finding",
     "InstrumentMetrics",
     "LiveActor",
@@ -76,6 +86,7 @@ __all__ = [
     "MissingProcess",
     "MissingRows",
     "OpenCall",
+    "OpenMap",
     "OpenPull",
     "OutputLine",
     "PayloadCounts",
@@ -105,7 +116,9 @@ __all__ = [
     "call_target_of",
     "cancel_calls",
     "cancel_on",
+    "coordinates",
     "doctor",
+    "failed_ranks",
     "failures_by_place",
     "flush_output",
     "fold_failures",
@@ -119,6 +132,7 @@ __all__ = [
     "on_change",
     "on_output",
     "open_calls",
+    "open_maps",
     "open_pulls",
     "other_failures_text",
     "payload_counts",

@@ -1,19 +1,20 @@
-"""ValueMesh: one value for each rank of a mesh, as a call answers. No I/O.
+"""ValueMesh: one value for each rank of a mesh, the result of a call. No I/O.
 
 Owns its values together with all views of it, through one `Runs`. Invariant: the ranks of
-``_region`` are indices into ``_values``; which mesh the values came from, and which of its ranks,
-is not kept.
+``_region`` are indices into ``_values``. ``_origin``, for front ends, says where the values came
+from: the ranks, in the mesh that was spawned, of all of ``_values``, and the extent of that mesh.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import index as as_int
 from reprlib import Repr
 from typing import Any, Generic, TypeVar
 
+from monarch._src.shape.coordinates import Coordinates, coordinates_of
 from monarch._src.shape.extent import Extent, Point, dims_text
 from monarch._src.shape.mesh_ops import MeshTrait
 from monarch._src.shape.region import Region
@@ -25,21 +26,22 @@ _V = TypeVar("_V")
 _P = TypeVar("_P")
 
 _SHOWN = 16
-"""How many values, or runs of them, a repr shows."""
+"""How many values, or runs of them, a repr contains."""
 
 
 class ValueMesh(MeshTrait, Generic[_R]):
     """A value for each rank of a shape, in rank order; sliced, split and flattened like any mesh.
 
-    Immutable, picklable, and readable from any thread. Compared by identity: what it holds need not
-    be comparable. Values of neighbours that are equal builtins, or the same object, are kept once.
-    ValueError if there is not one value for every rank.
+    Immutable, picklable, and readable from any thread. Compared by identity, since its values need
+    not be comparable. Neighbouring values that are equal builtins, or the same object, are stored
+    once. ValueError if there is not one value for every rank.
     """
 
-    __slots__ = ("__weakref__", "_region", "_values")
+    __slots__ = ("__weakref__", "_origin", "_region", "_values")
 
     _region: Region
     _values: Runs[_R]
+    _origin: tuple[Sequence[int], Extent] | None
 
     def __init__(self, shape: Shape | Region | Extent, values: Iterable[_R] | Runs[_R]) -> None:
         runs = values if isinstance(values, Runs) else Runs(values)
@@ -51,25 +53,33 @@ class ValueMesh(MeshTrait, Generic[_R]):
             )
         self._region = extent.region
         self._values = runs
+        self._origin = None
 
     @staticmethod
     def from_encoded(
-        shape: Shape | Region | Extent, payloads: Iterable[_P], decode: Callable[[_P], _V]
+        shape: Shape | Region | Extent,
+        payloads: Iterable[_P],
+        decode: Callable[[_P], _V],
+        spawned: Extent | None = None,
     ) -> ValueMesh[_V]:
-        """Values as they came over the wire, one payload for each rank, in rank order.
+        """Values in encoded form, one payload for each rank, in rank order.
 
         ``decode`` makes a value of a payload. It runs in the thread that first reads the value, at
         most once for neighbours with equal payloads (bytes-like, or short tuples of them); views
-        share the result. What it raises goes to the reader, and the next read tries again. Nothing
-        is decoded here. ValueError as for the constructor.
+        share the result. If it raises, the reader gets the error, and the next read tries again.
+        Nothing is decoded here. ValueError as for the constructor. ``spawned``: the extent of the
+        mesh whose ranks the region has.
         """
-        return ValueMesh(shape, Runs.of_encoded(payloads, decode))
+        made: ValueMesh[_V] = ValueMesh(shape, Runs.of_encoded(payloads, decode))
+        if spawned is not None and isinstance(shape, Region):
+            made._origin = (shape.ranks(), spawned)
+        return made
 
     @staticmethod
     def from_indexed(
         shape: Shape | Region | Extent, pairs: Iterable[tuple[int, _V]]
     ) -> ValueMesh[_V]:
-        """From (position, value) pairs in any order; of two for one position the last counts.
+        """From (position, value) pairs in any order; the last value for a position counts.
 
         IndexError for a position that is not in the shape, ValueError if one has no value.
         """
@@ -93,7 +103,15 @@ class ValueMesh(MeshTrait, Generic[_R]):
         view = object.__new__(type(self))
         view._region = region
         view._values = self._values
+        view._origin = self._origin
         return view
+
+    def _coordinates(self) -> Coordinates:
+        if self._origin is None:
+            return Coordinates.own(self._region.sizes)
+        ranks, spawned = self._origin
+        here = [ranks[index] for index in self._region.ranks()]
+        return coordinates_of(self._region.sizes, here, spawned)
 
     # Reading.
 
@@ -130,7 +148,7 @@ class ValueMesh(MeshTrait, Generic[_R]):
     def get(self, i: int) -> _R:
         """The value at a position in rank order.
 
-        ValueError if there is no such position (as in Monarch; IndexError is what `item` raises).
+        ValueError if there is no such position, as in Monarch; `item` raises IndexError.
         """
         position = as_int(i)
         if not 0 <= position < len(self._region):
@@ -145,15 +163,19 @@ class ValueMesh(MeshTrait, Generic[_R]):
             return iter(self._values)
         return map(self._values.__getitem__, ranks)
 
-    # A pickle holds what this view shows, decoded: it must make sense where `decode` does not.
+    # A pickle contains the values of this view, decoded: other processes may be unable to decode.
 
     def __reduce__(self) -> tuple[object, ...]:
         extent = self._region.extent
         counted = list(fold(self._read()))
-        return _restore, (extent, counted)
+        if self._origin is None:
+            return _restore, (extent, counted)
+        ranks, spawned = self._origin
+        here = tuple(ranks[index] for index in self._region.ranks())
+        return _restore, (extent, counted, (here, spawned))
 
     def __repr__(self) -> str:
-        """Bounded: decodes and shows the first values only, neighbours that are alike together."""
+        """Bounded: decodes and shows only the first values, with equal neighbours combined."""
         count = len(self._region)
         shown: list[str] = []
         if count <= _SHOWN:
@@ -168,8 +190,14 @@ class ValueMesh(MeshTrait, Generic[_R]):
         return f"ValueMesh({self._region.extent!r}, [{', '.join(shown)}])"
 
 
-def _restore(extent: Extent, counted: list[tuple[int, Any]]) -> ValueMesh[Any]:
-    return ValueMesh(extent, Runs.of_counts(counted))
+def _restore(
+    extent: Extent,
+    counted: list[tuple[int, Any]],
+    origin: tuple[Sequence[int], Extent] | None = None,
+) -> ValueMesh[Any]:
+    restored: ValueMesh[Any] = ValueMesh(extent, Runs.of_counts(counted))
+    restored._origin = origin  # pyright: ignore[reportPrivateUsage]
+    return restored
 
 
 class _Short(Repr):
@@ -181,7 +209,7 @@ class _Short(Repr):
         self.maxlevel = 3
 
     def repr_int(self, x: int, level: int) -> str:
-        # Python refuses to write very long ints in decimal, and takes long for long ones.
+        # Python refuses to print very long ints in decimal, and is slow for long ones.
         return repr(x) if x.bit_length() <= 256 else f"<int of {x.bit_length()} bits>"
 
     def repr_bytes(self, x: bytes, level: int) -> str:
