@@ -17,8 +17,10 @@ from monarch.actor import (
     ProcMesh,
     attach_to_workers,
     endpoint,
+    get_meter,
     get_or_spawn_controller,
     shutdown_context,
+    span,
 )
 from monarch.job import JobState
 from monarch.observe import QueryError, QueryResult, query
@@ -169,6 +171,46 @@ def test_endpoints_are_counted_by_callers_and_callees(mesh: ProcMesh) -> None:
     assert found.rows == (("client", "caller", "call", 3, 0), ("workers", "callee", None, 12, 0))
 
 
+class Measured(Actor):
+    """Has spans and instruments."""
+
+    @endpoint
+    def work(self, rank: int) -> None:
+        with span("load"):
+            get_meter().create_counter("tokens", "1").add(5, {"phase": "train"})
+            get_meter().create_up_down_counter("queue").add(-2)
+            loss = get_meter().create_histogram("loss", "nats")
+            loss.record(0.5)
+            loss.record(4.0)
+
+
+def test_spans_and_instruments_of_programs_are_told(mesh: ProcMesh) -> None:
+    mesh.spawn("measured", Measured).slice(gpus=slice(1, 3)).work.call(1).get()
+    found = ask(
+        "SELECT rank, actor, endpoint, name, parent, count, running FROM span_counts "
+        "WHERE mesh = 'workers'"
+    )
+    assert found.rows == (
+        (1, "measured", "work", "load", "work", 1, 0),
+        (2, "measured", "work", "load", "work", 1, 0),
+    )
+    sums = ask(
+        "SELECT name, unit, is_monotonic, attributes_json->>'phase', sum(sum_f64), "
+        "resource_attributes_json->>'mesh', temporality FROM metric_sums WHERE mesh = 'workers' "
+        "GROUP BY ALL ORDER BY ALL"
+    )
+    assert sums.rows == (
+        ("queue", "", False, None, -4.0, "workers", "cumulative"),
+        ("tokens", "1", True, "train", 10.0, "workers", "cumulative"),
+    )
+    found = ask(
+        "SELECT count, sum_f64, min_f64, max_f64, bucket_counts_json, "
+        "(bounds_json->>0)::DOUBLE > 0.5, (bounds_json->>1)::DOUBLE > 4 "
+        "FROM metric_histograms WHERE mesh = 'workers' AND rank = 1"
+    )
+    assert found.rows == ((2, 4.5, 0.5, 4.0, "[1, 1]", True, True),)
+
+
 def test_the_lines_that_ranks_have_written_are_kept(mesh: ProcMesh) -> None:
     mesh.spawn("printer", Printer).out.call("one", "two").get()
     found = ask(
@@ -278,10 +320,12 @@ def test_several_hosts_answer_and_one_that_is_gone_is_named() -> None:
         silent = found.rows[1][0]
         second.process.send_signal(signal.SIGSTOP)
         try:
+            whole = query(f"SELECT rank FROM procs WHERE host <> '{silent}' ORDER BY rank")
             partial = query("SELECT rank FROM procs ORDER BY rank", 0.5)
         finally:
             second.process.send_signal(signal.SIGCONT)
-        assert partial.rows == ((0,), (1,))
+        assert partial.rows == whole.rows == ((0,), (1,))
+        assert whole.missing == (), "the silent host was not asked"
         (missing,) = partial.missing
         assert (missing.where, missing.reason) == (silent, "its host agent does not answer")
         mesh.stop().get(timeout=PATIENCE_S)
@@ -325,6 +369,24 @@ def test_an_error_of_a_query_is_that_of_duckdb_on_the_command_line(
     status, out, err = run(own_base_directory, "COPY procs TO '/tmp/x'")
     assert (status, out) == (1, "")
     assert err == "monarch query: only SELECT, SHOW and DESCRIBE are run here, not COPY\n"
+
+
+def test_missing_rows_are_named_on_stderr_with_a_status(
+    mesh: ProcMesh, own_base_directory: Path
+) -> None:
+    mesh.spawn("echo", Echo).initialized.get()
+    pid = ask("SELECT pid FROM procs WHERE rank = 2").rows[0][0]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        sql = "SELECT proc_rank FROM actors WHERE proc_mesh = 'workers' ORDER BY 1"
+        status, out, err = monarch(
+            "query", "--in", str(own_base_directory), "--timeout", "0.5", sql
+        )
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert (status, out.splitlines()[1:4]) == (1, ["        0", "        1", "        3"])
+    where = f"workers[gpus=2] on {os.uname().nodename}"
+    assert err == f"monarch query: missing rows of actors: {where}: no answer within 0.5 s\n"
 
 
 def test_an_unknown_session_is_refused(own_base_directory: Path) -> None:

@@ -46,12 +46,12 @@ def add_where(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_timeout(parser: argparse.ArgumentParser, default: float, help: str) -> None:
-    """Add `--timeout`, in seconds."""
+def add_timeout(parser: argparse.ArgumentParser, default: float | None, help: str) -> None:
+    """Add `--timeout`, in seconds. Without a default, `help` says what happens."""
+    usual = "" if default is None else " (default: %(default)g)"
     parser.add_argument(
-        "--timeout", type=seconds, default=default, metavar="SECONDS",
-        help=f"{help} (default: %(default)g)",
-    )  # fmt: skip
+        "--timeout", type=_seconds, default=default, metavar="SECONDS", help=f"{help}{usual}"
+    )
 
 
 def add_identity(parser: argparse.ArgumentParser, key_help: str) -> None:
@@ -69,9 +69,8 @@ def _print_help(parser: argparse.ArgumentParser, _arguments: argparse.Namespace)
     return 0
 
 
-def seconds(text: str) -> float:
-    """Parse a time-out in seconds."""
-    found = float(text)
-    if not 0 <= found < 1e6:  # also refuses NaN
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < 1e6:  # also refuses NaN
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1000000 seconds")
-    return found
+    return seconds

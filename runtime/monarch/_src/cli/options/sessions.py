@@ -13,7 +13,6 @@ from monarch._src.cli.options.common import (
     add_identity,
     add_timeout,
     add_where,
-    seconds,
 )
 
 
@@ -79,7 +78,7 @@ def _add_query(commands: Commands) -> None:
         _query,
         help="run SQL over the live state of your sessions on this machine",
         description="Run one SELECT over tables of the live state: hosts, procs, meshes, actors, "
-        "calls, messages, endpoints, log_lines, frames (see `monarch query 'SHOW TABLES'` and "
+        "calls, messages, log_lines, frames and more (see `monarch query 'SHOW TABLES'` and "
         "`'DESCRIBE procs'`). Needs DuckDB (pip install 'monarch-jupyter[sql]'). Exits with 1 if "
         "the query failed, or if rows are missing because a process did not answer.",
     )
@@ -90,10 +89,7 @@ def _add_query(commands: Commands) -> None:
     )  # fmt: skip
     add_where(query)
     query.add_argument("--json", action="store_true", help="print JSON")
-    query.add_argument(
-        "--timeout", type=seconds, default=None, metavar="SECONDS",
-        help="seconds to wait for ranks (default: 2, and 30 for the table frames)",
-    )  # fmt: skip
+    add_timeout(query, None, "seconds to wait for ranks (default: 2, and 30 for the table frames)")
 
 
 def _add_attach(commands: Commands) -> None:

@@ -57,11 +57,12 @@ def mesh_row(mesh: MeshState) -> Row:
 
 def _log_lines(agent: AgentView) -> Iterator[Row]:
     # A client of a worker reads no lines of the clients before it, unless it took over the mesh.
-    for line in agent.lines.of_client(agent.owner.client, agent.host.meshes):
-        yield (
-            line.number, line.time_us, line.mesh, line.mesh_name, line.rank,
-            FINISHED[line.stream - 1], without_marks(line.text),
-        )  # fmt: skip
+    for written in agent.lines.of_client(agent.owner.client, agent.host.meshes):
+        for number, (stream, text) in enumerate(written.lines, written.first):
+            yield (
+                number, written.time_us, written.mesh, written.mesh_name, written.rank,
+                FINISHED[stream - 1], without_marks(text),
+            )  # fmt: skip
 
 
 AGENT_ROWS: dict[str, Callable[[AgentView], Iterator[Row]]] = {

@@ -18,6 +18,7 @@ from monarch._src.net.local.waitable import Waitable
 from monarch._src.net.observer import Answer, ask_agents
 from monarch._src.net.session_directory import PREFIX
 from monarch._src.telemetry.sql.state.pushdown import Need
+from monarch._src.telemetry.sql.state.rows import meets
 from monarch._src.telemetry.sql.state.schema import TABLES, Source
 from monarch._src.wire.ids import AGENT, site_of_agent
 from monarch._src.wire.messages import ReadTable, Refused, TableRead
@@ -86,7 +87,18 @@ def _sent(table: str, need: Need) -> list[str]:
 def _request(table: str, need: Need, timeout_s: float | None) -> ReadTable:
     usual = STACKS_S if Source.STACKS in TABLES[table].source else STATE_S
     seconds = usual if timeout_s is None else timeout_s
-    return ReadTable(0, table, _sent(table, need), list(need.conditions), need.limit, seconds)
+    known = {column.name for column in TABLES[table].sent}
+    conditions = [condition for condition in need.conditions if condition.column in known]
+    return ReadTable(0, table, _sent(table, need), conditions, need.limit, seconds)
+
+
+def _may_have_rows(need: Need, **place: str) -> bool:
+    """Whether rows of an agent may be needed, by its session and host as far as they are known."""
+    return all(
+        meets(place[condition.column], condition)
+        for condition in need.conditions
+        if condition.column in place
+    )
 
 
 def _wait_s(requests: Sequence[ReadTable]) -> float:
@@ -128,12 +140,14 @@ def collect_here(
         return collected
     deadline = time.monotonic() + _wait_s(list(requests.values()))
     pending: list[_Pending] = []
+    session = Path(run.directory).name.removeprefix(PREFIX)
     for agent in run.agent.agents:
         for table, request in requests.items():
+            if not _may_have_rows(needs[table], session=session, host=_host_of(run, agent)):
+                continue
             one = _Pending(agent, table)
             one.drop = run.agent.read_table(agent, request, one)
             pending.append(one)
-    session = Path(run.directory).name.removeprefix(PREFIX)
     for one in pending:
         run.node.wait(one, max(0.0, deadline - time.monotonic()))
         one.drop()
@@ -162,7 +176,12 @@ def collect_from(
     collected = Collected()
     for table, need in needs.items():
         collected.begin(table, need)
-    asked = [(session, table) for table in needs for session in sessions]
+    asked = [
+        (session, table)
+        for table, need in needs.items()
+        for session in sessions
+        if _may_have_rows(need, session=session[0])
+    ]
     requests = [_request(table, needs[table], timeout_s) for _, table in asked]
     directories = [directory for (_, directory), _ in asked]
     answers = ask_agents(directories, _wait_s(requests), requests)

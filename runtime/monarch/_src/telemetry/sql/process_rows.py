@@ -6,6 +6,7 @@ runs none. Loaded with the first request for rows.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
 from monarch._src.actor.run.mailbox import caller_of
+from monarch._src.actor.state.program_metrics import bounds
 from monarch._src.failures.report import at_text
+from monarch._src.telemetry.opentelemetry import NAME
 from monarch._src.telemetry.sql.agent_rows import shape_json
 from monarch._src.telemetry.sql.state.rows import Row, answer, problem_of
 from monarch._src.telemetry.sql.state.schema import TABLES
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from monarch._src.actor.refs import ProcsRef
     from monarch._src.actor.run.cell import ActorCell
     from monarch._src.actor.runtime import Runtime
+    from monarch._src.wire.metrics_codec import MeasureKey
+    from monarch._src.wire.table_codec import Cell
 
 CLIENT = "client"
 
@@ -156,11 +161,63 @@ def _endpoints(run: Runtime) -> Iterator[Row]:
         )  # fmt: skip
 
 
+# --- programs -------------------------------------------------------------------------------------
+
+
+def _spans(run: Runtime) -> Iterator[Row]:
+    place = _place(run)
+    for counted in run.inspect_handlers.counted().figures:
+        key = counted.key
+        if key.span:
+            yield (
+                *place, key.actor or None, key.actor_class or None, key.endpoint or None, key.span,
+                key.parent or None, counted.calls, counted.errors, counted.in_flight,
+                counted.total_ns / 1e9, counted.max_ns / 1e9,
+            )  # fmt: skip
+
+
+def _metric_sums(run: Runtime) -> Iterator[Row]:
+    place = _place(run)
+    for measure in run.inspect_handlers.counted().measures:
+        key = measure.key
+        if key.kind != "histogram":
+            yield (
+                *_metric(key), key.kind == "counter", *_labels(key, place), measure.total, *place,
+                key.actor or None,
+            )  # fmt: skip
+
+
+def _metric_histograms(run: Runtime) -> Iterator[Row]:
+    place = _place(run)
+    for measure in run.inspect_handlers.counted().measures:
+        key, count = measure.key, measure.count - measure.not_finite
+        if key.kind == "histogram":
+            upper = [bounds(bucket)[1] for bucket, _ in measure.buckets]
+            yield (
+                *_metric(key), *_labels(key, place), count, measure.total,
+                measure.low if count else None, measure.high if count else None,
+                json.dumps(upper), json.dumps([number for _, number in measure.buckets]), *place,
+                key.actor or None,
+            )  # fmt: skip
+
+
+def _metric(key: MeasureKey) -> tuple[Cell, ...]:
+    return key.name, time.time_ns() // 1000, NAME, key.unit, "cumulative"
+
+
+def _labels(key: MeasureKey, place: tuple[int, str, int]) -> tuple[Cell, ...]:
+    resource = {"mesh": place[1], "rank": place[2], "actor": key.actor, "class": key.actor_class}
+    return json.dumps(dict(key.attributes)), json.dumps(resource)
+
+
 PROCESS_ROWS: dict[str, Callable[[Runtime], Iterator[Row]]] = {
     "actors": _actors,
     "meshes": _meshes,
     "messages": _messages,
     "calls": _calls,
     "endpoints": _endpoints,
+    "span_counts": _spans,
+    "metric_sums": _metric_sums,
+    "metric_histograms": _metric_histograms,
 }
 """From the name of a table to the rows that a process has of it."""

@@ -112,6 +112,7 @@ def test_each_table_of_a_join_is_needed(parser: duckdb.DuckDBPyConnection) -> No
         ("procs.rank = 3", [("rank", "=", [3])]),
         ("since_s > 2", [("since_s", ">", [2])]),
         ("mesh_id = 18446744073709551615", [("mesh_id", "=", [2**64 - 1])]),
+        ("host = 'here' and session <> 'x'", [("host", "=", ["here"]), ("session", "!=", ["x"])]),
         # What is not passed on is left to DuckDB.
         ("rank = 3 or rank = 4", []),
         ("not rank = 3", []),
@@ -123,7 +124,6 @@ def test_each_table_of_a_join_is_needed(parser: duckdb.DuckDBPyConnection) -> No
         ("rank is null", []),
         ("rank in (1, null)", []),
         ("mesh like 'w%'", []),
-        ("host = 'here'", []),
         ("rank = 99999999999999999999999", []),
         ("rank = (select max(rank) from hosts)", []),
     ],

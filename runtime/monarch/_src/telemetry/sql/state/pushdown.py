@@ -47,7 +47,10 @@ class RefusedQueryError(ValueError):
 
 @dataclass(frozen=True)
 class Need:
-    """The rows and columns of one table that a query needs. `limit` -1: all rows."""
+    """The rows and columns of one table that a query needs. `limit` -1: all rows.
+
+    Conditions on `session` and `host` tell which agents to ask; the others are for these agents.
+    """
 
     columns: tuple[str, ...]
     conditions: tuple[Condition, ...] = ()
@@ -229,7 +232,7 @@ def _conditions(where: Any, refs: list[_Ref] | None) -> dict[str, list[Condition
             table = None if refs is None else _table_of(path, refs)
             if table is None:
                 continue
-            column = next((one for one in table.sent if one.name == path[-1]), None)
+            column = next((one for one in table.columns if one.name == path[-1]), None)
             if column is None or column.type == "BOOLEAN":
                 continue
             if all(isinstance(value, str) == (column.type == "VARCHAR") for value in constants):
@@ -338,7 +341,8 @@ def _limit(select: dict[str, Any], table: Table, tables: Mapping[str, Table]) ->
     ):
         return None
     parts = list(_conjuncts(select.get("where_clause")))
-    passed_on = _conditions(select.get("where_clause"), _refs(source, tables)).get(table.name, [])
+    found = _conditions(select.get("where_clause"), _refs(source, tables)).get(table.name, [])
+    passed_on = [one for one in found if any(column.name == one.column for column in table.sent)]
     # A BETWEEN is passed on as two conditions.
     expected = sum(2 if part.get("type") == "COMPARE_BETWEEN" else 1 for part in parts)
     if expected != len(passed_on):

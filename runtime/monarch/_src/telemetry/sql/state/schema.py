@@ -203,6 +203,65 @@ ENDPOINTS = Table(
     ),
 )  # fmt: skip
 
+SPANS = Table(
+    "span_counts", "Counts of the spans of programs (`span`, `traced`) in each process.",
+    Source.PROCESSES, _PLACE,
+    (
+        *_MESH,
+        Column("actor", "VARCHAR", "the name of the actor; NULL outside actors"),
+        Column("class", "VARCHAR", "its class; NULL outside actors"),
+        Column("endpoint", "VARCHAR", "the endpoint that ran; NULL outside endpoints"),
+        Column("name", "VARCHAR", "the name of the span"),
+        Column("parent", "VARCHAR", "the enclosing span, or else the endpoint; NULL without"),
+        Column("count", "BIGINT", "the number of times it began"),
+        Column("errors", "BIGINT", "the number of times an exception left it"),
+        Column("running", "BIGINT", "the number of times it has not ended"),
+        Column("total_s", "DOUBLE", "seconds of all ended runs"),
+        Column("max_s", "DOUBLE", "the longest of them"),
+    ),
+)  # fmt: skip
+
+_METRIC = (
+    Column("name", "VARCHAR", "the name of the instrument"),
+    Column("timestamp_us", "BIGINT", "when the process answered"),
+    Column("scope_name", "VARCHAR", "`monarch`, the name of the meter"),
+    Column("unit", "VARCHAR", "as created"),
+    Column("temporality", "VARCHAR", "`cumulative`: values since the first one"),
+)
+_LABELS = (
+    Column("attributes_json", "VARCHAR", "attributes as texts, a JSON object"),
+    Column("resource_attributes_json", "VARCHAR", "the mesh, rank, actor and class, a JSON object"),
+)
+
+METRIC_SUMS = Table(
+    "metric_sums", "Counters of programs (`get_meter`) in each process.", Source.PROCESSES, _PLACE,
+    (
+        *_METRIC,
+        Column("is_monotonic", "BOOLEAN", "false for an up-down counter"),
+        *_LABELS,
+        Column("sum_f64", "DOUBLE", "the sum of the finite values"),
+        *_MESH,
+        Column("actor", "VARCHAR", "the name of the actor; NULL outside actors"),
+    ),
+)  # fmt: skip
+
+METRIC_HISTOGRAMS = Table(
+    "metric_histograms", "Histograms of programs (`get_meter`) in each process.",
+    Source.PROCESSES, _PLACE,
+    (
+        *_METRIC,
+        *_LABELS,
+        Column("count", "UBIGINT", "the number of finite values"),
+        Column("sum_f64", "DOUBLE", "their sum"),
+        Column("min_f64", "DOUBLE", "the smallest; NULL without values"),
+        Column("max_f64", "DOUBLE", "the largest; NULL without values"),
+        Column("bounds_json", "VARCHAR", "upper bounds of buckets that have values, a JSON array"),
+        Column("bucket_counts_json", "VARCHAR", "the number of values in each, a JSON array"),
+        *_MESH,
+        Column("actor", "VARCHAR", "the name of the actor; NULL outside actors"),
+    ),
+)  # fmt: skip
+
 LOG_LINES = Table(
     "log_lines", "The last lines that ranks have written, a bounded number.", Source.AGENT, _PLACE,
     (
@@ -231,7 +290,8 @@ FRAMES = Table(
 TABLES: Mapping[str, Table] = {
     table.name: table
     for table in (
-        HOSTS, PROCS, MESHES, ACTORS, CALLS, MESSAGES, ENDPOINTS, LOG_LINES, FRAMES,
+        HOSTS, PROCS, MESHES, ACTORS, CALLS, MESSAGES, ENDPOINTS, SPANS, METRIC_SUMS,
+        METRIC_HISTOGRAMS, LOG_LINES, FRAMES,
     )
 }  # fmt: skip
 
