@@ -4,6 +4,7 @@
     └── CallCancelled         in a sync endpoint: the caller has cancelled the call
     Exception
     ├── ActorError            an endpoint raised; the actor lives
+    │   └── ItemError             a function that `map` runs has raised for one of its items
     ├── CollectiveError       (RuntimeError) a rank did not come to a collective of a process group
     ├── DebugError            (RuntimeError) the debugger cannot do what was requested
     ├── DeadlockError         (RuntimeError) actors wait for each other in a cycle
@@ -21,6 +22,7 @@
     ├── SessionError          (RuntimeError) a session cannot be kept, resumed or released
     └── SupervisionError      (RuntimeError) the actor, process or host that was called has died
         ├── BootstrapError    (ActorError) the bootstrap function of a process has raised
+        ├── ItemLostError     several ranks have died while they ran the same item of a `map`
         ├── MeshStoppedError  a mesh was used after `stop`
         └── RestartedError    the process died during the call, and is being restarted
 
@@ -88,6 +90,30 @@ class ActorError(_FailureReport, Exception):
         return type(self), (portable(self.exception), self._message, self.failures)
 
 
+class ItemError(ActorError):
+    """The function that `map` runs has raised for one of the items. The ranks live.
+
+    `index` is the place of the item, from 0, and `item` a short text of it. `failures` has the rank
+    that ran it.
+    """
+
+    def __init__(
+        self,
+        exception: BaseException | None = None,
+        message: str = "the function has raised for an item",
+        failures: Sequence[RankFailure] = (),
+        index: int = 0,
+        item: str = "",
+    ) -> None:
+        super().__init__(exception, message, failures)
+        self.index = index
+        self.item = item
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, facts = super().__reduce__()
+        return kind, (*facts, self.index, self.item)
+
+
 class SupervisionError(_FailureReport, RuntimeError):
     """The actor, process or host that was called has died, or the actor's constructor raised.
 
@@ -148,6 +174,30 @@ class MeshStoppedError(SupervisionError):
 
     A SupervisionError, so that a program needs only one `except` clause for meshes that are gone.
     """
+
+
+class ItemLostError(SupervisionError):
+    """Several ranks have died while they ran the same item of a `map`, so it is not tried again.
+
+    `index` is the place of the item, from 0, and `item` a short text of it. `failures` has the
+    ranks that died.
+    """
+
+    def __init__(
+        self,
+        message: str = "an item has ended the ranks that ran it",
+        failures: Sequence[RankFailure] = (),
+        remedy: str = "",
+        index: int = 0,
+        item: str = "",
+    ) -> None:
+        super().__init__(message, failures, remedy)
+        self.index = index
+        self.item = item
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, facts = super().__reduce__()
+        return kind, (*facts, self.index, self.item)
 
 
 class RestartedError(SupervisionError):
@@ -392,8 +442,8 @@ def portable(exception: BaseException | None) -> BaseException | None:
 
 # Tracebacks show where a user imports these from.
 for _public in (
-    ActorError, BootstrapError, CallCancelled, DeadlockError, MeshStoppedError, RestartedError,
-    SupervisionError,
+    ActorError, BootstrapError, CallCancelled, DeadlockError, ItemError, ItemLostError,
+    MeshStoppedError, RestartedError, SupervisionError,
 ):  # fmt: skip
     _public.__module__ = "monarch.actor"
 

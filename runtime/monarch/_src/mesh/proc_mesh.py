@@ -9,14 +9,14 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from monarch._src.actor.call.pickling_errors import unpicklable
 from monarch._src.actor.checked_names import name_text, reason_text
 from monarch._src.actor.context import current, origin_now
-from monarch._src.actor.endpoint import Actor, actor_class
+from monarch._src.actor.endpoint import Actor, ActorClass, actor_class
 from monarch._src.actor.errors.remote import ship
 from monarch._src.actor.future import Future
 from monarch._src.actor.refs import ProcsRef
@@ -27,6 +27,7 @@ from monarch._src.errors import MeshStoppedError, SupervisionError, death_error
 from monarch._src.events import MeshSpawned, bus
 from monarch._src.failures.report import RankFailure, at_text
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, check_in_reach
+from monarch._src.mesh.map.methods import MapsItems
 from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.net.local.leader import FORKED
 from monarch._src.net.local.waitable import RuntimeEnded
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from monarch._src.mesh.device_mesh import DeviceMeshRef
     from monarch._src.mesh.host_mesh import HostMesh
+    from monarch._src.mesh.map.driver import MapRun
 
 # A higher layer, loaded with the first process group.
 _SPMD = "monarch._src.spmd.process_group"
@@ -69,7 +71,7 @@ class Procs:
         self.lock = GuardedLock()
 
 
-class ProcMesh(MeshTrait):
+class ProcMesh(MapsItems, MeshTrait):
     """A mesh of processes, on which actors are spawned. Made by `HostMesh.spawn_procs`."""
 
     def __init__(
@@ -151,19 +153,24 @@ class ProcMesh(MeshTrait):
             TypeError: the arguments do not fit `__init__`, or one cannot be pickled; the name is
                 not text.
             ValueError: `Class` breaks a rule of actor classes.
-            SupervisionError: a proc of this mesh has died, or an actor on it that is not stopped,
-                or the bootstrap function of a proc has raised. Slices without the failed ranks
-                still accept actors.
+            SupervisionError: a proc of this mesh has died, or its bootstrap function has raised.
+                Slices without the failed ranks still accept actors.
             RuntimeError: the caller is an actor that is ending.
         """
         self._check_usable()
         cls = actor_class(Class)
         name_text("an actor mesh", name)
         payload = constructor_payload(Class, args, kwargs, extra_payloads(self))
-        procs, run = self._procs, self._runtime
-        if run.node.is_fork:
+        if self._runtime.node.is_fork:
             raise RuntimeEnded(FORKED)
         self._check_sound(name)
+        return cast(A, self._spawn_on(name, cls, payload))
+
+    def _spawn_on(
+        self, name: str, cls: ActorClass, payload: Payload, skip: Collection[int] = ()
+    ) -> ActorMesh:
+        """Make the actors, except at the positions in `skip`, whose ranks are known to be dead."""
+        procs, run = self._procs, self._runtime
         uid = run.uids()
         context = current.get()
         actors = Actors(uid, name, cls, procs.ref, self._region, owned=True)
@@ -179,10 +186,43 @@ class ProcMesh(MeshTrait):
             made_by=[] if context is None else creator_chain(context.actor_instance),
             origin=origin_now(),
         )  # fmt: skip
-        run.routes.post(ref, self._region, spec, payload)
+        run.routes.post(ref, self._region, spec, payload, skip=skip)
         if actors.stopped is not None:  # the owner ended in the meantime, and stopped the mesh
-            run.routes.post(ref, self._region, StopActor(uid, 0, 0, actors.stopped))
-        return cast(A, mesh)
+            run.routes.post(ref, self._region, StopActor(uid, 0, 0, actors.stopped), skip=skip)
+        return mesh
+
+    def _begin_map(self, method: str, *arguments: Any) -> MapRun | None:
+        # Imported here: most programs do without.
+        from monarch._src.mesh.map.arguments import checked, refused_function
+        from monarch._src.mesh.map.driver import MapRun
+        from monarch._src.mesh.map.worker import Map
+
+        self._check_usable()
+        run, procs = self._runtime, self._procs
+        if run.node.is_fork:
+            raise RuntimeEnded(FORKED)
+        found = checked(method, *arguments)
+        stops = {"stops_at_error": found.on_error == "raise"}
+        try:
+            payload = ship((Map, (found.function,), stops, *extra_payloads(self)), own=2)
+        except Exception as error:
+            refusal, cause = refused_function(method, found, error)
+            raise refusal from cause
+        if not found.items:
+            return None
+        dead = run.known.dead(procs.ref.uid)
+        skip = {self._region.position(rank) for rank in dead if rank in self._region}
+        if len(skip) == len(self._region):
+            gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
+            raise self._refused(method, gone, "spawn others")
+        actors = self._spawn_on("map", actor_class(Map), payload, skip)
+        map_run = MapRun(run, actors, found)
+        try:
+            map_run.begin()
+        except BaseException:
+            map_run.end(cancel=True)
+            raise
+        return map_run
 
     async def logging_option(
         self,
@@ -260,31 +300,19 @@ class ProcMesh(MeshTrait):
         return import_module(_SPMD).device_mesh(self, backend)
 
     def _check_sound(self, name: str) -> None:
-        """Raise SupervisionError if a proc, or a running actor on it, has failed."""
+        """Raise SupervisionError if a proc has failed. A failed actor does not affect others."""
         procs, run = self._procs, self._runtime
         dead = {**run.known.dead(procs.ref.uid), **procs.failures}
-        if gone := {rank: dead[rank] for rank in sorted(dead) if rank in self._region}:
+        gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
+        if gone:
             raise self._refused(name, gone, "stop() these procs and spawn others")
-        # A failed constructor, or a mesh that was stopped, does not matter here: in a notebook the
-        # next spawn has the corrected class.
-        for actors in list(procs.actors.values()):
-            if actors.stopped is None and (
-                ill := {
-                    rank: failure
-                    for rank, failure in actors.failures.items()
-                    if failure.kind != "constructor" and rank in self._region
-                }
-            ):
-                raise self._refused(name, ill, f"stop() {actors.name!r}")
 
-    def _refused(self, name: str, failed: dict[int, RankFailure], remedy: str) -> SupervisionError:
-        if all(failure.kind == "out of reach" for failure in failed.values()):
+    def _refused(self, name: str, gone: list[RankFailure], remedy: str) -> SupervisionError:
+        if all(failure.kind == "out of reach" for failure in gone):
             remedy = "they belong to a session that this process no longer holds"
-        elif len(failed) < len(self._region):
+        elif len(gone) < len(self._region):
             remedy += ", or spawn it on a slice without what has failed"
-        return SupervisionError(
-            failures=list(failed.values()), remedy=f"{name!r} is not spawned: {remedy}"
-        )
+        return SupervisionError(failures=gone, remedy=f"{name!r} is not spawned: {remedy}")
 
     def stop(self, reason: str | None = None) -> Future[None]:
         """End its processes: they finish the messages they have, and actors clean up. Idempotent.
