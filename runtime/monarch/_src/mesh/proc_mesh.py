@@ -28,10 +28,11 @@ from monarch._src.events import MeshSpawned, bus
 from monarch._src.failures.report import RankFailure, at_text
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, check_in_reach
 from monarch._src.mesh.map.methods import MapsItems
+from monarch._src.mesh.namespace.methods import HasNamespace
 from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.net.local.leader import FORKED
 from monarch._src.net.local.waitable import RuntimeEnded
-from monarch._src.shape import MeshTrait, Region
+from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import SpawnActor, StopActor, StopMesh, StopProc
 
@@ -71,7 +72,7 @@ class Procs:
         self.lock = GuardedLock()
 
 
-class ProcMesh(MapsItems, MeshTrait):
+class ProcMesh(MapsItems, HasNamespace):
     """A mesh of processes, on which actors are spawned. Made by `HostMesh.spawn_procs`."""
 
     def __init__(
@@ -190,6 +191,10 @@ class ProcMesh(MapsItems, MeshTrait):
         if actors.stopped is not None:  # the owner ended in the meantime, and stopped the mesh
             run.routes.post(ref, self._region, StopActor(uid, 0, 0, actors.stopped), skip=skip)
         return mesh
+
+    def _where(self) -> list[dict[str, int]]:
+        extent = self._procs.ref.extent
+        return [dict(extent.point_of_rank(rank)) for rank in self._region.ranks()]
 
     def _begin_map(self, method: str, *arguments: Any) -> MapRun | None:
         # Imported here: most programs do without.
