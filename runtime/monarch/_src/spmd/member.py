@@ -2,12 +2,13 @@
 
 Runs in: a rank. Joining blocks, so it has a thread of its own; the actor's loop stays free for the
 news that a peer is gone.
-Owns: the process groups that it has made, which end with it.
+Owns: the process groups that it has made, which end with the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import logging
 import os
@@ -199,11 +200,8 @@ class GroupMember(Actor):
                 timeout=timeout, **device,
             )  # fmt: skip
             _plan, _store = plan, store
-
-    @concurrent_endpoint
-    async def leave(self) -> None:
-        """Destroy the default process group. Idempotent."""
-        await in_thread(_leave_locked)
+            atexit.unregister(_leave_at_exit)
+            atexit.register(_leave_at_exit)
 
     @concurrent_endpoint
     async def make_device_mesh(
@@ -220,10 +218,9 @@ class GroupMember(Actor):
         await in_thread(make)
 
     async def __cleanup__(self, exc: BaseException | None) -> None:
+        # The groups stay: other actors may have messages left in which they need them.
         if self._watch is not None:
             self._watch.close()
-        if _plan is not None and not _joining.locked():
-            _leave_locked()
 
 
 async def in_thread(function: Callable[..., R], *args: Any) -> R:
@@ -254,8 +251,9 @@ async def in_thread(function: Callable[..., R], *args: Any) -> R:
     return await done
 
 
-def _leave_locked() -> None:
-    with _joining:
+def _leave_at_exit() -> None:
+    """At the end of this process, when its actors have ended."""
+    if _plan is not None and _joining.acquire(blocking=False):
         _leave()
 
 
