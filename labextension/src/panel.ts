@@ -243,7 +243,7 @@ class MeshCard {
     setText(this._place, place(mesh));
     setText(this._debugged, debuggedText(mesh));
     this._debugged.hidden = mesh.debugged.length === 0;
-    this._showFailures(mesh.rows);
+    this._showFailures(mesh);
     this._showPaused(mesh.rows);
   }
 
@@ -278,11 +278,12 @@ class MeshCard {
     this._paused.replaceChildren(...items);
   }
 
-  private _showFailures(rows: readonly Row[]): void {
-    const failed = rows.filter(row => row.state === 'failed');
-    const lines = failed
+  private _showFailures(mesh: Mesh): void {
+    const failed = mesh.rows.filter(row => row.state === 'failed');
+    const ranks = failed
       .slice(0, SPELLED_OUT)
       .map(row => `rank ${row.rank}: ${row.failure ?? 'failed'}`);
+    const lines = [...mesh.failed, ...ranks];
     if (failed.length > SPELLED_OUT) {
       lines.push(`and ${failed.length - SPELLED_OUT} more`);
     }

@@ -29,6 +29,7 @@ export function mesh(uid: string, fields: Partial<Mesh> = {}): Mesh {
     state: 'ready',
     sizes: { gpus: 2 },
     actors: [],
+    failed: [],
     debugged: [],
     age_s: 1,
     rows: [row(0), row(1)],

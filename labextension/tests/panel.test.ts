@@ -100,6 +100,16 @@ describe('the panel', () => {
     assert.equal(said(), '1 mesh, failed: workers');
   });
 
+  test('names the actors that have failed on ranks which live on', () => {
+    const failed = ['trainers has failed on gpus=0..1: Trainer.step died of ValueError: x'];
+    show('live', mesh('u', { name: 'workers', failed }));
+    const failures = getByRole(item('workers'), 'list', { name: 'Failures' });
+    assert.deepEqual(
+      getAllByRole(failures, 'listitem').map(line => line.textContent),
+      failed
+    );
+  });
+
   test('has no list of failures while no rank failed', () => {
     show('live', mesh('u', { rows: [row(0, { state: 'failed', failure: 'x' })] }));
     show('live', mesh('u'));

@@ -11,7 +11,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from monarch import observe
 from monarch.actor import ActorError, MeshStoppedError, RankFailure, SupervisionError
+from monarch_jupyter.cells.advice import advice, has_ended
 from monarch_jupyter.cells.none_hints import with_hint
 from monarch_jupyter.cells.tracebacks import (
     MACHINERY,
@@ -50,8 +51,6 @@ OPEN = 0.4
 """The same if some ranks have not answered: they may fail soon or compute for hours."""
 LOOK = 0.02
 
-# Kinds of failures after which the failed actor or process cannot be called any more.
-_ENDED = ("proc died", "actor died", "nobody waited", "not handled", "constructor")
 _NO_NAME = re.compile(r"name '(\w+)' is not defined")
 # Not red: on the red ground of an error, in a dark theme, that is hard to read.
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
@@ -112,7 +111,7 @@ class CellErrors:
         self._flush()
         _remember(kind, error, trace)
         cell_names = cell_names_of(shell)
-        lines = error_lines(error, trace, cell_names)
+        lines = error_lines(error, trace, cell_names, shell.user_ns)
         lines += _notebook_name_hints(error, shell.user_ns)
         shell._showtraceback(kind, error, lines)
         rest = whole_tracebacks_html(error.failures)
@@ -185,9 +184,15 @@ def _is_open(error: ActorError | SupervisionError) -> bool:
 
 
 def error_lines(
-    error: ActorError | SupervisionError, trace: TracebackType | None, cell_names: CellNames
+    error: ActorError | SupervisionError,
+    trace: TracebackType | None,
+    cell_names: CellNames,
+    names: Mapping[str, object],
 ) -> list[str]:
-    """The error in blocks of lines: the failure, its ranks, its place, and its caller."""
+    """The error in blocks of lines: the failure, its ranks, its place, and its caller.
+
+    `names`: the notebook's variables, for advice.
+    """
     blocks: list[str] = []
     for groups in observe.failures_by_place(error.failures):
         head, *rest = entry_lines(groups, cell_names)
@@ -195,7 +200,7 @@ def error_lines(
         blocks.append("\n".join([f"{_BOLD}{title}{head}{_PLAIN}", *rest, ""]))
     if not blocks:
         blocks.append(f"{_BOLD}{type(error).__name__}: {error}{_PLAIN}")
-    remedy = _remedy(error)
+    remedy = _remedy(error, names)
     if remedy:
         blocks.append(f"{remedy}\n")
     caller = [] if _from_cell(error) else list(_calling_places(trace))
@@ -206,18 +211,13 @@ def error_lines(
     return blocks
 
 
-def _remedy(error: ActorError | SupervisionError) -> str:
+def _remedy(error: ActorError | SupervisionError, names: Mapping[str, object]) -> str:
     """The remedy if an actor or process has ended for good; otherwise empty."""
     if not isinstance(error, SupervisionError) or not error.failures:
         return ""
-    ended = [one for one in error.failures if one.kind in _ENDED and not one.restarted]
-    if error.remedy or not ended or any(one.earlier for one in ended):
+    if error.remedy or any(one.earlier for one in error.failures if has_ended(one)):
         return error.remedy
-    place, it = (ended[0].where, "it") if len(ended) == 1 else ("those ranks", "them")
-    return (
-        f"calls that include {place} raise from now on: stop the mesh and spawn it again, or go on "
-        f"with a slice without {it}"
-    )
+    return advice(error.failures, names)
 
 
 def _notebook_name_hints(

@@ -6,10 +6,12 @@ Runs in: the kernel; the runtime calls the hook on a thread made for that call, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from monarch.actor import MeshFailure, RankFailure
 from monarch.observe import failures_by_place
+from monarch_jupyter.cells.advice import advice
+from monarch_jupyter.errors import one_line
 from monarch_jupyter.rendering.failures import headline
 
 PATIENCE = 0.5
@@ -25,8 +27,10 @@ class FaultNotices:
     later call that includes the failed ranks raise.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], names: Mapping[str, object]) -> None:
+        """`names`: the notebook's variables, for advice."""
         self._say = say
+        self._names = names
         self._lock = threading.Lock()
         # Guarded by _lock: failures that were reported, and failures that may yet be a cell's
         # error.
@@ -60,9 +64,8 @@ class FaultNotices:
             self._reported.update(_identity(one) for one in found)
         for groups in failures_by_place(found):
             text = "; ".join(line.strip() for line in headline(groups))
-            self._say(
-                f"monarch: {text}. Calls that include it raise; the rest of the mesh keeps working."
-            )
+            remedy = one_line(advice([one for group in groups for one in group], self._names))
+            self._say(f"monarch: {text}{f'; {remedy}' if remedy else ''}")
 
 
 def _identity(failure: RankFailure) -> _Identity:

@@ -19,6 +19,14 @@ def complete_meshes(words: Sequence[str], _namespace: MutableMapping[str, object
     return [name for name in mesh_names() if name not in words]
 
 
+def complete_endable(words: Sequence[str], namespace: MutableMapping[str, object]) -> list[str]:
+    """Completions for a command that takes names of meshes of processes or actors."""
+    actors = [observe.call_target_of(mesh).name for mesh in observe.actor_meshes()]
+    bound = [n for n, mesh in namespace.items() if _whole(mesh) and not n.startswith("_")]
+    names = dict.fromkeys([*mesh_names(), *bound, *actors])
+    return [name for name in names if name not in words]
+
+
 def as_spawned(mesh: ProcMesh) -> ProcMesh:
     """All the ranks that were spawned with these, under the dims that they were spawned with."""
     return next(one for one in observe.meshes() if one.uid == mesh.uid)
@@ -64,6 +72,50 @@ def find_mesh(name: str, namespace: Mapping[str, object] | None = None) -> ProcM
         raise CommandError(f"{name} is not a mesh but a {type(value).__name__}{_listed(names)}")
     near = did_you_mean(name, names)
     raise CommandError(f"there is no mesh '{name}'{near or _listed(names)}")
+
+
+def find_endable(name: str, namespace: Mapping[str, object] | None = None) -> ProcMesh | ActorMesh:
+    """The proc mesh or whole actor mesh of this name, or bound to this variable.
+
+    Of several actor meshes of one name, the one that has failed. A slice stands for its whole mesh
+    of actors.
+
+    Raises:
+        CommandError: there is none, or there are several.
+    """
+    value = (namespace or {}).get(name)
+    whole = _whole(value)
+    if whole is not None:
+        return whole
+    if isinstance(value, ProcMesh) or name in mesh_names():
+        return find_mesh(name, namespace)
+    found = [mesh for mesh in observe.actor_meshes() if observe.call_target_of(mesh).name == name]
+    found = [mesh for mesh in found if has_failed(mesh)] or found
+    if len(found) > 1:
+        places = sorted({observe.call_target_of(mesh).procs.name for mesh in found})
+        raise CommandError(
+            f"{len(found)} meshes of actors are called {name}, on {', '.join(places)}; name a "
+            "variable that holds one of them"
+        )
+    if found:
+        return found[0]
+    if isinstance(value, ActorMesh):
+        raise CommandError(f"{name} has stopped, or belongs to another process; spawn it again")
+    return find_mesh(name, namespace)
+
+
+def has_failed(mesh: ActorMesh) -> bool:
+    """Whether an actor of this mesh has died, or its constructor has raised."""
+    return bool(observe.failed_ranks(mesh))
+
+
+def _whole(value: object) -> ActorMesh | None:
+    """The mesh of this kernel that `value` is, or is a slice of; None for anything else."""
+    if not isinstance(value, ActorMesh):
+        return None
+    uid = observe.call_target_of(value).uid
+    live = observe.actor_meshes()
+    return next((mesh for mesh in live if observe.call_target_of(mesh).uid == uid), None)
 
 
 def _listed(names: list[str]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, cast
 
 from monarch_jupyter.rendering.cell_names import place_text
+from monarch_jupyter.rendering.meshes import failed_lines
 
 if TYPE_CHECKING:
     from monarch.observe import MeshSnapshot, RankRow
@@ -48,7 +49,8 @@ class RowMessage(TypedDict):
 class MeshMessage(TypedDict):
     """One mesh and rows of it: all in a snapshot, the changed ones in a delta.
 
-    `debugged`: the ranks that JupyterLab's debugger is on.
+    `debugged`: the ranks that JupyterLab's debugger is on. `failed`: a line for each mesh of actors
+    that has failed on ranks which live on.
     """
 
     uid: str
@@ -57,6 +59,7 @@ class MeshMessage(TypedDict):
     state: str
     sizes: dict[str, int]
     actors: list[str]
+    failed: list[str]
     debugged: list[int]
     age_s: float
     rows: list[RowMessage]
@@ -212,6 +215,7 @@ def mesh_message(
         state=mesh.state,
         sizes=dict(mesh.sizes),
         actors=list(mesh.actors),
+        failed=failed_lines(mesh),
         debugged=list(debugged),
         age_s=round(mesh.age_s, 3),
         rows=[_row_message(row) for row in (mesh.rows if rows is None else rows)],
@@ -279,12 +283,13 @@ class MeshTable:
 
 
 def _same_head(before: MeshSnapshot, now: MeshSnapshot) -> bool:
-    return (before.name, before.host, before.state, before.sizes, before.actors) == (
-        now.name,
-        now.host,
-        now.state,
-        now.sizes,
-        now.actors,
+    return (
+        before.name == now.name
+        and before.host == now.host
+        and before.state == now.state
+        and before.sizes == now.sizes
+        and before.actors == now.actors
+        and before.failed == now.failed
     )
 
 

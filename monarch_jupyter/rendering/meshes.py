@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from monarch_jupyter.errors import one_line
 from monarch_jupyter.meshes.rank_names import name_point, name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.cell_names import place_text
@@ -21,7 +22,7 @@ from monarch_jupyter.rendering.units import (
 )
 
 if TYPE_CHECKING:
-    from monarch.observe import MeshSnapshot, RankRow
+    from monarch.observe import FailedActors, MeshSnapshot, RankRow
 
 MOST_CELLS = 1024
 """A larger mesh is described in text instead of drawn."""
@@ -50,6 +51,7 @@ def mesh_text(mesh: MeshSnapshot) -> str:
     ]
     if mesh.actors:
         lines.append(f"  actors: {', '.join(mesh.actors)}")
+    lines += [f"  {line}" for line in failed_lines(mesh)]
     groups = _grouped(mesh.rows)
     if len(groups) > 1 or "failed" in {row.state for row in mesh.rows}:
         named = [
@@ -62,7 +64,18 @@ def mesh_text(mesh: MeshSnapshot) -> str:
 
 def mesh_html(mesh: MeshSnapshot) -> Html:
     """The mesh as a grid of ranks by state, its processes one click away."""
-    return html.card(_headline(mesh), _grid(mesh), _failures(mesh), _processes(mesh))
+    failed = [html.element("div", html.toned(line, "bad")) for line in failed_lines(mesh)]
+    return html.card(_headline(mesh), *failed, _grid(mesh), _failures(mesh), _processes(mesh))
+
+
+def failed_lines(mesh: MeshSnapshot) -> list[str]:
+    """A line for each mesh of actors that has failed: its name, its ranks, and the failure."""
+    return [f"{one.name} has failed{_at(one)}: {one_line(one.why)}" for one in mesh.failed]
+
+
+def _at(failed: FailedActors) -> str:
+    ranks = name_ranks(failed.points)
+    return f" on {ranks}" if ranks else ""
 
 
 def listing_text(meshes: Sequence[MeshSnapshot]) -> str:
@@ -80,9 +93,13 @@ def listing_html(meshes: Sequence[MeshSnapshot]) -> Html:
     for mesh in meshes:
         name, extent, _, *rest = _list_row(mesh)
         rows.append([html.element("strong", name), html.code(extent), _state(mesh.state), *rest])
-    return html.card(
-        html.table(_LIST_HEAD, rows), *[_processes(mesh, mesh.name) for mesh in meshes]
-    )
+    failed = [
+        html.element("div", html.toned(f"{mesh.name}: {line}", "bad"))
+        for mesh in meshes
+        for line in failed_lines(mesh)
+    ]
+    processes = [_processes(mesh, mesh.name) for mesh in meshes]
+    return html.card(html.table(_LIST_HEAD, rows), *failed, *processes)
 
 
 def tally_of(mesh: MeshSnapshot) -> str:
@@ -105,10 +122,17 @@ def _list_row(mesh: MeshSnapshot) -> list[str]:
         extent_text(mesh.sizes),
         mesh.state,
         f"{len(mesh.rows)}: {_states(mesh)}",
-        ", ".join(mesh.actors) or "-",
+        _actors(mesh),
         mesh.host,
         duration(mesh.age_s),
     ]
+
+
+def _actors(mesh: MeshSnapshot) -> str:
+    failed: dict[str, list[str]] = {}
+    for one in mesh.failed:
+        failed.setdefault(one.name, []).append(f" (failed{_at(one)})")
+    return ", ".join(f"{name}{''.join(failed.get(name, ()))}" for name in mesh.actors) or "-"
 
 
 def _grouped(rows: Sequence[RankRow]) -> dict[str, list[RankRow]]:

@@ -17,7 +17,12 @@ from monarch._src.failures.report import fold as fold_failures
 from monarch._src.failures.report import others_text as other_failures_text
 from monarch._src.logs.carriage_returns import shown as as_shown
 from monarch._src.mesh.actor_mesh import CallTarget, call_target_of
-from monarch._src.mesh.live_update import actor_class_of, actor_meshes, update_actors
+from monarch._src.mesh.live_update import (
+    actor_class_of,
+    actor_meshes,
+    failed_ranks,
+    update_actors,
+)
 from monarch._src.mesh.map.open_maps import OpenMap, open_maps
 from monarch._src.mesh.proc_mesh import accompany_actors
 from monarch._src.mesh.selected_procs import as_viewed
@@ -25,6 +30,7 @@ from monarch._src.observe.doctor import Finding, doctor
 from monarch._src.observe.live_actors import LiveActor, live_actors
 from monarch._src.observe.meshes import (
     CodePlace,
+    FailedActors,
     MeshSnapshot,
     RankRow,
     StartingMesh,
@@ -64,6 +70,7 @@ __all__ = [
     "CallTarget",
     "CodePlace",
     "EndpointMetrics",
+    "FailedActors",
     "Finding",
     "InstrumentMetrics",
     "LiveActor",
@@ -102,6 +109,7 @@ __all__ = [
     "cancel_calls",
     "cancel_on",
     "doctor",
+    "failed_ranks",
     "failures_by_place",
     "flush_output",
     "fold_failures",

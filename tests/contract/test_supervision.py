@@ -245,8 +245,7 @@ def test_a_mesh_whose_actor_failed_is_callable_in_all_its_other_parts(
     assert child.slice(hosts=0).fine.call().get().values() == ["fine"] * 2
     assert child.slice(gpus=1).fine.call().get().values() == ["fine"] * 2
     assert echo.rank.call().get().values() == [0, 1, 2, 3]
-    with pytest.raises(SupervisionError, match=FAILS):
-        grid.spawn("more", Echo)
+    assert grid.spawn("more", Echo).rank.call().get().values() == [0, 1, 2, 3]
 
 
 def test_a_failed_mesh_that_is_stopped_is_nobodys_trouble_any_more(

@@ -369,29 +369,32 @@ def test_a_mesh_with_a_dead_rank_refuses_new_actors_but_not_on_what_is_left(
     mesh.spawn("mortal", Mortal).slice(gpus=2).exit_hard.call_one(4).exception(timeout=60)
     faults.take()
     remedy = r"'echo' is not spawned: stop\(\) these procs and spawn others, or .* slice without"
-    with pytest.raises(SupervisionError, match=rf"(?s)exited with status 4.*\n{remedy}"):
+    with pytest.raises(SupervisionError, match=rf"(?s)exited with status 4.*\n{remedy}") as refused:
         mesh.spawn("echo", Echo)
+    assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
     with pytest.raises(SupervisionError, match=r"stop\(\) these procs and spawn others$"):
         mesh.slice(gpus=2).spawn("echo", Echo)
     echo = mesh.slice(gpus=slice(0, 2)).spawn("echo", Echo)
     assert echo.rank.call().get().values() == [0, 1]
 
 
-def test_a_mesh_with_a_failed_actor_refuses_new_ones_but_not_on_what_is_left(
-    mesh: ProcMesh, faults: Faults
-) -> None:
+def test_a_failed_actor_affects_no_other_actor_of_its_mesh(mesh: ProcMesh, faults: Faults) -> None:
+    beside = mesh.spawn("beside", Echo)
     failing = mesh.spawn("failing", Failing)
     failing.slice(gpus=2).raise_value_error.broadcast()
     faults.take()
-    remedy = r"'echo' is not spawned: stop\(\) 'failing', or spawn it on a slice without"
-    said = rf"(?s)Failing.raise_value_error on .*\n{remedy}"
-    with pytest.raises(SupervisionError, match=said) as refused:
-        mesh.spawn("echo", Echo)
-    assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
-    echo = mesh.slice(gpus=slice(0, 2)).spawn("echo", Echo)
-    assert echo.rank.call().get().values() == [0, 1]
-    failing.stop().get(timeout=60)
+    with pytest.raises(SupervisionError, match=r"Failing\.raise_value_error on .*gpus=2"):
+        failing.raise_value_error.call().get(timeout=60)
     assert mesh.spawn("echo", Echo).rank.call().get().values() == [0, 1, 2]
+    assert beside.rank.call().get().values() == [0, 1, 2]
+    (seen,) = [found for found in snapshot() if found.uid == mesh.uid]
+    (failed,) = seen.failed
+    assert (failed.name, failed.ranks, failed.points) == ("failing", (2,), ({"gpus": 2},))
+    assert failed.why.startswith("Failing.raise_value_error on ")
+    assert seen.state == "ready"
+    failing.stop().get(timeout=60)
+    (seen,) = [found for found in snapshot() if found.uid == mesh.uid]
+    assert seen.failed == ()
 
 
 def test_what_a_rank_has_started_ends_with_it(mesh: ProcMesh, faults: Faults) -> None:

@@ -327,7 +327,7 @@ def test_a_worker_refuses_and_writes_down_and_serves_its_client(
     # The last counts are written at the end.
     refused = AuditLog(audit).refused()
     assert sum(refused.values()) >= malformed + unheard
-    assert any("no message of a link" in facts for facts in refused)
+    assert any("not a message of a link" in facts for facts in refused)
     assert any("of a node that does not have this host" in facts for facts in refused)
 
 

@@ -135,3 +135,34 @@ def test_every_test_is_run_once_and_what_fails_in_any_lane_is_told(
     for name in ("tests/browser", "tests/fault", "notebooks", "tests/unit"):
         own = [name, f"{name}:", f"{tmp_path}/{name}", f"{tmp_path}/{name}:"]
         assert sum(any(word in own for word in line.split()) for line in failed) == 1, name
+
+
+def test_marked_tests_are_left_out_of_every_lane_when_asked_for(tmp_path: Path) -> None:
+    script = tmp_path / "scripts" / "run_tests.py"
+    script.parent.mkdir()
+    shutil.copy(ROOT / "scripts" / "run_tests.py", script)
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.pytest.ini_options]\nmarkers = ['slow: s', 'browser: b', 'quick: q']\n"
+    )
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--nbmake', action='store_true')\n"
+        "    parser.addoption('--nbmake-timeout')\n"
+        "    parser.addoption('--timeout', type=int)\n"
+    )
+    ran = tmp_path / "ran"
+    for folder in ("unit", "fault", "browser"):
+        path = tmp_path / "tests" / folder / "test_it.py"
+        path.parent.mkdir(parents=True)
+        path.write_text("import pytest\n" + "".join(
+            f"@pytest.mark.{marker}\n"
+            f"def test_{marker}():\n"
+            f"    open({str(ran)!r}, 'a').write('{folder}/{marker} ')\n"
+            for marker in ("slow", "browser", "quick")
+        ))  # fmt: skip
+    leaving_out = ("--leave-out", "slow", "--leave-out", "browser")
+    run(
+        sys.executable, script, *leaving_out, "--import-mode=importlib", "-q",
+        cwd=tmp_path, env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )  # fmt: skip
+    assert sorted(ran.read_text().split()) == ["browser/quick", "fault/quick", "unit/quick"]

@@ -77,6 +77,7 @@ export class MeshView {
     this._extent = element("code", "mx-extent");
     this._state = element("span", "mx-state");
     this._place = element("span", "mx-muted");
+    this._failed = element("div", "mx-failed", { role: "status" });
     this._debugged = element("p", "mx-tally");
     this._tally = element("p", "mx-tally");
     this._outcome = new Outcome();
@@ -97,7 +98,7 @@ export class MeshView {
       return cell.node;
     };
     this._grid = new RankGrid(mesh.name, mesh.sizes, density, makeCell, () => this._showDetails());
-    this.node.append(head, ...(options.bare ? [] : [this._debugged, this._tally]), this._outcome.node, this._grid.node, this._details.node);
+    this.node.append(head, ...(options.bare ? [] : [this._failed, this._debugged, this._tally]), this._outcome.node, this._grid.node, this._details.node);
     this.update(mesh);
   }
 
@@ -127,6 +128,7 @@ export class MeshView {
     this._state.dataset.state = mesh.state;
     const actors = mesh.actors.length > 0 ? [`actors: ${mesh.actors.join(", ")}`] : [];
     setText(this._place, [...(mesh.host ? [`on ${mesh.host}`] : []), ...actors].join("; "));
+    this._showFailed(mesh.failed);
     setText(this._debugged, debuggedText(mesh));
     this._debugged.hidden = mesh.debugged.length === 0;
     this._count(mesh);
@@ -134,6 +136,15 @@ export class MeshView {
       this._cells.get(row.rank)?.update(mesh.name, row);
     }
     this._showDetails();
+  }
+
+  /** @param {readonly string[]} lines of meshes of actors that have failed */
+  _showFailed(lines) {
+    this._failed.hidden = lines.length === 0;
+    const shown = [...this._failed.children].map((child) => child.textContent);
+    if (shown.length !== lines.length || lines.some((line, at) => shown[at] !== `${ICONS.failed} ${line}`)) {
+      this._failed.replaceChildren(...lines.map((line) => element("p", "", {}, `${ICONS.failed} ${line}`)));
+    }
   }
 
   /** @param {Mesh} mesh */

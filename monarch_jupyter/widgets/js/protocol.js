@@ -39,7 +39,8 @@ export const TARGET = "monarch.meshes";
  */
 
 /**
- * `debugged`: the ranks that JupyterLab's debugger is on.
+ * `debugged`: the ranks that JupyterLab's debugger is on. `failed`: a line for each mesh of actors that has failed on
+ * ranks which live on.
  * @typedef {object} Mesh
  * @property {string} uid
  * @property {string} name
@@ -47,6 +48,7 @@ export const TARGET = "monarch.meshes";
  * @property {MeshState} state
  * @property {Readonly<Record<string, number>>} sizes
  * @property {readonly string[]} actors
+ * @property {readonly string[]} failed
  * @property {readonly number[]} debugged
  * @property {number} age_s
  * @property {readonly Row[]} rows
@@ -322,6 +324,7 @@ function parseMesh(data, at) {
     state: oneOf(MESH_STATES, fields.state, `${at}.state`),
     sizes: sizes(fields.sizes, `${at}.sizes`),
     actors: each(text, fields.actors, `${at}.actors`),
+    failed: each(text, fields.failed, `${at}.failed`),
     debugged: each(number, fields.debugged, `${at}.debugged`),
     age_s: number(fields.age_s, `${at}.age_s`),
     rows: each(parseRow, fields.rows, `${at}.rows`),

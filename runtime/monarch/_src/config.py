@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -293,10 +292,10 @@ def _in_force(settings: Settings, key: str) -> float:
 # --- layers ---------------------------------------------------------------------------------------
 
 _PREFIX = b"MONARCH_"
-_lock = threading.Lock()
 # What `configure` sets: outside of all blocks, and in each block that has not ended. Blocks of
 # several threads or tasks end in any order, and each takes away what it has set and no more.
-_layers: list[dict[str, Any]] = [{}]
+# Without a lock, which an interrupt could leave taken: each change is a single operation on a dict.
+_layers: dict[object, dict[str, Any]] = {"outside": {}}
 
 
 # The mapping behind `os.environ`, where it can be had: to ask that itself takes 20 times as long.
@@ -309,7 +308,10 @@ def raw_environment() -> dict[bytes, bytes]:
 
 
 def _configured() -> dict[str, Any]:
-    return {key: value for layer in _layers for key, value in layer.items()}
+    merged: dict[str, Any] = {}
+    for layer in list(_layers.values()):
+        merged.update(layer)
+    return merged
 
 
 def _environment() -> dict[str, object]:
@@ -397,20 +399,18 @@ def settings() -> Settings:
     Raises:
         TypeError, ValueError: as `configure`, of what the environment says.
     """
-    with _lock:
-        runtime = _configured()
+    runtime = _configured()
     return _merged(runtime)
 
 
 def spin_s() -> float:
     """`settings().spin`, for as good as nothing where nothing sets it: each proc asks."""
-    return settings().spin if b"MONARCH_SPIN" in _behind or any(_layers) else SPIN_S
+    return settings().spin if b"MONARCH_SPIN" in _behind or any(list(_layers.values())) else SPIN_S
 
 
 def for_new_procs() -> dict[str, str]:
     """What to add to the environment of new processes, so that what is set here is set there."""
-    with _lock:
-        runtime = _configured()
+    runtime = _configured()
     given = {**_parsed(_environment(), _variable), **runtime}
     merged = _merged(runtime)
     moved = _moved(merged, runtime)
@@ -441,12 +441,10 @@ def configure(**values: object) -> dict[str, Any]:
         TypeError: a value of the wrong type.
     """
     parsed = _parsed(values)
-    with _lock:
-        runtime = {**_configured(), **parsed}
-        merged = _merged(runtime)
+    runtime = {**_configured(), **parsed}
+    merged = _merged(runtime)
     _warn_of(parsed, _moved(merged, runtime), 2)
-    with _lock:
-        _layers[-1].update(parsed)
+    list(_layers.values())[-1].update(parsed)
     return get_global_config()
 
 
@@ -464,34 +462,30 @@ def configured(**values: object) -> Generator[dict[str, Any], None, None]:
     Blocks may overlap: of two that set the same, the one that began last counts.
     """
     parsed = _parsed(values)
-    with _lock:
-        runtime = {**_configured(), **parsed}
-        merged = _merged(runtime)
-        _layers.append(parsed)
+    runtime = {**_configured(), **parsed}
+    merged = _merged(runtime)
+    block = object()
     try:
+        _layers[block] = parsed
         _warn_of(parsed, _moved(merged, runtime), 3)
         yield get_global_config()
     finally:
-        with _lock:
-            _layers[:] = [layer for layer in _layers if layer is not parsed]
+        _layers.pop(block, None)
 
 
 def get_global_config() -> dict[str, Any]:
     """All settings in force, by name, and those of Monarch without effect that are set."""
-    with _lock:
-        runtime = _configured()
+    runtime = _configured()
     foreign = {k: v for k, v in runtime.items() if k in KINDS and v is not None}
     return {**msgspec.structs.asdict(_merged(runtime)), **foreign}
 
 
 def get_runtime_config() -> dict[str, Any]:
     """Only what `configure()` has set."""
-    with _lock:
-        return _configured()
+    return _configured()
 
 
 def clear_runtime_config() -> None:
     """Forget everything that `configure()` has set."""
-    with _lock:
-        for layer in _layers:
-            layer.clear()
+    for layer in list(_layers.values()):
+        layer.clear()

@@ -216,7 +216,7 @@ def test_a_site_that_cannot_be_reached_is_told_and_tried_again_later(
     whys = {wants.came.get(timeout=PATIENCE_S)[1:] for _ in range(pieces)}
     ((outcome, why),) = whys
     assert outcome is Outcome.DOWN
-    assert "no connection beside the link to has: has-1 is not dialled by other hosts" in why
+    assert "no connection beside the link to has: other hosts do not dial has-1" in why
     assert [record.levelname for record in caplog.records] == ["WARNING"], "it is said once"
     assert wants.bulk.why_not("has-1") == why
     has.listens = True

@@ -34,6 +34,15 @@ def actor_class_of(mesh: ActorMesh) -> type[Actor]:
     return _actors(mesh).cls.cls
 
 
+def failed_ranks(mesh: ActorMesh) -> list[int]:
+    """The ranks, in the proc mesh, whose actor has died or whose constructor has raised.
+
+    Ranks whose process has died are not among them. Only the client that spawned the actors knows.
+    """
+    region = call_target_of(mesh).region
+    return sorted(rank for rank in list(_actors(mesh).failures) if rank in region)
+
+
 def update_actors(mesh: ActorMesh, cls: type[Actor], timeout: float | None = None) -> None:
     """Make every actor of the mesh an instance of `cls`, after the messages already queued.
 

@@ -147,9 +147,8 @@ class ProcMesh(MapsItems, HasNamespace):
             TypeError: the arguments do not fit `__init__`, or one cannot be pickled; the name is
                 not text.
             ValueError: `Class` breaks a rule of actor classes.
-            SupervisionError: a proc of this mesh has died, or an actor on it that is not stopped,
-                or the bootstrap function of a proc has raised. Slices without the failed ranks
-                still accept actors.
+            SupervisionError: a proc of this mesh has died, or its bootstrap function has raised.
+                Slices without the failed ranks still accept actors.
             RuntimeError: the caller is an actor that is ending.
         """
         self._check_usable()
@@ -212,9 +211,8 @@ class ProcMesh(MapsItems, HasNamespace):
         dead = run.known.dead(procs.ref.uid)
         skip = {self._region.position(rank) for rank in dead if rank in self._region}
         if len(skip) == len(self._region):
-            raise self._refused(
-                method, {r: dead[r] for r in sorted(dead) if r in self._region}, "spawn others"
-            )
+            gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
+            raise self._refused(method, gone, "spawn others")
         actors = self._spawn_on("map", actor_class(Map), payload, skip)
         map_run = MapRun(run, actors, found)
         try:
@@ -262,31 +260,19 @@ class ProcMesh(MapsItems, HasNamespace):
         await set_log_level(run, ref, self._region, level)
 
     def _check_sound(self, name: str) -> None:
-        """Raise SupervisionError if a proc, or a running actor on it, has failed."""
+        """Raise SupervisionError if a proc has failed. A failed actor does not affect others."""
         procs, run = self._procs, self._runtime
         dead = {**run.known.dead(procs.ref.uid), **procs.failures}
-        if gone := {rank: dead[rank] for rank in sorted(dead) if rank in self._region}:
+        gone = [dead[rank] for rank in sorted(dead) if rank in self._region]
+        if gone:
             raise self._refused(name, gone, "stop() these procs and spawn others")
-        # A failed constructor, or a mesh that was stopped, does not matter here: in a notebook the
-        # next spawn has the corrected class.
-        for actors in list(procs.actors.values()):
-            if actors.stopped is None and (
-                ill := {
-                    rank: failure
-                    for rank, failure in actors.failures.items()
-                    if failure.kind != "constructor" and rank in self._region
-                }
-            ):
-                raise self._refused(name, ill, f"stop() {actors.name!r}")
 
-    def _refused(self, name: str, failed: dict[int, RankFailure], remedy: str) -> SupervisionError:
-        if all(failure.kind == "out of reach" for failure in failed.values()):
+    def _refused(self, name: str, gone: list[RankFailure], remedy: str) -> SupervisionError:
+        if all(failure.kind == "out of reach" for failure in gone):
             remedy = "they belong to a session that this process no longer holds"
-        elif len(failed) < len(self._region):
+        elif len(gone) < len(self._region):
             remedy += ", or spawn it on a slice without what has failed"
-        return SupervisionError(
-            failures=list(failed.values()), remedy=f"{name!r} is not spawned: {remedy}"
-        )
+        return SupervisionError(failures=gone, remedy=f"{name!r} is not spawned: {remedy}")
 
     def stop(self, reason: str | None = None) -> Future[None]:
         """End its processes: they finish the messages they have, and actors clean up. Idempotent.

@@ -74,8 +74,25 @@ class RankRow:
 
 
 @dataclass(frozen=True)
+class FailedActors:
+    """The ranks of an actor mesh where the actor has died or its constructor has raised.
+
+    Their procs, and other actors on them, go on. `ranks` and `points` are of the proc mesh; `why`
+    says in one line how the lowest rank failed.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    points: tuple[dict[str, int], ...]
+    why: str
+
+
+@dataclass(frozen=True)
 class MeshSnapshot:
-    """One proc mesh at one moment. `age_s`: seconds since it was asked for."""
+    """One proc mesh at one moment. `age_s`: seconds since it was asked for.
+
+    `failed` are all and only the meshes among `actors` that have failed on some rank.
+    """
 
     uid: str
     name: str
@@ -85,6 +102,7 @@ class MeshSnapshot:
     actors: tuple[str, ...]
     rows: tuple[RankRow, ...]
     age_s: float
+    failed: tuple[FailedActors, ...] = ()
 
 
 def meshes() -> list[ProcMesh]:
@@ -148,7 +166,24 @@ def _snapshot(mesh: ProcMesh, state: MeshState) -> MeshSnapshot:
         actors=mesh.actor_names,
         rows=tuple(_row(rank, dict(points[rank.rank])) for rank in state.ranks),
         age_s=state.age_s,
+        failed=failed_actors(mesh),
     )
+
+
+def failed_actors(mesh: ProcMesh) -> tuple[FailedActors, ...]:
+    """The actor meshes on a proc mesh of this client that have failed on some rank.
+
+    Stopped ones are left out. Sends no message.
+    """
+    found: list[FailedActors] = []
+    for actors in list(mesh._procs.actors.values()):  # pyright: ignore[reportPrivateUsage]
+        failures = dict(actors.failures)
+        if actors.stopped is None and failures:
+            ranks = tuple(sorted(failures))
+            extent = actors.procs.extent
+            points = tuple(dict(extent.point_of_rank(rank)) for rank in ranks)
+            found.append(FailedActors(actors.name, ranks, points, failures[ranks[0]].what))
+    return tuple(found)
 
 
 def snapshot_of(state: MeshState) -> MeshSnapshot:

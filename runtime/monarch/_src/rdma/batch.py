@@ -1,6 +1,6 @@
-"""One submitted batch on its way, and the error that its user gets.
+"""One submitted batch of transfers, and the error for the user if it fails.
 
-Runs in: the thread that wants it makes it; one of the pool, or the same, moves it.
+Runs in: the submitting thread makes it; that thread or one of the pool moves it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Move: TypeAlias = "Callable[[Lane, Handle, float, list[str]], None]"
 
 
 class Batch:
-    """One batch on its way."""
+    """One batch of transfers."""
 
     def __init__(
         self, move: Move, ops: Sequence[Op], deadline: float, timeout_s: float,
         progress: Callable[[int], None] | None = None, keep: object = None,
     ) -> None:  # fmt: skip
-        """`keep`: what is not to go while this is there.
+        """`keep`: an object that has to live as long as the batch.
 
-        In the thread that wants it: what that has queued on a GPU is done before."""
+        Call it on the submitting thread: it records the work that this thread queued on GPUs."""
         self._move = move
         self._keep = keep
         self._progress = progress
@@ -57,7 +57,7 @@ class Batch:
             self._failed = error
 
     def moved(self) -> BaseException | None:
-        """Move it; what went wrong, if anything."""
+        """Move the bytes; returns the error, if any."""
         groups: dict[tuple[bytes, Way, bool, bool], list[Op]] = {}
         for op in self._ops:
             key = op.handle.owner.incarnation, op.way, op.handle.shared, op.handle.gpu
@@ -99,7 +99,7 @@ class Batch:
             case Unavailable():
                 kind, reason = RDMAUnavailableError, str(error)
             case _:
-                return error  # a warning that the user's filter makes an error, or our mistake
+                return error  # a warning that the user's filter made an error, or a bug of ours
         total = sum(op.size for op in self._ops)
         transport = self._used[-1] if self._used else None
         many = f" ({len(self._ops)} in one batch)" if len(self._ops) > 1 else ""
@@ -113,6 +113,6 @@ class Batch:
 
 
 _STALE_TEXT = (
-    "it was dropped, or its memory was freed, or the handle is not one of that process. Keep the "
+    "it was dropped, its memory was freed, or the handle does not belong to that process. Keep the "
     "tensor or array, or the RDMABuffer itself, where it was made, for as long as others use it"
 )

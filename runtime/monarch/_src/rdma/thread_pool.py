@@ -1,7 +1,6 @@
-"""The threads that move bytes: started when there is something to move, gone when there is not.
+"""The threads that move bytes. They start when there is work, and end a second after the last task.
 
-Runs in: any process that reads, writes or drops. Nothing is left of it a second after its last
-task, so a process that once moved something pays nothing for it.
+Runs in: any process that reads, writes or drops. An idle process has no such threads.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Pool:
                 task()
             except Exception:
                 log.exception("a task of the data plane raised")
-            del task  # it holds memory of users
+            del task  # it refers to memory of users
 
     def close(self) -> None:
         """Finish what was submitted and end the threads. Idempotent."""

@@ -162,7 +162,7 @@ KINDS = {
     ),
     "structure of ctypes": (
         (
-            "import ctypes\nclass C(ctypes.Structure):\n    _pack_ = 1\n"
+            "import ctypes\nclass C(ctypes.Structure):\n    _pack_ = 1\n    _layout_ = 'ms'\n"
             "    _fields_ = [('x', ctypes.c_char), ('y', ctypes.c_int)]"
         ),
         "(__import__('ctypes').sizeof(C), C(b'a', 3).y)",
