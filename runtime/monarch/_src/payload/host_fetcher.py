@@ -175,7 +175,7 @@ class Fetcher:
         return False
 
     def _is_at_once(self, to: str, frames: Sequence[Buffer]) -> bool:
-        # These messages are always addressed to a gateway itself, by its own node.
+        # Other nodes need no check: no payload comes on the lanes from a gateway to them.
         return to == self._node.name and isinstance(decode(frames)[0], _AT_ONCE)
 
     def _want(self, coming: _Coming, lent: InSegment) -> None:

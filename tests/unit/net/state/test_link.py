@@ -242,7 +242,7 @@ def test_one_that_has_given_up_tells_the_other_whenever_it_hears_of_it(ends: End
     ends.passes = lambda _link, _message: True
     ends.do(ends.b, ends.b.connected(ends.now))
     assert ends.b.state is LinkState.LOST
-    assert ends.b.why == "it has given this side up: no connection to it for 24.0 s"
+    assert ends.b.why == "it has given up this side: no connection to it for 24.0 s"
 
 
 def test_a_peer_that_lives_anew_is_lost_and_what_its_old_life_was_sent_never_reaches_the_new(
@@ -253,7 +253,7 @@ def test_a_peer_that_lives_anew_is_lost_and_what_its_old_life_was_sent_never_rea
     ends.told[anew] = []
     ends.b = anew
     ends.connect()
-    assert ends.told[ends.a][-1] == PeerLost("it has begun a new life", 1)
+    assert ends.told[ends.a][-1] == PeerLost("it has begun a new incarnation", 1)
     assert ends.got(anew) == []
     assert anew.state is not LinkState.UP
 
@@ -268,7 +268,7 @@ def test_messages_of_an_earlier_life_are_for_nobody(ends: Ends) -> None:
 
 def test_a_peer_that_claims_what_was_never_sent_is_lost_and_not_believed(ends: Ends) -> None:
     ends.do(ends.a, ends.a.received(Ack(ends.a.session, 7, 0), [], 0.0))
-    assert ends.told[ends.a][-1] == PeerLost("it says to have 7 of 0 messages", 0)
+    assert ends.told[ends.a][-1] == PeerLost("it acknowledged 7 of 0 messages", 0)
 
 
 def test_a_process_that_did_not_run_for_a_while_does_not_take_others_for_lost(ends: Ends) -> None:

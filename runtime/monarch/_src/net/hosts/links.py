@@ -185,7 +185,7 @@ class Links:
         self._wake()
 
     def handled(self, peer: str, size: int) -> None:
-        """Report that so many bytes from that node are handled, which frees room in its window."""
+        """Report that `size` bytes from that node are handled, which frees room in its window."""
         with self._lock:
             for end in self._ends_of(peer):
                 if not end.link.is_final:
@@ -367,7 +367,7 @@ class Links:
     def _check_observer(self, frames: list[Buffer]) -> None:
         message, _ = decode(frames)
         if not may_say(Role.OBSERVER, type(message)):
-            raise PermissionError(f"an observer may not say {type(message).__name__}")
+            raise PermissionError(f"an observer may not send {type(message).__name__}")
 
     def _drop(self, why: str, **facts: str) -> None:
         self.dropped += 1

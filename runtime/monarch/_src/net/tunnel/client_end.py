@@ -1,11 +1,11 @@
-"""The near end of a tunnel: the process by which a client behind a gateway reaches other hosts.
+"""The client end of a tunnel: the process by which a client behind a gateway reaches other hosts.
 
-Runs in: a process of its own, which the client has started (`net.tunnel.launcher`), on its one
-thread. It runs no user code, so a client that computes for a minute is no lost one: what its own
-links say, which ZeroMQ does on a thread of its own, passes all the same.
+Runs in: a process of its own, started by the client (`net.tunnel.launcher`), on its only thread. It
+runs no user code, so a client that computes for a minute does not appear lost: the messages of the
+client's own links, which ZeroMQ sends on a thread of its own, still pass.
 Owns: the link to the gateway, the door (`net.tunnel.local_socket`), a Unix socket for each host.
-Invariants: ends with the client, whichever way that ends; and while there is no link to the gateway
-who connects is hung up on, so that who dials sees that nobody is there.
+Invariants: ends with the client, however the client ends. While there is no link to the gateway,
+connections to the sockets are closed, so that a process that dials sees that the host is away.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from monarch._src.wire.ids import TUNNEL
 from monarch._src.wire.messages import Message
 
 log = logging.getLogger("monarch.session")
-AGAIN_S = 1.0  # after this a gateway that was lost is dialled again
+AGAIN_S = 1.0  # pause before a lost gateway is dialled again
 MOST_ASKING = 64
 _ENDS = (PeerLost, PeerLeft, PeerRefused)
 _READ = selectors.EVENT_READ
@@ -72,19 +72,19 @@ class NearOptions(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """What has become of the link to the gateway: one line of JSON for each change."""
+    """The state of the link to the gateway: one line of JSON for each change."""
 
     up: bool
     why: str = ""
 
 
 class TunnelClient:
-    """See the module's text. `tell` is given a line for the client, and must not block."""
+    """The client end of a tunnel. `tell` gets a line for the client, and must not block."""
 
     def __init__(
         self, directory: Path, options: NearOptions, tell: Callable[[bytes], object]
     ) -> None:
-        """Raises as `keys.load`; OSError if the door cannot be opened."""
+        """Raises the errors of `keys.load`, and OSError if the door cannot be opened."""
         self._directory = directory
         self._gateway = parse_address(options.gateway)
         self._tell = tell
@@ -103,23 +103,23 @@ class TunnelClient:
         )  # fmt: skip
         self._tunnels = Tunnels(self._say, self._links.has_room, near=True)
         self._selector = selectors.DefaultSelector()
-        self._link = ""  # what the link is called, once its other end has said its name
-        self._dialled = ""  # the same before
+        self._link = ""  # the name of the link, once the gateway has sent its own name
+        self._dialled = ""  # its name before that
         self._is_up = False
         self._dialled_at = 0.0
-        self._again_at: float | None = 0.0  # when the gateway is to be dialled; None: it has been
-        self._waiting: list[tuple[Ask, socket.socket]] = []  # who asks while there is no link
+        self._again_at: float | None = 0.0  # when to dial the gateway; None: it was dialled
+        self._waiting: list[tuple[Ask, socket.socket]] = []  # requests while there is no link
         self._lines: dict[socket.socket, bytearray] = {}
-        self._paths: dict[str, str] = {}  # by address, the socket that leads there
+        self._paths: dict[str, str] = {}  # by address, the socket that leads to it
         self._ended = False
         self._door = self._listening(directory / DOOR, self._knocked)
         self._register(self._links.fileno(), self._links.work)
         self._register(self._tunnels.fileno(), self._tunnels.work)
 
     def run(self, lifeline: int) -> None:
-        """Serve until that descriptor ends, or the parent of this process."""
+        """Serve until that descriptor or the parent of this process ends."""
         self._register(lifeline, partial(self._client_ended, lifeline))
-        parent = pidfd(os.getppid())  # a fork of it may hold the other end of the lifeline
+        parent = pidfd(os.getppid())  # a fork of the parent may keep the lifeline open
         if parent is not None:
             self._register(parent, self._parent_ended)
         while not self._ended:
@@ -142,7 +142,7 @@ class TunnelClient:
         return max(0.0, min(at for at in times if at is not None) - time.monotonic())
 
     def close(self) -> None:
-        """Say goodbye, and leave nothing."""
+        """Close all connections, and remove the sockets."""
         for path in self._paths.values():
             Path(path).unlink(missing_ok=True)
         self._tunnels.close()
@@ -165,14 +165,14 @@ class TunnelClient:
         self._links.dial(self._dialled, self._gateway, bounds=self._bounds, anybody=True)
 
     def _try_again(self) -> None:
-        """Somebody wants the gateway: dial it soon, if nobody is at it."""
+        """Dial the gateway soon, unless that is under way."""
         if not self._dialled and self._again_at is None:
             self._again_at = self._dialled_at + AGAIN_S
 
     def _say(self, link: str, message: Message, payload: Payload) -> None:
         try:
             self._links.send(link, encode(message, payload))
-        except ConnectionError as error:  # it has just ended, of which we are about to be told
+        except ConnectionError as error:  # the link has just ended; its notice follows
             log.debug("the tunnel has ended: %s", error)
 
     def _drain(self) -> None:
@@ -214,15 +214,15 @@ class TunnelClient:
             self._gone(notice.why, refused=isinstance(notice, PeerRefused))
 
     def _gone(self, why: str, *, refused: bool) -> None:
-        self._now_is(State(False, why[:LONGEST_WHY]))  # a line that a pipe takes whole
+        self._now_is(State(False, why[:LONGEST_WHY]))  # a pipe takes such a line atomically
         link, self._link, self._dialled = self._link, "", ""
         if link:
             self._tunnels.cut(link, f"the tunnel through the gateway {self._gateway} has ended")
         waiting, self._waiting = self._waiting, []
         for _, connection in waiting:
             self._answer(connection, Answer(why=f"the gateway {self._gateway}: {why}"))
-        # A key that it does not take, or another version, it will hardly take later; but it may be
-        # another gateway by then. Who asks has it tried, and is told so again.
+        # If it refused the key or the version, it will hardly accept them later, but it may be
+        # another gateway by then. The next request makes an attempt, and gets the error again.
         self._again_at = None if refused else time.monotonic() + AGAIN_S
 
     def _now_is(self, state: State) -> None:
@@ -246,7 +246,7 @@ class TunnelClient:
     def _accept(self, listener: socket.socket, ready: Callable[[socket.socket], None]) -> None:
         try:
             connection, _ = listener.accept()
-        except OSError as error:  # it has left again, or there are no descriptors: then so later
+        except OSError as error:  # the peer has left, or the descriptors are used up
             log.debug("a connection was not accepted: %s", error)
             return
         connection.setblocking(False)
@@ -284,7 +284,7 @@ class TunnelClient:
         self._try_again()
 
     def _answer(self, connection: socket.socket, answer: Answer, *, stays: bool = False) -> None:
-        with suppress(OSError):  # who has asked may have left
+        with suppress(OSError):  # the requester may have left
             connection.send(written(answer))
         if not stays:
             connection.close()
@@ -305,7 +305,7 @@ class TunnelClient:
         self._tunnels.open(self._link, ask.address, done)
 
     def _path_to(self, address: str) -> str:
-        """The socket of this host that leads there."""
+        """The socket on this host that leads to that address."""
         path = self._paths.get(address)
         if path is None:
             path = str(self._directory / f"via-{self._mark}-{len(self._paths)}")
@@ -338,12 +338,12 @@ def main() -> None:
     logging.basicConfig(filename=log_to, format=form)
 
     def tell(line: bytes) -> None:
-        with suppress(OSError):  # a client that reads nothing for so long needs no news
+        with suppress(OSError):  # the pipe is full: the client does not read its news
             os.write(1, line)
 
     near = TunnelClient(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=NearOptions), tell)
     try:
-        os.write(1, b"\n")  # it can be asked
+        os.write(1, b"\n")  # ready for requests
         near.run(0)
     finally:
         near.close()

@@ -139,7 +139,7 @@ class Dialling:
             return said if opener is None else Through(said, opener)
         bind, told = self._serves_at()
         if not told:
-            raise TransportFailed(f"{said.why}; nor is {self._host}", _REMEDY)
+            raise TransportFailed(f"{said.why}; nor do they dial {self._host}", _REMEDY)
         own = self._place(bind, told, sealed=self._seals())
         server = self._server
         if server is None or not own.hosts:

@@ -17,7 +17,7 @@ class Message(msgspec.Struct, array_like=True, gc=False, tag=0):
 
 
 class Hello(Message, tag=1):
-    """The first message on every link: who speaks, and in which versions."""
+    """The first message on every link: the sender, and its versions."""
 
     protocol: int
     node: str

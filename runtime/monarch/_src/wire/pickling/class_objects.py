@@ -84,10 +84,10 @@ def is_importable(thing: Any, name: str) -> bool:
 
 
 def _module_of(thing: Any, name: str) -> str:
-    """The name of the module that an object belongs to; `__main__` if none has it.
+    """The `__module__` of an object, or a module that contains it; otherwise `__main__`.
 
-    From Python 3.14 on, `pickle.whichmodule` also looks the object up, and raises an error if
-    the module has no such name.
+    From Python 3.14 on, `pickle.whichmodule` also looks the object up, and raises an error if the
+    module has no such name.
     """
     own: str | None = getattr(thing, "__module__", None)
     if own is not None:
@@ -99,7 +99,7 @@ def _module_of(thing: Any, name: str) -> str:
 
 
 def _attribute(module: Any, name: str) -> Any:
-    """The attribute of a module under a dotted name; None if there is none."""
+    """The attribute of a module with that dotted name; None if it has none."""
     found = module
     for part in name.split("."):
         found = getattr(found, part, None)

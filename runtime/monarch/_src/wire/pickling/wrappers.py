@@ -1,11 +1,11 @@
 """Reduce the standard library's wrappers of functions, and its names of types. No I/O.
 
 pickle refers to some of them by a name of `__main__`, which no other process has (`lru_cache`,
-`NewType`, `ParamSpec`), and refuses others, which contain a lock or weak references
-(`cached_property` before Python 3.12, `singledispatch`) or cannot be made without their function
-(`partialmethod` from Python 3.14 on). Here each is made again from its parts, with an empty cache
-and a free lock. Names of types keep their identity
-(`wire.pickling.identities`), so that `is` and `==` still hold.
+`NewType`, `ParamSpec`). It refuses others, which contain a lock or weak references
+(`cached_property` before Python 3.12, `singledispatch`) or cannot be made again without their
+function (`partialmethod` from Python 3.14 on). Here each is made again from its parts, with an
+empty cache and a free lock. Names of types keep their identity (`wire.pickling.identities`), so
+that `is` and `==` still hold.
 """
 
 from __future__ import annotations
