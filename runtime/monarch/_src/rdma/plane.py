@@ -158,7 +158,7 @@ class DataPlane:
         jobs = [Batch(self.move, ops, deadline, timeout_s, keep=keep)]
 
         def work() -> None:
-            error = jobs.pop().moved()  # popped, so that nothing here holds the memory afterwards
+            error = jobs.pop().run()  # popped, so that nothing here holds the memory afterwards
             if error is None:
                 future.settle(lambda: None)
             else:
@@ -178,7 +178,7 @@ class DataPlane:
 
         `progress`: see Lane. Raises the error with which the future of `submit` would fail.
         """
-        error = Batch(self.move, ops, deadline, timeout_s, progress).moved()
+        error = Batch(self.move, ops, deadline, timeout_s, progress).run()
         if error is not None:
             raise error
 
@@ -200,7 +200,7 @@ class DataPlane:
         except (TransportFailed, OwnerGone, HandleExpired, DeadlineExceeded):
             return False
         if pair is not None:
-            pair.moved(op.way, link.name, op.size)
+            pair.count(op.way, link.name, op.size)
         return True
 
     def move(self, lane: Lane, handle: Handle, deadline: float, used: list[str]) -> None:
@@ -225,8 +225,8 @@ class DataPlane:
                 self._forget(handle.owner.incarnation)
                 raise
             used.append(link.name)
-            if is_new or (fits, link.name) not in pair.told:  # or open, but for other memory
-                pair.told.add((fits, link.name))
+            if is_new or (fits, link.name) not in pair.reported:  # or open, but for other memory
+                pair.reported.add((fits, link.name))
                 self._warn(pair, link, fits, lane.way)
             before = lane.done
             try:
@@ -246,7 +246,7 @@ class DataPlane:
                 raise
             finally:
                 if lane.done > before:
-                    pair.moved(lane.way, link.name, lane.done - before)
+                    pair.count(lane.way, link.name, lane.done - before)
 
     def _check_alive(self, owner: Owner, deadline: float) -> None:
         """Raise OwnerGone if the owner has ended.

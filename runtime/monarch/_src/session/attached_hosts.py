@@ -142,7 +142,7 @@ class AttachedHosts:
         self._gateway.on_forked = bulk.forked
         fetcher = self._fetcher = Fetcher(node, self._gateway, run.payloads.payload_sender, bulk)
         run.handle(AskBulk, self._on_ask_bulk)
-        run.handle(BulkAt, lambda _peer, message, _payload: bulk.on_told(message))
+        run.handle(BulkAt, lambda _peer, message, _payload: bulk.on_answer(message))
         run.handle(PayloadPart, fetcher.on_part)
         run.payloads.on_gone.append(self._on_node_gone)
         run.handle(SitesKnown, self._on_known)
@@ -166,9 +166,9 @@ class AttachedHosts:
     def _on_node_gone(self, node: str) -> None:
         site = self._run.node.site_of(node)
         if site:
-            self._fetcher.ended(site, AGENT if node == agent_of(site, "") else node)
+            self._fetcher.on_sender_ended(site, AGENT if node == agent_of(site, "") else node)
         else:
-            self._fetcher.forgotten(node)
+            self._fetcher.on_node_forgotten(node)
             self._gateway.forgotten(node)
 
     def _tell_gateway(self, site: str, message: Message) -> bool:
@@ -469,7 +469,7 @@ class AttachedHosts:
         held.lost = why
         self._run.on_site_lost(held.site, why, let_go=let_go, out_of_reach=out_of_reach)
         self._forget_nodes(held.site)
-        self._fetcher.ended(held.site)
+        self._fetcher.on_sender_ended(held.site)
         with self._lock:
             self._held.pop(held.site, None)
             if let_go and not out_of_reach:
