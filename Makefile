@@ -104,6 +104,10 @@ lab: $(VENV)/.test $(VENV)/.labextension ## JupyterLab on the tutorials
 docs: $(VENV)/.docs ## the documentation, in build/site; fails on a broken link
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet $(ARGS)
 
+.PHONY: notebooks
+notebooks: $(VENV)/.demo ## execute the tutorials and write their outputs into them
+	@$(PY) scripts/execute_notebooks.py $(ARGS)
+
 .PHONY: wheel
 wheel: $(VENV)/.test ## the wheel, panel included, in dist/
 	@rm -rf $(LAB)/dist

@@ -8,8 +8,8 @@ The wheel is built and installed into an environment of its own, under build/ver
 tests import. The tests are copied beside it, so that nothing of the checkout is imported. torch is
 installed only where its build for CPUs is at hand, which is the version in constraints.txt for the
 Python that constraints.txt is for; elsewhere the tests that need it are skipped. There `make test`
-runs the rest with the versions of constraints.txt, and a newer Python tests the newest ones, so only
-the tests of torch and numpy are run.
+runs the rest with the versions of constraints.txt, and a newer Python tests the newest ones, so
+only the tests of torch and numpy are run.
 """
 
 import argparse

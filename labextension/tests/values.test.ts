@@ -13,11 +13,19 @@ const SIZES = { hosts: 2, gpus: 2 };
 
 function values(seq: number, texts: string[], sizes: Record<string, number> = SIZES): Values {
   const numbers = texts.map(text => (Number.isFinite(Number(text)) ? Number(text) : null));
-  return { type: 'values', seq, sizes, numbers, texts };
+  return { type: 'values', seq, sizes, ...whole(sizes), numbers, texts };
+}
+
+/** The coordinates of a mesh that is no slice. */
+function whole(sizes: Record<string, number>): Pick<Values, 'dims' | 'indices' | 'fixed'> {
+  const ranges = Object.entries(sizes).map(
+    ([dim, size]) => [dim, Array.from({ length: size }, (_, at) => at)] as const
+  );
+  return { dims: Object.keys(sizes), indices: Object.fromEntries(ranges), fixed: {} };
 }
 
 function texts(seq: number, shown: string[]): Values {
-  return { type: 'values', seq, sizes: SIZES, numbers: null, texts: shown };
+  return { type: 'values', seq, sizes: SIZES, ...whole(SIZES), numbers: null, texts: shown };
 }
 
 function delta(seq: number, changed: Record<number, number>): object {
@@ -119,4 +127,22 @@ test('a view whose kernel is gone keeps its picture, says so, and lives again wh
   assert.deepEqual(page.said.map(({ type }) => type), ['sync']); // nobody is there to be told
   page.hear(values(0, ['5', '2', '3', '4']));
   assert.ok(!document.body.textContent.includes('Not live'));
+});
+
+test('a slice shows the coordinates of the mesh that it was cut from', () => {
+  const places = { dims: ['hosts', 'gpus'], indices: { gpus: [2, 3] }, fixed: { hosts: 1 } };
+  shown({ ...values(-1, ['5', '9'], { gpus: 2 }), ...places });
+  assert.ok(cell('hosts=1 gpus=2: 5'));
+  assert.ok(cell('hosts=1 gpus=3: 9'));
+  const scale = getByRole(document.body, 'group', { name: 'Scale' }).textContent;
+  assert.match(scale, /lowest at hosts=1 gpus=2, highest at hosts=1 gpus=3/);
+});
+
+test('rows and columns of a slice have its coordinates', () => {
+  const places = { dims: ['hosts', 'gpus'], indices: { hosts: [4, 6], gpus: [2, 3] }, fixed: {} };
+  shown({ ...values(-1, ['1', '2', '3', '4']), ...places });
+  const names = (role: string): (string | null)[] =>
+    getAllByRole(document.body, role).map(head => head.textContent);
+  assert.deepEqual(names('rowheader'), ['hosts=4', 'hosts=6']);
+  assert.deepEqual(names('columnheader').slice(1), ['gpus=2', 'gpus=3']);
 });

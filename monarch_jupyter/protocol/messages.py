@@ -86,11 +86,16 @@ class ValuesMessage(TypedDict):
     """The values of a grid, by rank, to start from.
 
     `numbers` is None unless all of them are some; the number of one that is not finite is None.
+    `indices`: for each dim, the index to show for each of its indices, which are others in a slice;
+    `fixed`: the indices of the dims that a slice has dropped. `dims` are all of them, in order.
     """
 
     type: Literal["values"]
     seq: int
     sizes: dict[str, int]
+    dims: list[str]
+    indices: dict[str, list[int]]
+    fixed: dict[str, int]
     numbers: list[float | None] | None
     texts: list[str]
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from monarch.observe import Coordinates
 from monarch_jupyter.protocol.messages import GridMessage, ValuesDeltaMessage, ValuesMessage
 from monarch_jupyter.rendering.values import LONGEST_SHOWN, as_numbers, value_text
 
@@ -19,21 +20,30 @@ from monarch_jupyter.rendering.values import LONGEST_SHOWN, as_numbers, value_te
 class Picture:
     """The shown text of each rank's value and, if all values are numbers, the numbers.
 
-    The number of one that is not finite is None.
+    The number of one that is not finite is None. `places`: the coordinates to show.
     """
 
     sizes: Mapping[str, int]
+    places: Coordinates
     numbers: tuple[float | None, ...] | None
     texts: tuple[str, ...]
 
 
-def picture_of(sizes: Mapping[str, int], values: Sequence[object]) -> Picture:
-    """The picture of values in rank order; long texts are cut, and say how long they were."""
+def picture_of(
+    sizes: Mapping[str, int], values: Sequence[object], places: Coordinates | None = None
+) -> Picture:
+    """The picture of values in rank order; long texts are cut, and say how long they were.
+
+    `places`: the coordinates of a slice.
+    """
     numbers = as_numbers(values)
+    finite: tuple[float | None, ...] | None = None
     if numbers is None:
-        return Picture(dict(sizes), None, tuple(_bounded(value_text(value)) for value in values))
-    finite = tuple(float(number) if math.isfinite(number) else None for number in numbers)
-    return Picture(dict(sizes), finite, tuple(str(number) for number in numbers))
+        texts = tuple(_bounded(value_text(value)) for value in values)
+    else:
+        finite = tuple(float(number) if math.isfinite(number) else None for number in numbers)
+        texts = tuple(str(number) for number in numbers)
+    return Picture(dict(sizes), places or Coordinates.own(sizes), finite, texts)
 
 
 def _bounded(text: str) -> str:
@@ -85,12 +95,21 @@ class ValueTable:
 
 
 def _kind(picture: Picture) -> tuple[object, ...]:
-    return (*picture.sizes.items(), picture.numbers is None)
+    indices = [(dim, *of_dim) for dim, of_dim in picture.places.indices.items()]
+    return (
+        *picture.sizes.items(),
+        *indices,
+        *picture.places.fixed.items(),
+        picture.numbers is None,
+    )
 
 
 def _values(seq: int, picture: Picture) -> ValuesMessage:
     numbers = None if picture.numbers is None else list(picture.numbers)
+    places = picture.places
     return ValuesMessage(
-        type="values", seq=seq, sizes=dict(picture.sizes), numbers=numbers,
-        texts=list(picture.texts),
+        type="values", seq=seq, sizes=dict(picture.sizes),
+        dims=list(places.dims),
+        indices={dim: list(indices) for dim, indices in places.indices.items()},
+        fixed=dict(places.fixed), numbers=numbers, texts=list(picture.texts),
     )  # fmt: skip

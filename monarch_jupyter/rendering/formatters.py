@@ -23,6 +23,7 @@ from monarch.actor import (
 from monarch.debug import WaitingRanks
 from monarch.observe import MeshSnapshot, MeshStacks, Metrics, Stacks
 from monarch.session import AttachedSession
+from monarch_jupyter.meshes.rank_names import name_ranks
 from monarch_jupyter.rendering import html
 from monarch_jupyter.rendering.breakpoints import waiting_html, waiting_text
 from monarch_jupyter.rendering.failures import failures_html, failures_text
@@ -41,7 +42,7 @@ from monarch_jupyter.rendering.source_lines import CellNames
 from monarch_jupyter.rendering.stacks import stacks_html, stacks_text
 from monarch_jupyter.rendering.telemetry import measured_html, measured_text
 from monarch_jupyter.rendering.units import extent_text
-from monarch_jupyter.rendering.values import readable_values, values_html, values_text
+from monarch_jupyter.rendering.values import value_mesh_html, value_mesh_text
 
 PUBLIC = (actor, observe, session, supervision, rdma, buffers, testing, config)
 
@@ -68,11 +69,7 @@ class Formatters:
         self._register(ProcMesh, proc_mesh_text, proc_mesh_html)
         self._register(ActorMesh, actor_mesh_text, actor_mesh_html)
         self._register(HostMesh, host_mesh_text, host_mesh_html)
-        self._register(
-            ValueMesh,
-            lambda mesh: values_text(mesh.sizes, readable_values(mesh)),
-            lambda mesh: values_html(mesh.sizes, readable_values(mesh)),
-        )
+        self._register(ValueMesh, value_mesh_text, value_mesh_html)
         self._register(
             Stacks,
             lambda found: stacks_text(found, self._cell_names),
@@ -197,23 +194,39 @@ def _snapshot_of(mesh: ProcMesh) -> MeshSnapshot | None:
 
 def _line(mesh: ProcMesh) -> str:
     lives = any(other.uid == mesh.uid for other in observe.meshes())
-    shown = "a slice of its ranks" if mesh.is_slice else "all of its ranks under other dims"
+    shown = f"its ranks {_ranks_text(mesh)}" if mesh.is_slice else _OTHER_DIMS
     ended = "stopped" if mesh.stopped else "no longer of this kernel"
     what = shown if lives else ended
     return f"{mesh.name} {extent_text(mesh.sizes)}, {what}"
 
 
-def actor_mesh_text(mesh: ActorMesh) -> str:
-    """The name of the mesh, its dims, its class and its procs."""
+_OTHER_DIMS = "all of its ranks under other dims"
+
+
+def _ranks_text(mesh: ProcMesh | ActorMesh) -> str:
+    """`gpus=2..3`: the ranks of a slice in the mesh of processes that was spawned."""
+    places = observe.coordinates(mesh)
+    return name_ranks(places.point(at) for at in range(len(mesh)))
+
+
+def _procs_text(mesh: ActorMesh) -> str:
+    """` on workers`, and for a slice its ranks there."""
     target = observe.call_target_of(mesh)
-    return f"{target.name} {extent_text(mesh.sizes)}: {target.class_name} on {target.procs.name}"
+    whole = len(mesh) == target.procs.extent.nelements
+    return f" on {target.procs.name}" + ("" if whole else f", {_ranks_text(mesh)}")
+
+
+def actor_mesh_text(mesh: ActorMesh) -> str:
+    """The name of the mesh, its dims, its class, its procs, and for a slice its ranks there."""
+    target = observe.call_target_of(mesh)
+    return f"{target.name} {extent_text(mesh.sizes)}: {target.class_name}{_procs_text(mesh)}"
 
 
 def actor_mesh_html(mesh: ActorMesh) -> Html:
     """The same as HTML."""
     target = observe.call_target_of(mesh)
     head = html.join([html.element("strong", target.name), html.code(extent_text(mesh.sizes))], " ")
-    return html.card(head, ": ", html.code(target.class_name), f" on {target.procs.name}")
+    return html.card(head, ": ", html.code(target.class_name), _procs_text(mesh))
 
 
 def host_mesh_text(mesh: HostMesh) -> str:

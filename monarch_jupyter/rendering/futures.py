@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from monarch import observe
 from monarch.actor import ActorError, Future, SupervisionError, ValueMesh
@@ -13,7 +13,7 @@ from monarch_jupyter.rendering.failures import failures_html, failures_text
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.records import error_html
 from monarch_jupyter.rendering.source_lines import CellNames
-from monarch_jupyter.rendering.values import value_text, values_html, values_text
+from monarch_jupyter.rendering.values import value_mesh_html, value_mesh_text, value_text
 
 
 def future_text(future: Future[Any], cell_names: CellNames) -> str:
@@ -23,8 +23,10 @@ def future_text(future: Future[Any], cell_names: CellNames) -> str:
     error = future.exception()
     if error is None:
         value: object = future.get()
-        mesh = isinstance(value, ValueMesh)
-        shown = values_text(value.sizes, value.values()) if mesh else value_text(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        if isinstance(value, ValueMesh):
+            shown = value_mesh_text(cast("ValueMesh[Any]", value))
+        else:
+            shown = value_text(value)
         return f"Future, done{_of(future)}: {shown}"
     if isinstance(error, ActorError | SupervisionError) and error.failures:
         return f"Future, failed{_of(future)}: {failures_text(error.failures, cell_names)}"
@@ -41,7 +43,7 @@ def future_html(future: Future[Any], cell_names: CellNames) -> Html:
         head = html.join(["Future, ", html.toned("● done", "good"), _of(future)])
         value: object = future.get()
         if isinstance(value, ValueMesh):
-            shown = values_html(value.sizes, value.values())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+            shown = value_mesh_html(cast("ValueMesh[Any]", value))
         else:
             shown = html.code(value_text(value))
         return html.card(html.element("div", head), shown)

@@ -7,7 +7,7 @@ The last dim runs across, every other one down. A mesh of a single dim is broken
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -34,8 +34,12 @@ class Grid:
     rows: tuple[GridRow, ...]
 
 
-def grid_of(sizes: Mapping[str, int]) -> Grid:
-    """The grid of a mesh with these dims; ranks count row-major, as everywhere."""
+def grid_of(sizes: Mapping[str, int], indices: Mapping[str, Sequence[int]] | None = None) -> Grid:
+    """The grid of a mesh with these dims; ranks count row-major, as everywhere.
+
+    `indices`: for each dim, the number to show for each of its indices, if it is a slice.
+    """
+    shown = indices or {dim: range(size) for dim, size in sizes.items()}
     dims = list(sizes)
     if not dims:
         return Grid((), (GridRow("", range(1)),))
@@ -43,12 +47,14 @@ def grid_of(sizes: Mapping[str, int]) -> Grid:
     if len(dims) == 1:
         wrap = DENSE_WRAP if width > LARGE else WRAP
         if width <= wrap:
-            return Grid(tuple(f"{across}={i}" for i in range(width)), (GridRow("", range(width)),))
+            columns = tuple(f"{across}={i}" for i in shown[across])
+            return Grid(columns, (GridRow("", range(width)),))
         starts = range(0, width, wrap)
         parts = [range(start, min(start + wrap, width)) for start in starts]
-        return Grid((), tuple(GridRow(f"{across}={name_indices(part)}", part) for part in parts))
+        named = [(name_indices(shown[across][i] for i in part), part) for part in parts]
+        return Grid((), tuple(GridRow(f"{across}={name}", part) for name, part in named))
     down = dims[:-1]
-    places = product(*(range(sizes[dim]) for dim in down))
+    places = product(*(shown[dim] for dim in down))
     rows = [
         GridRow(
             " ".join(f"{dim}={at}" for dim, at in zip(down, place, strict=True)),
@@ -56,7 +62,7 @@ def grid_of(sizes: Mapping[str, int]) -> Grid:
         )
         for number, place in enumerate(places)
     ]
-    return Grid(tuple(f"{across}={i}" for i in range(width)), tuple(rows))
+    return Grid(tuple(f"{across}={i}" for i in shown[across]), tuple(rows))
 
 
 def point_of(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:

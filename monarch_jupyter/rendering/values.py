@@ -11,12 +11,14 @@ import math
 import numbers
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from monarch import observe
 from monarch.actor import ValueMesh
+from monarch.observe import Coordinates
 from monarch_jupyter.meshes.rank_names import name_point, name_ranks
 from monarch_jupyter.rendering import html
-from monarch_jupyter.rendering.grid import Grid, grid_of, point_of
+from monarch_jupyter.rendering.grid import Grid, grid_of
 from monarch_jupyter.rendering.html import Html
 from monarch_jupyter.rendering.units import columns, extent_text
 
@@ -63,16 +65,33 @@ def _readable(mesh: ValueMesh[object], at: int) -> object:
         return Unreadable(error)
 
 
-def values_text(sizes: Mapping[str, int], values: Sequence[object]) -> str:
-    """The values of a mesh with these dims, in rank order, as text."""
-    head = f"ValueMesh {extent_text(sizes)}"
+def value_mesh_text(mesh: ValueMesh[Any]) -> str:
+    """The values of a call as text, under the coordinates of the mesh that was spawned."""
+    return values_text(mesh.sizes, readable_values(mesh), observe.coordinates(mesh))
+
+
+def value_mesh_html(mesh: ValueMesh[Any]) -> Html:
+    """The same as static HTML."""
+    return values_html(mesh.sizes, readable_values(mesh), observe.coordinates(mesh))
+
+
+def values_text(
+    sizes: Mapping[str, int], values: Sequence[object], places: Coordinates | None = None
+) -> str:
+    """The values of a mesh with these dims, in rank order, as text.
+
+    `places`: the coordinates of a slice.
+    """
+    places = places or Coordinates.own(sizes)
+    head = f"ValueMesh {extent_text(sizes)}{_fixed_text(places)}"
     numbers = as_numbers(values)
     if numbers is not None and len(values) > 1:
         if len(values) <= MOST_CELLS:
-            return "\n".join([head, *_number_lines(grid_of(sizes), numbers)])
-        lines = columns([_SPREAD, *_spreads(sizes, numbers)])
+            grid = grid_of(sizes, places.indices)
+            return "\n".join([head, *_number_lines(grid, numbers)])
+        lines = columns([_SPREAD, *_spreads(sizes, numbers, places)])
         return "\n".join([head, *(f"  {line}" for line in lines), *_left_out(sizes)])
-    folded = _folded(sizes, values)
+    folded = _folded(values, places)
     rows = [[ranks or "value", shown] for ranks, shown in folded[:MOST_PARTS]]
     more = [f"  and {len(folded) - MOST_PARTS} more"] if len(folded) > MOST_PARTS else []
     if any("\n" in shown for _, shown in rows):
@@ -81,22 +100,29 @@ def values_text(sizes: Mapping[str, int], values: Sequence[object]) -> str:
     return "\n".join([head, *(f"  {line}" for line in columns(rows)), *more])
 
 
-def values_html(sizes: Mapping[str, int], values: Sequence[object]) -> Html:
-    """The values of a mesh with these dims, in rank order, as static HTML."""
-    head = html.element("div", "ValueMesh ", html.code(extent_text(sizes)))
+def values_html(
+    sizes: Mapping[str, int], values: Sequence[object], places: Coordinates | None = None
+) -> Html:
+    """The values of a mesh with these dims, in rank order, as static HTML.
+
+    `places`: the coordinates of a slice.
+    """
+    places = places or Coordinates.own(sizes)
+    head = html.element("div", "ValueMesh ", html.code(extent_text(sizes)), _fixed_text(places))
     numbers = as_numbers(values)
     if numbers is not None and len(values) > 1:
         if len(values) <= MOST_CELLS:
-            return html.card(head, _heat_map(grid_of(sizes), numbers), _legend(sizes, numbers))
+            grid = grid_of(sizes, places.indices)
+            return html.card(head, _heat_map(grid, numbers), _legend(numbers, places))
         return html.card(
             head,
-            html.table(_SPREAD, _spreads(sizes, numbers)),
+            html.table(_SPREAD, _spreads(sizes, numbers, places)),
             *[html.toned(line.strip(), "muted") for line in _left_out(sizes)],
         )
     first = dict(zip(map(value_text, values), values, strict=True))
     rows = [
         [html.header(ranks or "value", "row"), _styled(first[text]) or _shown(text)]
-        for ranks, text in _folded(sizes, values)
+        for ranks, text in _folded(values, places)
     ]
     table, rest = html.table((), rows[:MOST_PARTS]), rows[MOST_PARTS:]
     if not rest:
@@ -143,22 +169,27 @@ def _as_number(value: object) -> float | None:
 _SPREAD = ["ranks", "lowest", "median", "mean", "highest", "not finite"]
 
 
-def _spreads(sizes: Mapping[str, int], values: Sequence[float]) -> list[list[str]]:
+def _fixed_text(places: Coordinates) -> str:
+    """` at hosts=1`, for the dims that a slice has dropped."""
+    return f" at {name_point(places.fixed)}" if places.fixed else ""
+
+
+def _spreads(
+    sizes: Mapping[str, int], values: Sequence[float], places: Coordinates
+) -> list[list[str]]:
     """A line for all ranks, then one for each index of the first dim that has several."""
-    rows = [_spread("all", range(len(values)), sizes, values)]
+    rows = [_spread("all", range(len(values)), values, places)]
     dim = next((dim for dim, size in sizes.items() if size > 1), None)
     if dim is None or len([size for size in sizes.values() if size > 1]) < 2:
         return rows
     part = len(values) // sizes[dim]
     for index in range(min(sizes[dim], MOST_PARTS)):
         ranks = range(index * part, (index + 1) * part)
-        rows.append(_spread(f"{dim}={index}", ranks, sizes, values))
+        rows.append(_spread(f"{dim}={places.indices[dim][index]}", ranks, values, places))
     return rows
 
 
-def _spread(
-    name: str, ranks: range, sizes: Mapping[str, int], values: Sequence[float]
-) -> list[str]:
+def _spread(name: str, ranks: range, values: Sequence[float], places: Coordinates) -> list[str]:
     finite = sorted((values[rank], rank) for rank in ranks if math.isfinite(values[rank]))
     odd = len(ranks) - len(finite)
     if not finite:
@@ -167,7 +198,7 @@ def _spread(
     middle = statistics.median(value for value, _ in finite)
     mean = statistics.fmean(value for value, _ in finite)
     ends = [
-        f"{number_text(value)} at {name_point(point_of(rank, sizes))}"
+        f"{number_text(value)} at {name_point(places.point(rank))}"
         for value, rank in ((low, lowest), (high, highest))
     ]
     return [name, ends[0], number_text(middle), number_text(mean), ends[1], str(odd)]
@@ -180,13 +211,13 @@ def _left_out(sizes: Mapping[str, int]) -> list[str]:
     return [f"  and {first - MOST_PARTS} more parts"] if several and first > MOST_PARTS else []
 
 
-def _legend(sizes: Mapping[str, int], values: Sequence[float]) -> Html:
+def _legend(values: Sequence[float], places: Coordinates) -> Html:
     finite = [(value, rank) for rank, value in enumerate(values) if math.isfinite(value)]
     odd = len(values) - len(finite)
     parts: list[str] = []
     if finite and min(finite)[0] < max(finite)[0]:
         for word, (value, rank) in (("lowest", min(finite)), ("highest", max(finite))):
-            parts.append(f"{word} {number_text(value)} at {name_point(point_of(rank, sizes))}")
+            parts.append(f"{word} {number_text(value)} at {name_point(places.point(rank))}")
     if odd:
         parts.append(f"{odd} not finite")
     return html.element("div", html.toned("; ".join(parts), "muted")) if parts else Html()
@@ -219,13 +250,12 @@ def _where(tensor: TensorLike) -> str:
     return f" on {device}" if device is not None and str(device) != "cpu" else ""
 
 
-def _folded(sizes: Mapping[str, int], values: Sequence[object]) -> list[tuple[str, str]]:
+def _folded(values: Sequence[object], places: Coordinates) -> list[tuple[str, str]]:
     groups: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         groups.setdefault(value_text(value), []).append(rank)
     return [
-        (name_ranks(point_of(rank, sizes) for rank in ranks), shown)
-        for shown, ranks in groups.items()
+        (name_ranks(places.point(rank) for rank in ranks), shown) for shown, ranks in groups.items()
     ]
 
 

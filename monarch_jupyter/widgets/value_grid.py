@@ -10,13 +10,14 @@ from typing import Any, cast
 
 import traitlets
 
+from monarch import observe
 from monarch.actor import ValueMesh
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.page.publisher import Publisher
 from monarch_jupyter.page.request_handler import RequestHandler
 from monarch_jupyter.protocol.messages import ValuesMessage
 from monarch_jupyter.protocol.values import Picture, ValueTable, picture_of
-from monarch_jupyter.rendering.values import values_html, values_text
+from monarch_jupyter.rendering.values import value_mesh_html, value_mesh_text
 from monarch_jupyter.widgets.bundle import joined, styles
 from monarch_jupyter.widgets.stream_widget import StreamingWidget
 
@@ -62,11 +63,11 @@ class ValueGrid(StreamingWidget):
         return self._table.current()
 
     def __repr__(self) -> str:
-        return values_text(self._values.sizes, self._values.values())
+        return value_mesh_text(self._values)
 
     def static_bundle(self) -> dict[str, str]:
         """The same values as they are now, for readers without widgets."""
-        markup = values_html(self._values.sizes, self._values.values())
+        markup = value_mesh_html(self._values)
         return {"text/plain": repr(self), "text/html": str(markup)}
 
 
@@ -81,4 +82,4 @@ def _picture(values: object) -> Picture:
         raise CommandError(
             f"a value grid shows up to {MOST:,} values, and these are {len(shown):,}: slice them"
         )
-    return picture_of(shown.sizes, shown.values())
+    return picture_of(shown.sizes, shown.values(), observe.coordinates(shown))

@@ -25,7 +25,7 @@ from monarch._src.mesh.live_update import (
 )
 from monarch._src.mesh.map.open_maps import OpenMap, open_maps
 from monarch._src.mesh.proc_mesh import accompany_actors
-from monarch._src.mesh.selected_procs import as_viewed
+from monarch._src.mesh.selected_procs import as_viewed, coordinates
 from monarch._src.observe.doctor import Finding, doctor
 from monarch._src.observe.live_actors import LiveActor, live_actors
 from monarch._src.observe.meshes import (
@@ -63,12 +63,14 @@ from monarch._src.observe.stacks.query import (
     ThreadStack,
     stacks,
 )
+from monarch._src.shape.coordinates import Coordinates
 from monarch._src.telemetry.endpoint_rows import EndpointMetrics, Metrics, MissingProcess, metrics
 from monarch._src.telemetry.program_rows import InstrumentMetrics, Process, SpanMetrics
 
 __all__ = [
     "CallTarget",
     "CodePlace",
+    "Coordinates",
     "EndpointMetrics",
     "FailedActors",
     "Finding",
@@ -108,6 +110,7 @@ __all__ = [
     "call_target_of",
     "cancel_calls",
     "cancel_on",
+    "coordinates",
     "doctor",
     "failed_ranks",
     "failures_by_place",

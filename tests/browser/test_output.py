@@ -58,6 +58,7 @@ def test_equal_lines_are_one_in_the_cell_and_come_apart_in_the_view_of_lines(
         assert_accessible(page, ".mx-lines")
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_lines_of_64_ranks_are_all_there_and_the_page_stays_small(
     browser: Browser, lab: Lab
 ) -> None:

@@ -341,7 +341,7 @@ def test_an_owner_that_dies_of_what_its_call_was_told_tells_the_first_cause(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_mesh_of_an_actor_refuses_new_actors_when_one_of_it_has_failed(
+def test_a_mesh_of_an_actor_takes_new_actors_when_one_of_it_has_failed(
     spawn_procs: Spawn, path: Path, kind: type[Any]
 ) -> None:
     owner = spawn_procs(name="above").spawn("owner", kind, str(path), "owner", True)
@@ -349,9 +349,10 @@ def test_a_mesh_of_an_actor_refuses_new_actors_when_one_of_it_has_failed(
     owner.do.call_one("fail", rank=1, way="broadcast").get(timeout=60)
     while not owner.told.call_one().get(timeout=60):
         pass
-    with pytest.raises(ActorError, match=re.escape(ILL)):
-        owner.spawn_more.call_one().get(timeout=60)
-    assert owner.do.call_one("pid").get(timeout=60) == leaves.slice(gpus=0).pid.call_one().get()
+    pids = owner.spawn_more.call_one().get(timeout=60)
+    assert len(pids) == 2
+    assert owner.do.call_one("pid").get(timeout=60) == pids[0]
+    assert leaves.slice(gpus=0).pid.call_one().get() == pids[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

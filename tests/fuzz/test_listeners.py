@@ -61,6 +61,8 @@ from tests.said import RuntimeErrors
 from tests.strangers import Bomb, linked
 from tests.workers import worker
 
+pytestmark = pytest.mark.slow
+
 FRAMES = int(os.environ.get("MONARCH_FUZZ", "2000"))
 SEED = int(os.environ.get("MONARCH_FUZZ_SEED", "0"))
 WARM_UP = FRAMES // 5

@@ -24,6 +24,8 @@ from tests.fuzz.mutating import Bytes, Seeded
 from tests.fuzz.parsers import Parser, parsers
 from tests.strangers import Bomb
 
+pytestmark = pytest.mark.slow
+
 INPUTS = int(os.environ.get("MONARCH_FUZZ", "2000"))
 SEED = int(os.environ.get("MONARCH_FUZZ_SEED", "0"))
 GROWN = 16 << 20  # bytes, of memory that libraries keep

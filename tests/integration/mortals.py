@@ -50,6 +50,14 @@ class Failing(Actor):
         return rank
 
     @endpoint
+    def raise_in_turn(self, first: int, gate: Gate) -> None:
+        """Raise at once on that rank, and behind the gate on the others."""
+        rank = context().message_rank.rank
+        if rank != first:
+            gate.pass_through()
+        raise ValueError(f"bad shard {rank}")
+
+    @endpoint
     def fail_before_others_run(self, gate: Gate) -> None:
         """Raise behind the gate, before another thread of this process has had a turn."""
         sys.setswitchinterval(3600.0)

@@ -84,5 +84,5 @@ def test_a_time_out_says_how_many_are_left_and_ends_no_call(
 def test_bad_arguments_are_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"^as_completed: timeout=0: give seconds above 0, or"):
         as_completed([], timeout=0)
-    with pytest.raises(TypeError, match=r"^as_completed: number 1 is a int; give the futures"):
+    with pytest.raises(TypeError, match=r"^as_completed: number 1 is of type int; give"):
         as_completed([Future.of(1), 3])  # pyright: ignore[reportArgumentType]

@@ -83,8 +83,46 @@ def test_ranks_that_fail_alike_are_told_as_one(four: ProcMesh) -> None:
     assert sorted(failure.rank for failure in failures) == [0, 1, 2, 3]
     text = str(caught.value)
     assert text.count("raised ValueError: a bad value") == 1
-    assert text.startswith(f"Failing.raise_value_error on workers[gpus={failures[0].rank}] raised")
-    assert "and on 3 more ranks: gpus=" in text
+    assert text.startswith("Failing.raise_value_error on workers[gpus=0] raised")
+    assert "and on 3 more ranks: gpus=1..3" in text
+
+
+def test_the_lowest_rank_is_named_and_its_exception_raised_whichever_failed_first(
+    four: ProcMesh, gate: GateKeeper
+) -> None:
+    failing = four.spawn("failing", Failing)
+    answer = failing.raise_in_turn.call(3, gate.gate)
+    gate.wait_entered(3)
+    failing.slice(gpus=3).fine.call_one().get()  # by now its failure has arrived
+    gate.open(3)
+    failing.fine.call().get()
+    with pytest.raises(ActorError) as caught:
+        answer.get()
+    assert caught.value.failures[0].rank == 3
+    text = str(caught.value)
+    assert text.startswith(
+        "Failing.raise_in_turn on workers[gpus=0] raised ValueError: bad shard 0"
+    )
+    assert text.splitlines()[-4:] == [
+        "and on 3 more ranks, in other words:",
+        "  gpus=1: bad shard 1",
+        "  gpus=2: bad shard 2",
+        "  gpus=3: bad shard 3",
+    ]
+    assert repr(caught.value.exception) == "ValueError('bad shard 0')"
+    assert caught.value.__cause__ is caught.value.exception
+
+
+def test_an_error_names_the_lowest_rank_of_those_that_have_failed_so_far(
+    four: ProcMesh, gate: GateKeeper
+) -> None:
+    failing = four.spawn("failing", Failing)
+    error = failing.raise_in_turn.call(3, gate.gate).exception()
+    assert "workers[gpus=3] raised" in str(error)
+    gate.wait_entered(3)
+    gate.open(3)
+    failing.fine.call().get()
+    assert "workers[gpus=0] raised" in str(error).splitlines()[0]
 
 
 def test_only_the_ranks_that_failed_are_named(four: ProcMesh) -> None:
@@ -251,8 +289,7 @@ def test_a_base_exception_ends_the_actor_and_not_its_process(
         failing.fine.call().get()
     assert failing.slice(gpus=0).fine.call_one().get() == "fine"
     assert echo.rank.call().get().values() == [0, 1]
-    with pytest.raises(SupervisionError, match=said):
-        procs.spawn("another", Echo)
+    assert procs.spawn("another", Echo).rank.call().get().values() == [0, 1]
 
 
 def test_an_exception_that_nobody_waits_for_ends_the_actor_and_is_told_to_its_owner(

@@ -51,6 +51,8 @@ from tests.integration.residents import CLIENT, Resident
 from tests.strangers import Caller, linked
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
 
+pytestmark = pytest.mark.slow
+
 LARGE = 64 << 20
 
 

@@ -196,9 +196,9 @@ def test_a_map_out_of_time_cancels_what_runs(four: ProcMesh) -> None:
     ("arguments", "options", "kind", "text"),
     [
         ((3, [1]), {}, TypeError,
-         "map: the first argument is the function; a int cannot be called"),
+         "map: the first argument has to be a function, and is of type int"),
         ((mapped.square, 3), {}, TypeError,
-         "map: the items have to be iterable, such as a list; a int is not"),
+         "map: the items have to be iterable, such as a list, and are of type int"),
         ((mapped.square, [1]), {"chunk_size": 0}, ValueError,
          "map: chunk_size=0: a chunk has at least one item"),
         ((mapped.square, [1]), {"chunk_size": 2.5}, TypeError,

@@ -25,7 +25,7 @@ from tests import ssh
 from tests.integration.programs import running, watched
 from tests.leaks import processes
 
-pytestmark = pytest.mark.skipif(bool(ssh.why_not()), reason=ssh.why_not())
+pytestmark = [pytest.mark.skipif(bool(ssh.why_not()), reason=ssh.why_not()), pytest.mark.slow]
 PATH = os.pathsep.join(p for p in sys.path if p)
 
 

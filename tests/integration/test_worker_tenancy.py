@@ -34,6 +34,8 @@ from tests.integration.commands import Commands, monarch
 from tests.integration.residents import CLIENT, Resident
 from tests.workers import PATIENCE_S, TRUST_ALL, Worker, worker, workers
 
+pytestmark = pytest.mark.slow
+
 
 def attached(found: list[Worker], ca: str = TRUST_ALL) -> HostMesh:
     mesh = attach_to_workers(ca=ca, workers=[one.address for one in found])

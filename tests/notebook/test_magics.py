@@ -24,7 +24,7 @@ SUBCOMMANDS = [
         "detach",
         "reap",
     ),
-    *("logs", "update", "autoreload", "asyncio", "error", "doctor"),
+    *("torchrun", "logs", "update", "autoreload", "asyncio", "error", "doctor"),
 ]
 
 

@@ -24,6 +24,9 @@ class TestTable:
             "type": "values",
             "seq": 0,
             "sizes": SIZES,
+            "dims": ["hosts", "gpus"],
+            "indices": {"hosts": [0, 1], "gpus": [0, 1]},
+            "fixed": {},
             "numbers": [1, 2.5, 3, 4],
             "texts": ["1", "2.5", "3", "4"],
         }

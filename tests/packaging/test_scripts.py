@@ -14,6 +14,10 @@ PIXEL = (
     "'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=')))"
 )
 
+MACHINE = (
+    "import sys\nprint('on', socket.gethostname(), 'in', tempfile.gettempdir(), 'with', sys.prefix)"
+)
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -65,20 +69,35 @@ def test_the_demo_says_where_it_saved_a_picture(folder: Path) -> None:
     assert (folder / "build/demo/a-0-0.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_clean_notebook_may_be_committed(folder: Path) -> None:
-    write(folder, code("from monarch.actor import Actor"))
-    done = run(sys.executable, ROOT / "scripts" / "check_notebooks.py", cwd=folder)
-    assert done.returncode == 0
-    assert "1 notebooks, 0 complaints" in done.stdout
+def test_an_executed_notebook_may_be_committed_and_one_that_changed_since_may_not(
+    folder: Path,
+) -> None:
+    path = write(folder, code("import socket, tempfile"), code(MACHINE))
+    check = ROOT / "scripts" / "check_notebooks.py"
+    assert "outputs are missing or of older cells" in run(sys.executable, check, cwd=folder).stdout
+    done = run(sys.executable, ROOT / "scripts" / "execute_notebooks.py", path, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    executed = nbformat.read(path, as_version=4)
+    (output,) = executed.cells[1].outputs
+    assert output.text == "on laptop in /tmp with ~/.venv\n"
+    assert "execution" not in executed.cells[1].metadata
+    done = run(sys.executable, check, cwd=folder)
+    assert (done.returncode, "1 notebooks, 0 complaints" in done.stdout) == (0, True)
+    executed.cells[0].source = "import socket, tempfile, sys"
+    nbformat.write(executed, path)
+    done = run(sys.executable, check, cwd=folder)
+    assert done.returncode == 1
+    assert "outputs are missing or of older cells: run `make notebooks`" in done.stdout
 
 
-def test_a_notebook_with_outputs_or_private_imports_is_refused(folder: Path) -> None:
-    ran = code("1")
-    ran.execution_count = 3
-    write(folder, ran, code("from monarch._src.net import node"))
+def test_a_notebook_with_widgets_or_private_imports_is_refused(folder: Path) -> None:
+    shown = code("1")
+    data = {"application/vnd.jupyter.widget-view+json": {}, "text/html": "x", "text/plain": "x"}
+    shown.outputs = [nbformat.v4.new_output("display_data", data=data)]
+    write(folder, shown, code("from monarch._src.net import node"))
     done = run(sys.executable, ROOT / "scripts" / "check_notebooks.py", cwd=folder)
     assert done.returncode == 1
-    assert "cell 0 has outputs" in done.stdout
+    assert "cell 0 shows a widget" in done.stdout
     assert "cell 1 uses monarch._src" in done.stdout
 
 

@@ -60,6 +60,12 @@ export function sizes(value, at) {
   return Object.fromEntries(entries.map(([key, item]) => [key, number(item, `${at}.${key}`)]));
 }
 
+/** @type {(value: unknown, at: string) => Record<string, number[]>} */
+export function lists(value, at) {
+  const entries = Object.entries(object(value, at));
+  return Object.fromEntries(entries.map(([key, item]) => [key, each(number, item, `${at}.${key}`)]));
+}
+
 /** @type {(value: unknown, at: string) => (number | null)[]} */
 export function maybeNumbers(value, at) {
   return each((item, place) => orNull(number, item, place), value, at);

@@ -7,6 +7,7 @@ import { count, element } from "./dom.js";
 
 /** @typedef {"roomy" | "compact" | "dense"} Density */
 /** @typedef {Readonly<Record<string, number>>} Sizes */
+/** @typedef {import("./protocol.js").Indices} Indices */
 
 const WRAP = 16;
 const DENSE_WRAP = 32;
@@ -16,9 +17,11 @@ const COMPACT = 256;
 /**
  * Rows of ranks, with a label where rows have to be told apart, and the heads of the columns.
  * @param {Readonly<Record<string, number>>} sizes
+ * @param {Indices} [indices] of a slice: the index to show for each index of each dim
  * @returns {{columns: string[], rows: {label: string, ranks: number[]}[]}}
  */
-export function gridOf(sizes) {
+export function gridOf(sizes, indices = {}) {
+  const shown = (/** @type {string} */ dim, /** @type {number} */ at) => indices[dim]?.[at] ?? at;
   const dims = Object.entries(sizes);
   const last = dims.pop();
   if (last === undefined) {
@@ -33,7 +36,8 @@ export function gridOf(sizes) {
     const rows = [];
     for (let from = 0; from < width; from += wrap) {
       const to = Math.min(from + wrap, width);
-      const label = to - from === 1 ? `${across}=${from}` : `${across}=${from}..${to - 1}`;
+      const [first, end] = [shown(across, from), shown(across, to - 1)];
+      const label = to - from === 1 ? `${across}=${first}` : `${across}=${first}..${end}`;
       rows.push({ label, ranks: range(from, to) });
     }
     return { columns: [], rows };
@@ -43,12 +47,12 @@ export function gridOf(sizes) {
     let rest = at;
     const places = [];
     for (const [dim, size] of [...dims].reverse()) {
-      places.unshift(`${dim}=${rest % size}`);
+      places.unshift(`${dim}=${shown(dim, rest % size)}`);
       rest = Math.floor(rest / size);
     }
     return { label: places.join(" "), ranks: range(at * width, (at + 1) * width) };
   });
-  return { columns: range(0, width).map((at) => `${across}=${at}`), rows };
+  return { columns: range(0, width).map((at) => `${across}=${shown(across, at)}`), rows };
 }
 
 /**
@@ -102,8 +106,9 @@ export class RankGrid {
    * @param {Density} density
    * @param {(rank: number, underHead: boolean) => HTMLElement} cell `underHead`: whether a column's head says its place already
    * @param {() => void} onChoice another rank was chosen, or none
+   * @param {Indices} [indices] as in `gridOf`
    */
-  constructor(name, sizes, density, cell, onChoice) {
+  constructor(name, sizes, density, cell, onChoice, indices = {}) {
     /** @type {number | null} */
     this.chosen = null;
     this._onChoice = onChoice;
@@ -117,7 +122,7 @@ export class RankGrid {
       // Arrow keys move in the grid, not from cell to cell of the notebook.
       "data-lm-suppress-shortcuts": "true",
     });
-    const layout = gridOf(sizes);
+    const layout = gridOf(sizes, indices);
     const underHead = layout.columns.length > 0;
     if (underHead) {
       this.node.append(headOf(dims, layout.columns, density));

@@ -10,7 +10,7 @@
  * state of a page: views.js, pending.js.
  */
 
-import { WireError, each, maybeNumbers, number, object, oneOf, orNull, show, sizes, text } from "./fields.js";
+import { WireError, each, lists, maybeNumbers, number, object, oneOf, orNull, show, sizes, text } from "./fields.js";
 
 /** Comm target of the side panel, registered on both sides. */
 export const TARGET = "monarch.meshes";
@@ -54,6 +54,7 @@ export const TARGET = "monarch.meshes";
  * @property {readonly Row[]} rows
  */
 
+/** By dim. @typedef {Readonly<Record<string, readonly number[]>>} Indices */
 /** @typedef {{readonly type: "snapshot", readonly seq: number, readonly meshes: readonly Mesh[]}} Snapshot */
 /**
  * `gone`: the uids of meshes that are no more.
@@ -65,11 +66,15 @@ export const TARGET = "monarch.meshes";
  */
 /**
  * The values of a grid, by rank. `numbers` is null unless all of them are some; the number of one that is not
- * finite is null.
+ * finite is null. `indices`: for each dim, the index to show for each of its indices, which are others in a slice;
+ * `fixed`: the indices of the dims that a slice has dropped. `dims` are all of them, in order.
  * @typedef {object} Values
  * @property {"values"} type
  * @property {number} seq
  * @property {Readonly<Record<string, number>>} sizes
+ * @property {readonly string[]} dims
+ * @property {Indices} indices
+ * @property {Readonly<Record<string, number>>} fixed
  * @property {readonly (number | null)[] | null} numbers
  * @property {readonly string[]} texts
  */
@@ -234,7 +239,16 @@ function parseStreamed(type, message) {
     const numbers = orNull(maybeNumbers, message.numbers, "numbers");
     const texts = each(text, message.texts, "texts");
     return type === "values"
-      ? { type, seq, sizes: sizes(message.sizes, "sizes"), numbers, texts }
+      ? {
+          type,
+          seq,
+          sizes: sizes(message.sizes, "sizes"),
+          dims: each(text, message.dims, "dims"),
+          indices: lists(message.indices, "indices"),
+          fixed: sizes(message.fixed, "fixed"),
+          numbers,
+          texts,
+        }
       : { type, seq, ranks: each(number, message.ranks, "ranks"), numbers, texts };
   }
   const meshes = each(parseMesh, message.meshes, "meshes");

@@ -49,7 +49,8 @@ export class ValuesGrid {
 
   /** @param {ValuesView} values */
   update(values) {
-    const kind = JSON.stringify([Object.entries(values.sizes), values.numbers === null]);
+    const places = [Object.entries(values.indices), Object.entries(values.fixed)];
+    const kind = JSON.stringify([Object.entries(values.sizes), places, values.numbers === null]);
     if (kind !== this._kind) {
       this._kind = kind;
       this._build(values);
@@ -62,7 +63,8 @@ export class ValuesGrid {
       }
     });
     this._shown = values;
-    setText(this._extent, extentText(values.sizes));
+    const fixed = pointText(values.fixed);
+    setText(this._extent, extentText(values.sizes) + (fixed ? ` at ${fixed}` : ""));
     setText(this._summary, summaryOf(values));
     this._say();
   }
@@ -74,7 +76,7 @@ export class ValuesGrid {
     this._cells.clear();
     this._shown = this._pointed = null;
     const cell = (/** @type {number} */ rank) => this._cell(rank, density === "dense");
-    this._grid = new RankGrid(this._name, values.sizes, density, cell, () => this._say());
+    this._grid = new RankGrid(this._name, values.sizes, density, cell, () => this._say(), values.indices);
     this._place.replaceChildren(this._grid.node);
   }
 
@@ -165,7 +167,7 @@ class Scale {
     const to = values.numbers?.[high] ?? 0;
     setText(this._low, shortNumber(from, values.texts[low] ?? ""));
     setText(this._high, shortNumber(to, values.texts[high] ?? ""));
-    const at = (/** @type {number} */ rank) => pointText(pointOf(rank, values.sizes)) || "the one rank";
+    const at = (/** @type {number} */ rank) => pointText(placeOf(rank, values)) || "the one rank";
     setText(this._where, from === to ? "all alike" : `lowest at ${at(low)}, highest at ${at(high)}`);
     const moved = from !== this._from || to !== this._to;
     this._from = from;
@@ -199,6 +201,18 @@ function extremesOf(numbers) {
   return low < 0 ? null : { low, high };
 }
 
+/**
+ * The coordinates of a rank in the mesh that was spawned.
+ * @param {number} rank
+ * @param {ValuesView} values
+ */
+function placeOf(rank, { sizes, dims, indices, fixed }) {
+  const point = pointOf(rank, sizes);
+  return Object.fromEntries(
+    dims.map((dim) => [dim, fixed[dim] ?? indices[dim]?.[point[dim] ?? 0] ?? point[dim] ?? 0]),
+  );
+}
+
 /** @param {ValuesView} values */
 function summaryOf({ numbers, texts }) {
   const odd = numbers?.filter((number) => number === null).length ?? 0;
@@ -214,7 +228,7 @@ function summaryOf({ numbers, texts }) {
  * @param {ValuesView} values
  */
 function readingOf(rank, text, values) {
-  const point = pointText(pointOf(rank, values.sizes));
+  const point = pointText(placeOf(rank, values));
   return `${point || "rank 0"}: ${text}`;
 }
 

@@ -78,7 +78,8 @@ function merged(old, changed) {
 
 /**
  * The known values of a grid; null before the first message. `seq` and `stale` as in a View.
- * @typedef {{seq: number | null, stale: boolean, sizes: Readonly<Record<string, number>>,
+ * @typedef {{seq: number | null, stale: boolean, sizes: Readonly<Record<string, number>>, dims: readonly string[],
+ *   indices: import("./protocol.js").Indices, fixed: Readonly<Record<string, number>>,
  *   numbers: readonly (number | null)[] | null, texts: readonly string[]}} ValuesView
  */
 
@@ -93,9 +94,9 @@ export function reduceValues(view, message) {
     return { view, sync: false }; // Of another kind of view.
   }
   if (message.type === "values") {
-    const { sizes: dims, numbers, texts } = message;
+    const { sizes, dims, indices, fixed, numbers, texts } = message;
     return {
-      view: { seq: message.seq < 0 ? null : message.seq, stale: false, sizes: dims, numbers, texts },
+      view: { seq: message.seq < 0 ? null : message.seq, stale: false, sizes, dims, indices, fixed, numbers, texts },
       sync: false,
     };
   }

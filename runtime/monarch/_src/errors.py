@@ -5,6 +5,7 @@
     Exception
     ├── ActorError            an endpoint raised; the actor lives
     │   └── ItemError             a function that `map` runs has raised for one of its items
+    ├── CollectiveError       (RuntimeError) a rank did not come to a collective of a process group
     ├── DebugError            (RuntimeError) the debugger cannot do what was requested
     ├── DeadlockError         (RuntimeError) actors wait for each other in a cycle
     ├── JobError              (RuntimeError) the hosts of a job could not be allocated, or are gone
@@ -228,6 +229,25 @@ class CallCancelled(KeyboardInterrupt):
 
     def __init__(self, message: str = "the caller has cancelled the call") -> None:
         super().__init__(message)
+
+
+class CollectiveError(RuntimeError):
+    """A collective was ended because a rank that it waited for has died, or has raised before it.
+
+    `why` names that rank. The process groups of the rank that gets the error have ended. It takes
+    the place of the error of torch's backend when an endpoint is left; inside the endpoint, code
+    sees the RuntimeError of the backend.
+    """
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"{why}. The process groups of this rank have ended with it: call init_process_group() "
+            "on the ranks that live for new ones"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.why,)
 
 
 class DeadlockError(RuntimeError):

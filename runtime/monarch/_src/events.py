@@ -35,18 +35,24 @@ class ProcReady(msgspec.Struct, frozen=True):
 
 
 class RankFailed(msgspec.Struct, frozen=True):
-    """A proc or an actor of a mesh that this process uses has failed."""
+    """A proc or an actor of a mesh that this process uses has failed.
+
+    `mesh` is the uid of the proc mesh if a proc has ended, else 0.
+    """
 
     failure: RankFailure
+    mesh: int = 0
 
 
 class RankRestarting(msgspec.Struct, frozen=True):
     """A proc of a mesh that this process uses has died and is being restarted; its state is lost.
 
-    `failure.restarted` counts its restarts. Its owner gets `ProcReady` next.
+    `failure.restarted` counts its restarts. Its owner gets `ProcReady` next. `mesh` is the uid of
+    the proc mesh.
     """
 
     failure: RankFailure
+    mesh: int = 0
 
 
 class RankPaused(msgspec.Struct, frozen=True):

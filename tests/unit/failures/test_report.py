@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monarch._src.errors import death_error
-from monarch._src.failures.report import as_causes, at_text, failures_text, fold, ranks_text
+from monarch._src.failures.report import (
+    as_causes,
+    at_text,
+    failures_text,
+    first_reported,
+    fold,
+    ranks_text,
+)
 from monarch._src.wire.msgpack_text import pack, unpacker
 from monarch.actor import (
     ActorError,
@@ -40,10 +47,10 @@ def test_an_endpoint_that_raised_on_one_rank() -> None:
 def test_an_endpoint_that_raised_alike_on_some_ranks() -> None:
     ranks = [3, 0, 1, 2, 6]
     assert str(ActorError(failures=[failed(rank, frames=(CELL,)) for rank in ranks])) == (
-        "Trainer.step on workers[gpus=3] raised ZeroDivisionError: division by zero\n"
+        "Trainer.step on workers[gpus=0] raised ZeroDivisionError: division by zero\n"
         '  File "<cell 3>", line 7, in step\n'
         "    loss = self.loss / self.count\n"
-        "and on 4 more ranks: gpus=0..2, gpus=6"
+        "and on 4 more ranks: gpus=1..3, gpus=6"
     )
 
 
@@ -54,14 +61,14 @@ def test_what_an_error_came_of_is_told_behind_it_with_its_own_frames() -> None:
     )
     known = failed(frames=(CELL,), behind=behind)
     assert str(ActorError(failures=[known, failed(0, frames=(CELL,), behind=behind)])) == (
-        "Trainer.step on workers[gpus=3] raised ZeroDivisionError: division by zero\n"
+        "Trainer.step on workers[gpus=0] raised ZeroDivisionError: division by zero\n"
         '  File "<cell 3>", line 7, in step\n'
         "    loss = self.loss / self.count\n"
         "because of KeyError: 'lr'\n"
         '  File "/home/me/train.py", line 12, in mean\n'
         "    return total / count\n"
         "while it handled OSError\n"
-        "and on 1 more rank: gpus=0"
+        "and on 1 more rank: gpus=3"
     )
 
 
@@ -110,16 +117,44 @@ def test_ranks_that_name_themselves_in_what_they_say_are_told_once() -> None:
     failures = [failed(n, frames=(CELL,), message=f"no batch\nfor rank {n}") for n in ranks]
     failures.append(failed(8, frames=(CELL,), message="no batch\nfor rank 3"))
     assert str(ActorError(failures=failures)) == (
-        "Trainer.step on workers[gpus=3] raised ZeroDivisionError: no batch\nfor rank 3\n"
+        "Trainer.step on workers[gpus=0] raised ZeroDivisionError: no batch\nfor rank 0\n"
         '  File "<cell 3>", line 7, in step\n'
         "    loss = self.loss / self.count\n"
-        "and on 1 more rank: gpus=8\n"
-        "and on 5 more ranks, in other words:\n"
-        "  gpus=0: no batch for rank 0\n"
+        "and on 6 more ranks, in other words:\n"
         "  gpus=1: no batch for rank 1\n"
         "  gpus=2: no batch for rank 2\n"
+        "  gpus=3, gpus=8: no batch for rank 3\n"
         "  2 more: gpus=6..7"
     )
+
+
+@given(st.permutations(range(6)))
+def test_the_lowest_rank_of_one_place_is_named_in_whatever_order_ranks_fail(
+    order: list[int],
+) -> None:
+    alike = [failed(rank, message=f"bad shard {rank % 2}") for rank in order]
+    assert str(ActorError(failures=alike)) == str(
+        ActorError(failures=sorted(alike, key=lambda failure: failure.rank))
+    )
+    assert alike[first_reported(alike)].rank == 0
+
+
+def test_the_place_that_failed_first_is_named_first_and_the_lowest_rank_of_it() -> None:
+    failures = [
+        failed(5, exception_type="KeyError"),
+        failed(0),
+        failed(3, exception_type="KeyError"),
+        failed(1),
+    ]
+    text = str(ActorError(failures=failures))
+    heads = [line for line in text.splitlines() if line.startswith(("Trainer", "and on"))]
+    assert heads == [
+        "Trainer.step on workers[gpus=3] raised KeyError: division by zero",
+        "and on 1 more rank: gpus=5",
+        "Trainer.step on workers[gpus=0] raised ZeroDivisionError: division by zero",
+        "and on 1 more rank: gpus=1",
+    ]
+    assert failures[first_reported(failures)].rank == 3
 
 
 def test_another_reason_among_many_that_differ_in_numbers_is_seen() -> None:
@@ -415,6 +450,7 @@ def test_folding_keeps_every_failure_once_and_stories_in_order(told: list[tuple[
     assert [group[0].message for group in groups] == list(dict.fromkeys(m for _, m in told))
     for group in groups:
         assert len({f.story for f in group}) == 1
+        assert [f.rank for f in group] == sorted(f.rank for f in group)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8))

@@ -103,8 +103,8 @@ def as_completed(futures: Iterable[Future[R]], timeout: float | None = None) -> 
     for at, future in enumerate(futures):
         if not isinstance(future, Future):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
-                f"as_completed: number {at} is a {type(future).__name__}; give the futures that "
-                "calls return"
+                f"as_completed: number {at} is of type {type(future).__name__}; give the futures "
+                "that calls return"
             )
         found[id(future)] = future
     return CompletedFutures(list(found.values()), timeout_s)

@@ -13,8 +13,11 @@ from monarch._src.version import VERSION
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status: 0, 1 on failure, 2 for wrong usage."""
+    words = sys.argv[1:] if argv is None else list(argv)
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    # The words after `torchrun` are for torch's parser; this one would read some as its own.
+    arguments = parser.parse_args(words[:1] if words[:1] == ["torchrun"] else words)
+    arguments.words = words[1:]
     run: Callable[[argparse.Namespace], int] | None = arguments.run
     if run is None:
         parser.print_help()

@@ -296,22 +296,35 @@ def points_text(points: Sequence[tuple[dict[str, int], str]]) -> str:
 
 
 def fold(failures: Sequence[RankFailure]) -> list[list[RankFailure]]:
-    """Group failures with equal stories; groups are in order of their first failures."""
+    """Group failures with equal stories, by rank; groups are in order of their first failures."""
     groups: dict[tuple[object, ...], list[RankFailure]] = {}
     for failure in failures:
         groups.setdefault(failure.story, []).append(failure)
-    return list(groups.values())
+    return [sorted(group, key=_rank) for group in groups.values()]
 
 
 def by_place(failures: Sequence[RankFailure]) -> list[list[list[RankFailure]]]:
     """Group the groups of `fold` once more: those that differ only in their messages are together.
 
     Ranks name themselves, or their devices, in their messages, and yet fail for the same reason.
+    Places are in order of their first failures, since a later one may be a consequence. At one
+    place, ranks fail in any order, so a report begins with the lowest of them.
     """
     places: dict[tuple[object, ...], list[list[RankFailure]]] = {}
     for group in fold(failures):
         places.setdefault(group[0].place, []).append(group)
-    return list(places.values())
+    return [sorted(groups, key=lambda group: _rank(group[0])) for groups in places.values()]
+
+
+def first_reported(failures: Sequence[RankFailure]) -> int:
+    """The index of the failure that a report of them begins with."""
+    place = failures[0].place
+    alike = [at for at, failure in enumerate(failures) if failure.place == place]
+    return min(alike, key=lambda at: _rank(failures[at]))
+
+
+def _rank(failure: RankFailure) -> int:
+    return failure.rank
 
 
 def others_text(

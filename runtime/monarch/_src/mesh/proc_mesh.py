@@ -10,6 +10,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from monarch._src.actor.call.pickling_errors import unpicklable
@@ -27,16 +28,23 @@ from monarch._src.events import MeshSpawned, bus
 from monarch._src.failures.report import RankFailure, at_text
 from monarch._src.mesh.actor_mesh import ActorMesh, Actors, OwnedActors, check_in_reach
 from monarch._src.mesh.map.methods import MapsItems
+from monarch._src.mesh.namespace.methods import HasNamespace
 from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.net.local.leader import FORKED
 from monarch._src.net.local.waitable import RuntimeEnded
-from monarch._src.shape import MeshTrait, Region
+from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload
 from monarch._src.wire.messages import SpawnActor, StopActor, StopMesh, StopProc
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from monarch._src.mesh.device_mesh import DeviceMeshRef
     from monarch._src.mesh.host_mesh import HostMesh
     from monarch._src.mesh.map.driver import MapRun
+
+# A higher layer, loaded with the first process group.
+_SPMD = "monarch._src.spmd.process_group"
 
 A = TypeVar("A", bound=Actor)
 
@@ -64,7 +72,7 @@ class Procs:
         self.lock = GuardedLock()
 
 
-class ProcMesh(MapsItems, MeshTrait):
+class ProcMesh(MapsItems, HasNamespace):
     """A mesh of processes, on which actors are spawned. Made by `HostMesh.spawn_procs`."""
 
     def __init__(
@@ -184,6 +192,10 @@ class ProcMesh(MapsItems, MeshTrait):
             run.routes.post(ref, self._region, StopActor(uid, 0, 0, actors.stopped), skip=skip)
         return mesh
 
+    def _where(self) -> list[dict[str, int]]:
+        extent = self._procs.ref.extent
+        return [dict(extent.point_of_rank(rank)) for rank in self._region.ranks()]
+
     def _begin_map(self, method: str, *arguments: Any) -> MapRun | None:
         # Imported here: most programs do without.
         from monarch._src.mesh.map.arguments import checked, refused_function
@@ -253,6 +265,44 @@ class ProcMesh(MapsItems, MeshTrait):
         await run.agent.flush_output()  # lines written before this call follow the rule before it
         sieve_of(run).set(ref.uid, list(self._region.ranks()), rule)
         await set_log_level(run, ref, self._region, level)
+
+    def init_process_group(
+        self, backend: str | None = None, *, timeout: float | timedelta | None = None
+    ) -> None:
+        """Make torch's default process group of these ranks. Returns when every rank has joined.
+
+        A rank is numbered by its place in this mesh or slice. If a rank dies, or leaves a call by
+        an exception before it comes to a collective, the collectives of the others end at once,
+        with a `monarch.spmd.CollectiveError` that names it. A group that is in good order is left
+        as it is if it was made in the same way; else it is replaced. It is destroyed when these
+        procs stop. In async code, await `monarch.spmd.init_process_group_async(procs)`.
+
+        Args:
+            backend: as torch names it. None: `gloo`, and `nccl` beside it for tensors on GPUs where
+                each rank has a GPU of its own.
+            timeout: of collectives, in seconds or as a timedelta; 30 minutes if None.
+
+        Raises:
+            ModuleNotFoundError: a rank has no torch.
+            ValueError: no such backend on a rank; a time-out that is not positive.
+            TypeError: an argument of the wrong type.
+            RuntimeError: a rank has a process group that its own code has made.
+            SupervisionError: a rank has died.
+        """
+        self._check_usable()
+        import_module(_SPMD).init_process_group(self, backend, timeout)
+
+    def device_mesh(self, backend: str | None = None) -> DeviceMeshRef:
+        """Make a `torch.distributed.DeviceMesh` with the dims of this mesh, on each of its ranks.
+
+        Pass the result to an endpoint, where it arrives as the DeviceMesh of that rank. Makes the
+        default process group if there is none. For other dims, call it on a `split`, `flatten` or
+        `rename` of the mesh. In async code, await `monarch.spmd.device_mesh_async(procs)`.
+
+        Raises as `init_process_group` does.
+        """
+        self._check_usable()
+        return import_module(_SPMD).device_mesh(self, backend)
 
     def _check_sound(self, name: str) -> None:
         """Raise SupervisionError if a proc has failed. A failed actor does not affect others."""

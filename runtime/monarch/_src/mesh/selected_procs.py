@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.proc_mesh import ProcMesh
 from monarch._src.shape import ValueMesh
+from monarch._src.shape.coordinates import Coordinates, coordinates_of
 
 M = TypeVar("M", ActorMesh, ValueMesh[int])
 
@@ -17,6 +18,20 @@ def as_viewed(whole: M, procs: ProcMesh) -> M:
     `whole` has an entry for each rank that was spawned together, in the order of ranks.
     """
     return whole._new_with_region(procs._region)  # pyright: ignore[reportPrivateUsage]
+
+
+def coordinates(mesh: ProcMesh | ActorMesh | ValueMesh[Any]) -> Coordinates:
+    """Where the ranks of a slice are in the mesh of processes that was spawned; see `Coordinates`.
+
+    For a mesh of values, where the values came from.
+    """
+    if isinstance(mesh, ValueMesh):
+        return mesh._coordinates()  # pyright: ignore[reportPrivateUsage]
+    if isinstance(mesh, ActorMesh):
+        spawned = call_target_of(mesh).procs.extent
+    else:
+        spawned = mesh._procs.region.extent  # pyright: ignore[reportPrivateUsage]
+    return coordinates_of(mesh.sizes, mesh._region.ranks(), spawned)  # pyright: ignore[reportPrivateUsage]
 
 
 def procs_of(mesh: ProcMesh | ActorMesh) -> tuple[int, list[int]]:

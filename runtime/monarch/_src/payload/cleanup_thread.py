@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from monarch._src.net.local.interrupt import uninterrupted
+
 log = logging.getLogger("monarch.data")
 LOOK_S = 0.5
 
@@ -29,7 +31,7 @@ class Tidying:
         """Start the thread if necessary. Any thread."""
         self._wanted = True
         if self._thread is None:
-            with self._turn:
+            with uninterrupted(), self._turn:
                 if self._thread is None and not self._closed:
                     self._thread = threading.Thread(
                         target=self._run, name="monarch-segments", daemon=True
@@ -57,7 +59,7 @@ class Tidying:
 
     def close(self) -> None:
         """End the thread. Idempotent."""
-        with self._turn:
+        with uninterrupted(), self._turn:
             self._closed = True
             self._turn.notify_all()
             thread = self._thread

@@ -8,11 +8,12 @@ Owns: views of the payloads, which keep the segments alive.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+
+from monarch._src.net.local.interrupt import GuardedLock
 
 
 class _Kept(msgspec.Struct, eq=False):
@@ -26,7 +27,7 @@ class OutgoingPayloads:
     """The payloads that other hosts may fetch, by number."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._kept: dict[int, _Kept] = {}
         self._numbers = itertools.count(1)
         self.bytes = 0  # fetched by other hosts so far

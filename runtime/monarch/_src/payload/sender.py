@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from hashlib import blake2b
 from secrets import randbits
 from typing import Any, cast
 
+from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.payload.outgoing import OutgoingPayloads
 from monarch._src.payload.state.leases import LENT, MOST_LOANS, Free, Lending, Use
 from monarch._src.system import shared_memory
@@ -303,7 +303,7 @@ class PayloadSender:
         self._receivers_of = receivers_of
         self._core = Lending()
         self._files: dict[int, _File] = {}
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._closed = False
         self._freed: deque[tuple[_File, bool]] = deque()  # to be closed
         self.served = OutgoingPayloads()

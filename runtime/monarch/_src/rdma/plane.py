@@ -28,7 +28,7 @@ from monarch._src.errors import (
     RDMATimeoutError,
     RDMAWriteTransferWarning,
 )
-from monarch._src.net.local.interrupt import GuardedLock
+from monarch._src.net.local.interrupt import GuardedLock, uninterrupted
 from monarch._src.net.tunnel.local_socket import connect_through, door_of
 from monarch._src.rdma.batch import Batch
 from monarch._src.rdma.cuda.gpu import gpu_if_used
@@ -62,7 +62,7 @@ LOOK_S = 0.2
 MOST_WAITS = 256
 _NOTHING, _DROPPED = b"", b"dropped"
 _warned: set[tuple[type[Warning], str]] = set()
-_making = threading.Lock()
+_making = GuardedLock()
 
 
 def plane_of(run: Runtime) -> DataPlane:
@@ -152,9 +152,12 @@ class DataPlane:
         """
         future: Future[None] = self._run.new_future()
         deadline = time.monotonic() + timeout_s
-        if len(ops) == 1 and ops[0].size <= INLINE and self._moved_at_once(ops[0], deadline):
-            future.settle(lambda: None)
-            return future
+        if len(ops) == 1 and ops[0].size <= INLINE:
+            with uninterrupted():  # it holds a region meanwhile, and locks
+                done = self._moved_at_once(ops[0], deadline)
+            if done:
+                future.settle(lambda: None)
+                return future
         jobs = [Batch(self.move, ops, deadline, timeout_s, keep=keep)]
 
         def work() -> None:

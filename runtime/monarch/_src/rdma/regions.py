@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.rdma.cuda.exports import Exports
 from monarch._src.rdma.cuda.gpu import gpu
 from monarch._src.rdma.handle import KEY_BYTES, Owner, same
@@ -143,7 +144,7 @@ class Regions:
             entry = msgspec.structs.replace(
                 entry, segment=segment.fd, file=segment.file, offset=offset
             )
-        with self._lock:
+        with uninterrupted(), self._lock:
             if self.closed:
                 raise RuntimeError("the session that this process took part in has ended")
             root = memory.root
@@ -207,7 +208,7 @@ class Regions:
         """A storage is about to be freed. Called at the end of its life, on any thread."""
         if os.getpid() != self._pid or self.closed:
             return  # in a fork: the table belongs to the parent
-        with self._lock:
+        with uninterrupted(), self._lock:
             storage = self._storages.get(number)
             if storage is None or storage.ref is not ref:
                 return
@@ -221,14 +222,14 @@ class Regions:
 
         Returns whether it existed. Blocks while a peer is writing a piece.
         """
-        with self._lock:
+        with uninterrupted(), self._lock:
             region = self._regions.get(slot)
             if region is None or not same(region.key, key):
                 return False
         return self._retire(slot)
 
     def _retire(self, slot: int) -> bool:
-        with self._lock:
+        with uninterrupted(), self._lock:
             region = self._regions.pop(slot, None)
             if region is None:
                 return False
@@ -252,10 +253,10 @@ class Regions:
                 shared_memory.lock_alone(self._files[0], *place)
                 shared_memory.unlock(self._files[0], *place)
             self._table.free(slot)
-            with self._lock:
+            with uninterrupted(), self._lock:
                 self._not_exported(region.export)
         finally:
-            with self._lock:
+            with uninterrupted(), self._lock:
                 self._retiring -= 1
                 self._unused.notify_all()
         return True
@@ -267,7 +268,7 @@ class Regions:
 
         `stop`: called if the region is dropped meanwhile, so that the use may end early.
         """
-        with self._lock:
+        with uninterrupted(), self._lock:
             region = self._regions.get(slot)
             if region is None or not same(region.key, key):
                 return None
@@ -282,7 +283,7 @@ class Regions:
     def release(self, held: Held, stop: Callable[[], None] | None = None) -> None:
         """End the use of a region."""
         region = held.keep[1]
-        with self._lock:
+        with uninterrupted(), self._lock:
             region.users -= 1
             if stop is not None:
                 region.stops.remove(stop)
@@ -291,7 +292,7 @@ class Regions:
 
     def close(self) -> None:
         """Retire all regions: no handle of this process is valid any more."""
-        with self._lock:
+        with uninterrupted(), self._lock:
             if self.closed:
                 return
             for slot in list(self._regions):
@@ -312,7 +313,7 @@ class Regions:
 
     def validate(self) -> None:
         """Raise AssertionError if the tables contradict each other."""
-        with self._lock:
+        with uninterrupted(), self._lock:
             ours = {slot for storage in self._storages.values() for slot in storage.slots}
             assert ours == {s for s, region in self._regions.items() if region.root is not None}
             assert all((r.pin is None) != (r.root is None) for r in self._regions.values())

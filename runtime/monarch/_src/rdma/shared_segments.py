@@ -14,13 +14,13 @@ from __future__ import annotations
 import bisect
 import ctypes
 import os
-import threading
 import weakref
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.rdma.memory import view_of
 from monarch._src.system import shared_memory
 from monarch._src.system.finalize import on_last_reference_dropped
@@ -40,7 +40,8 @@ class _Owned:
     """The allocations of this process, by address."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a finalizer may run at any moment, also on this thread
+        # A finalizer may run at any moment, also on this thread.
+        self._lock = GuardedLock(reentrant=True)
         self._addresses: list[int] = []
         self._segments: dict[int, Segment] = {}
 

@@ -10,6 +10,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from monarch._src.net.local.interrupt import uninterrupted
+
 log = logging.getLogger("monarch.data")
 IDLE_S = 1.0
 MOST = 16
@@ -28,7 +30,7 @@ class Pool:
 
     def submit(self, task: Callable[[], None]) -> bool:
         """Run it soon; False if the pool is closed."""
-        with self._turn:
+        with uninterrupted(), self._turn:
             if self._closed:
                 return False
             self._tasks.append(task)
@@ -59,7 +61,7 @@ class Pool:
 
     def close(self) -> None:
         """Finish what was submitted and end the threads. Idempotent."""
-        with self._turn:
+        with uninterrupted(), self._turn:
             self._closed = True
             self._turn.notify_all()
             threads = list(self._threads)

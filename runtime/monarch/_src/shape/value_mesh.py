@@ -1,19 +1,20 @@
 """ValueMesh: one value for each rank of a mesh, the result of a call. No I/O.
 
 Owns its values together with all views of it, through one `Runs`. Invariant: the ranks of
-``_region`` are indices into ``_values``. The mesh that the values came from, and its ranks, are not
-recorded.
+``_region`` are indices into ``_values``. ``_origin``, for front ends, says where the values came
+from: the ranks, in the mesh that was spawned, of all of ``_values``, and the extent of that mesh.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import index as as_int
 from reprlib import Repr
 from typing import Any, Generic, TypeVar
 
+from monarch._src.shape.coordinates import Coordinates, coordinates_of
 from monarch._src.shape.extent import Extent, Point, dims_text
 from monarch._src.shape.mesh_ops import MeshTrait
 from monarch._src.shape.region import Region
@@ -36,10 +37,11 @@ class ValueMesh(MeshTrait, Generic[_R]):
     once. ValueError if there is not one value for every rank.
     """
 
-    __slots__ = ("__weakref__", "_region", "_values")
+    __slots__ = ("__weakref__", "_origin", "_region", "_values")
 
     _region: Region
     _values: Runs[_R]
+    _origin: tuple[Sequence[int], Extent] | None
 
     def __init__(self, shape: Shape | Region | Extent, values: Iterable[_R] | Runs[_R]) -> None:
         runs = values if isinstance(values, Runs) else Runs(values)
@@ -51,19 +53,27 @@ class ValueMesh(MeshTrait, Generic[_R]):
             )
         self._region = extent.region
         self._values = runs
+        self._origin = None
 
     @staticmethod
     def from_encoded(
-        shape: Shape | Region | Extent, payloads: Iterable[_P], decode: Callable[[_P], _V]
+        shape: Shape | Region | Extent,
+        payloads: Iterable[_P],
+        decode: Callable[[_P], _V],
+        spawned: Extent | None = None,
     ) -> ValueMesh[_V]:
         """Values in encoded form, one payload for each rank, in rank order.
 
         ``decode`` makes a value of a payload. It runs in the thread that first reads the value, at
         most once for neighbours with equal payloads (bytes-like, or short tuples of them); views
         share the result. If it raises, the reader gets the error, and the next read tries again.
-        Nothing is decoded here. ValueError as for the constructor.
+        Nothing is decoded here. ValueError as for the constructor. ``spawned``: the extent of the
+        mesh whose ranks the region has.
         """
-        return ValueMesh(shape, Runs.of_encoded(payloads, decode))
+        made: ValueMesh[_V] = ValueMesh(shape, Runs.of_encoded(payloads, decode))
+        if spawned is not None and isinstance(shape, Region):
+            made._origin = (shape.ranks(), spawned)
+        return made
 
     @staticmethod
     def from_indexed(
@@ -93,7 +103,15 @@ class ValueMesh(MeshTrait, Generic[_R]):
         view = object.__new__(type(self))
         view._region = region
         view._values = self._values
+        view._origin = self._origin
         return view
+
+    def _coordinates(self) -> Coordinates:
+        if self._origin is None:
+            return Coordinates.own(self._region.sizes)
+        ranks, spawned = self._origin
+        here = [ranks[index] for index in self._region.ranks()]
+        return coordinates_of(self._region.sizes, here, spawned)
 
     # Reading.
 
@@ -150,7 +168,11 @@ class ValueMesh(MeshTrait, Generic[_R]):
     def __reduce__(self) -> tuple[object, ...]:
         extent = self._region.extent
         counted = list(fold(self._read()))
-        return _restore, (extent, counted)
+        if self._origin is None:
+            return _restore, (extent, counted)
+        ranks, spawned = self._origin
+        here = tuple(ranks[index] for index in self._region.ranks())
+        return _restore, (extent, counted, (here, spawned))
 
     def __repr__(self) -> str:
         """Bounded: decodes and shows only the first values, with equal neighbours combined."""
@@ -168,8 +190,14 @@ class ValueMesh(MeshTrait, Generic[_R]):
         return f"ValueMesh({self._region.extent!r}, [{', '.join(shown)}])"
 
 
-def _restore(extent: Extent, counted: list[tuple[int, Any]]) -> ValueMesh[Any]:
-    return ValueMesh(extent, Runs.of_counts(counted))
+def _restore(
+    extent: Extent,
+    counted: list[tuple[int, Any]],
+    origin: tuple[Sequence[int], Extent] | None = None,
+) -> ValueMesh[Any]:
+    restored: ValueMesh[Any] = ValueMesh(extent, Runs.of_counts(counted))
+    restored._origin = origin  # pyright: ignore[reportPrivateUsage]
+    return restored
 
 
 class _Short(Repr):

@@ -26,6 +26,8 @@ from monarch._src.net.state.link_actions import (
 )
 from tests.support.memory_network import MemoryNetwork, Trouble
 
+pytestmark = pytest.mark.slow
+
 SCHEDULES = int(os.environ.get("MONARCH_LINK_SCHEDULES", "2000"))
 FIRST = int(os.environ.get("MONARCH_LINK_SEED", "0"))
 STEPS = 25

@@ -16,7 +16,7 @@ from monarch._src.actor.errors.remote import error_for, rebuild, unpack
 from monarch._src.actor.future import Future
 from monarch._src.actor.state.calls import PendingCall
 from monarch._src.errors import SupervisionError, death_error
-from monarch._src.failures.report import RankFailure
+from monarch._src.failures.report import RankFailure, first_reported
 from monarch._src.net.local.waitable import Waitable
 from monarch._src.shape import Region, ValueMesh
 from monarch._src.wire.frames import Payload
@@ -27,26 +27,38 @@ from monarch._src.wire.pickling.pickler import is_atom
 class _Failures:
     """The failures of one call: the first settles the future, and later ones join its error."""
 
-    __slots__ = ("_target", "list")
+    __slots__ = ("_exceptions", "_target", "list")
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self.list: list[RankFailure] = []
+        # By the same index: rebuilds the exception, or returns None.
+        self._exceptions: list[Callable[[], BaseException | None]] = []
 
     def unpacked(self, status: int, payload: Payload) -> Callable[[], Any]:
-        """Record a rank's failure, and return a function that raises it to the caller."""
+        """Record a rank's failure, and return a function that raises it to the caller.
+
+        The exception raised is that of the failure which the text of the error begins with.
+        """
         failure, exception = unpack(payload)
+        self._exceptions.append(exception)
         self.list.append(failure)
 
         def throw() -> Any:
-            raise error_for(status, self.list, exception())
+            shown = self._exceptions[first_reported(list(self.list))]
+            raise error_for(status, self.list, shown())
 
         return throw
 
     def lost(self, rank: int, failure: RankFailure) -> SupervisionError:
         """Record the death of a proc, by its rank in the proc mesh; returns the error to raise."""
+        self._exceptions.append(_no_exception)
         self.list.append(self._target.describe_as_actor(failure, rank))
         return death_error(self.list)
+
+
+def _no_exception() -> None:
+    return None
 
 
 def _thrower(target: Target, status: int, payload: Payload) -> Callable[[], Any]:
@@ -150,7 +162,10 @@ class AllCall(PendingCall):
     def _complete(self) -> None:
         region, payloads = self.region, self._payloads
         unflatten = partial(_unflatten, Reader(self._target, region, self.endpoint))
-        self._futures[0].settle(lambda: ValueMesh.from_encoded(region, payloads, unflatten))
+        spawned = self._target.procs.extent
+        self._futures[0].settle(
+            lambda: ValueMesh.from_encoded(region, payloads, unflatten, spawned)
+        )
 
     def on_error(self, position: int, status: int, payload: Payload) -> None:
         if status == THROWN:

@@ -45,8 +45,8 @@ def checked(
     """
     if not callable(function):
         raise TypeError(
-            f"{method}: the first argument is the function; a {type(function).__name__} cannot be "
-            "called"
+            f"{method}: the first argument has to be a function, and is of type "
+            f"{type(function).__name__}"
         )
     if chunk_size is not None:
         if not isinstance(chunk_size, int) or isinstance(chunk_size, bool):
@@ -58,8 +58,8 @@ def checked(
     timeout_s = positive_seconds(method, timeout)
     if not isinstance(items, Iterable):
         raise TypeError(
-            f"{method}: the items have to be iterable, such as a list; a {type(items).__name__} "
-            "is not"
+            f"{method}: the items have to be iterable, such as a list, and are of type "
+            f"{type(items).__name__}"
         )
     listed = list(cast("Iterable[Any]", items))
     _check_pickling(method, listed)

@@ -69,7 +69,7 @@ class Map(Actor):
             raise RuntimeError(f"the function asked its rank to exit ({error.code!r})") from None
         if not isinstance(value, _PLAIN):
             try:
-                ship(value)
+                ship(value, loose=True)  # large buffers are not copied for this
             except Exception as error:
                 raise unpicklable_answer(value, error) from error
         return value

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
@@ -19,12 +18,13 @@ from typing import Any
 
 import msgspec
 
+from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.rdma.cuda import driver as cuda
 from monarch._src.rdma.cuda.driver import CudaError, Driver, GpuError, NoGpuError, logged
 from monarch._src.rdma.cuda.pinned_chunks import Chunks
 from monarch._src.rdma.memory import Device
 
-_making = threading.Lock()
+_making = GuardedLock()
 _made: tuple[int, Gpu] | None = None
 _functions: Any = None  # of a driver that replaces this machine's in tests
 
@@ -97,7 +97,7 @@ class Gpu:
         self.devices = [
             Device(ordinal, self._uuid(number)) for ordinal, number in enumerate(self._numbers)
         ]
-        self._lock = threading.Lock()
+        self._lock = GuardedLock()
         self._contexts: dict[int, int] = {}
         self._streams: dict[int, list[Stream]] = {}
         self.chunks = Chunks(self)

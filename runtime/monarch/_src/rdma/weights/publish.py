@@ -9,7 +9,6 @@ process can write to it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from operator import index
@@ -19,6 +18,7 @@ import msgspec
 
 from monarch._src.actor.future import Future
 from monarch._src.errors import StateDictMismatchError
+from monarch._src.net.local.interrupt import GuardedLock
 from monarch._src.rdma import arrays
 from monarch._src.rdma.buffer import TIMEOUT_S, RDMABuffer
 from monarch._src.rdma.shared_segments import shared_empty
@@ -124,7 +124,7 @@ class StateDictSource:
         self._layout = layout = laid_out(kept, slices)
         self._state_dict = state_dict
         self._ring = Ring(buffers)
-        self._writing = threading.Lock()
+        self._writing = GuardedLock()
         size = _offset(layout, buffers)
         # On systems without such memory, readers are served by other transports.
         self._memory = shared_empty(size) if shared_memory.PRESENT else memoryview(bytearray(size))

@@ -26,6 +26,7 @@ from monarch._src.errors import (
     StateDictMismatchError,
     StateDictVersionError,
 )
+from monarch._src.net.local.interrupt import uninterrupted
 from monarch._src.rdma import arrays
 from monarch._src.rdma.buffer import TIMEOUT_S, seconds_of
 from monarch._src.rdma.memory import Memory, is_in_place
@@ -238,29 +239,32 @@ class StateDictReader:
             )
         run = runtime()
         plane = plane_of(run)
-        if not self._busy.acquire(blocking=False):
-            raise RuntimeError("a pull into the same memory is running: wait for its future first")
-        future: Future[PulledStateDict] = run.new_future()
-        pull = _Pull(self, plane, wanted, timeout, on_progress)
+        with uninterrupted():  # or it could stay busy
+            if not self._busy.acquire(blocking=False):
+                raise RuntimeError(
+                    "a pull into the same memory is running: wait for its future first"
+                )
+            future: Future[PulledStateDict] = run.new_future()
+            pull = _Pull(self, plane, wanted, timeout, on_progress)
 
-        def work() -> None:
-            _under_way[id(pull)] = pull
-            try:
-                pulled = pull.run()
-            except Exception as error:
-                over()
-                future.fail(error)
-            else:
-                over()
-                future.settle(lambda: pulled)
+            def work() -> None:
+                _under_way[id(pull)] = pull
+                try:
+                    pulled = pull.run()
+                except Exception as error:
+                    over()
+                    future.fail(error)
+                else:
+                    over()
+                    future.settle(lambda: pulled)
 
-        def over() -> None:
-            del _under_way[id(pull)]
-            self._busy.release()
+            def over() -> None:
+                del _under_way[id(pull)]
+                self._busy.release()
 
-        if not plane.waits.submit(work):
-            self._busy.release()
-            future.fail(RDMAOwnerLostError("the session of this process has ended"))
+            if not plane.waits.submit(work):
+                self._busy.release()
+                future.fail(RDMAOwnerLostError("the session of this process has ended"))
         return future
 
     @property
