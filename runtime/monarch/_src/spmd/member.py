@@ -63,7 +63,8 @@ class GroupMember(Actor):
         self._peers: Any = None
         self._watch: RankWatch | None = None
         self._server: StoreServer | None = None
-        self._loop = asyncio.get_event_loop()
+        # Of this actor, from `watch` on.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._context = contextvars.copy_context()
         self._checking: asyncio.Task[None] | None = None
 
@@ -95,8 +96,10 @@ class GroupMember(Actor):
 
         Sent by this actor: the one that raised would get back messages to peers that are gone.
         """
-        tell = self._tell_peers
-        self._loop.call_soon_threadsafe(tell, "on_absence", absence, context=self._context)
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(
+            self._tell_peers, "on_absence", absence, context=self._context
+        )
 
     def _tell_peers(self, name: str, news: Any) -> None:
         for point in self._peers.extent.region.ranks():
@@ -217,6 +220,8 @@ class GroupMember(Actor):
         await in_thread(make)
 
     async def __cleanup__(self, exc: BaseException | None) -> None:
+        if self._watch is not None:
+            self._watch.close()
         if _plan is not None and not _joining.locked():
             _leave_locked()
 
