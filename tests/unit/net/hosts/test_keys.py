@@ -137,7 +137,7 @@ def test_a_key_of_another_role_than_is_needed_is_refused_with_the_name_of_the_on
 ) -> None:
     other = made / keys.key_file(Role.OBSERVER)
     assert keys.load(made, other, Role.OWNER).role is Role.OBSERVER
-    why = r"observer\.key is the key of an observer, which may look, .* an owner, .*: owner\.key"
+    why = r"observer\.key is the key of an observer, which may look; .* an owner, .*: owner\.key"
     with pytest.raises(PermissionError, match=why):
         keys.load(made, other, Role.OWNER, only=True)
 
