@@ -1,4 +1,4 @@
-"""Completion of words after `%monarch`, and of the dims of a mesh in a line of code.
+"""Completion of words after `%monarch`, of queries, and of the dims of a mesh in a line of code.
 
 Runs in: the kernel, as one of IPython's matchers. It looks names up and evaluates nothing.
 """
@@ -12,8 +12,10 @@ from typing import Any, cast
 from IPython.core import completer
 
 from monarch.actor import ActorMesh, HostMesh, ProcMesh, ValueMesh
+from monarch.observe import query_tables
 from monarch_jupyter.errors import CommandError
 from monarch_jupyter.magics.arguments import Option
+from monarch_jupyter.magics.sql_completion import complete_sql
 from monarch_jupyter.magics.table import COMMANDS
 from monarch_jupyter.meshes.registry import find_mesh
 
@@ -52,7 +54,11 @@ class Completion:
     def _match(self, context: Any) -> dict[str, Any]:
         text, namespace = context.text_until_cursor, self._shell.user_ns
         found = complete_magic(text, namespace)
-        # A line of the magic has no Python in it; a line of code may want both.
+        if found is None:
+            before = context.full_text.split("\n")[: context.cursor_line]
+            cursor = sum(len(line) + 1 for line in before) + context.cursor_position
+            found = complete_sql(context.full_text, cursor, query_tables())
+        # A line of the magic, and a query, have no Python in them; a line of code may want both.
         ours = found is not None
         begun, words = found or complete_dims(text, namespace) or ("", [])
         return {

@@ -3,7 +3,7 @@
 from monarch._src.actor.call.unread import UnreadError, on_unread_error
 from monarch._src.actor.deliver.payloads import PayloadCounts
 from monarch._src.actor.ports import unheeded
-from monarch._src.errors import StacksError
+from monarch._src.errors import QueryError, StacksError
 from monarch._src.events import (
     MeshSpawned,
     MeshStopped,
@@ -67,6 +67,8 @@ from monarch._src.observe.stacks.query import (
 from monarch._src.shape.coordinates import Coordinates
 from monarch._src.telemetry.endpoint_rows import EndpointMetrics, Metrics, MissingProcess, metrics
 from monarch._src.telemetry.program_rows import InstrumentMetrics, Process, SpanMetrics
+from monarch._src.telemetry.sql.collect import MissingRows
+from monarch._src.telemetry.sql.query import QueryEngineClient, QueryResult, query, query_tables
 
 __all__ = [
     "CallTarget",
@@ -83,6 +85,7 @@ __all__ = [
     "MeshStopped",
     "Metrics",
     "MissingProcess",
+    "MissingRows",
     "OpenCall",
     "OpenMap",
     "OpenPull",
@@ -90,6 +93,9 @@ __all__ = [
     "PayloadCounts",
     "ProcReady",
     "Process",
+    "QueryEngineClient",
+    "QueryError",
+    "QueryResult",
     "RankFailed",
     "RankPaused",
     "RankRestarting",
@@ -133,6 +139,8 @@ __all__ = [
     "open_pulls",
     "other_failures_text",
     "payload_counts",
+    "query",
+    "query_tables",
     "snapshot",
     "stacks",
     "starting",

@@ -43,8 +43,8 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Parser
 
 
 NAMES = [
-    "a stream", "a message", "a link's", "figures", "actors", "verbs: Connect",
-    "verbs: Connected", "verbs: Wants", "verbs: Grants", "an invitation",
+    "a stream", "a message", "a link's", "figures", "actors", "columns of a table",
+    "verbs: Connect", "verbs: Connected", "verbs: Wants", "verbs: Grants", "an invitation",
     "what is asked of a gateway", "what a gateway answers", "a handle",
     "the lock of a session",
     "a kept session", "a session", "a job", "the board", "a request of a page", "what a page says",

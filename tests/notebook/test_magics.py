@@ -18,6 +18,7 @@ SUBCOMMANDS = [
         "show",
         "static",
         "stacks",
+        "sql",
         "stop",
         "kill",
         "attach",

@@ -18,6 +18,7 @@
     │   ├── StateDictVersionError the publisher no longer keeps that version of a state dict
     │   └── RDMAUnavailableError  no permitted transport leads to the owner
     ├── StateDictMismatchError (ValueError) a published state dict does not fit the requested one
+    ├── QueryError            (ValueError) a query is refused, or fails
     ├── StacksError           (RuntimeError) the stacks of ranks cannot be read here
     ├── SessionError          (RuntimeError) a session cannot be kept, resumed or released
     └── SupervisionError      (RuntimeError) the actor, process or host that was called has died
@@ -303,6 +304,13 @@ class StacksError(RuntimeError):
     """No stack could be read: py-spy is not installed, or may not trace the processes."""
 
 
+class QueryError(ValueError):
+    """A query was refused or failed; the text is DuckDB's where DuckDB refused it.
+
+    Also raised without DuckDB, with the remedy.
+    """
+
+
 class JobError(RuntimeError):
     """The hosts of a job could not be allocated, or are gone; or its record cannot be read."""
 
@@ -448,6 +456,7 @@ for _public in (
     _public.__module__ = "monarch.actor"
 
 
+QueryError.__module__ = "monarch.observe"
 StacksError.__module__ = "monarch.observe"
 
 
