@@ -29,6 +29,7 @@ from monarch_jupyter.cells.output import MOST, OutputRouter
 from monarch_jupyter.cells.progress import Progress
 from monarch_jupyter.cells.registry import Cells
 from monarch_jupyter.cells.static_views import StaticViews, share_static_views, shared_static_views
+from monarch_jupyter.cells.unread_errors import UnreadErrors
 from monarch_jupyter.debugger.pause_notices import Groups, PauseNotices, PauseView
 from monarch_jupyter.lines.log_store import LogStore, share
 from monarch_jupyter.magics import autoreload
@@ -37,6 +38,7 @@ from monarch_jupyter.magics.nested_asyncio import nested_asyncio
 from monarch_jupyter.magics.update import StaleClasses
 from monarch_jupyter.magics.value_grid import followed_variables
 from monarch_jupyter.page.comms import PanelLink
+from monarch_jupyter.page.kernel_status import KernelStatus
 from monarch_jupyter.page.shared import (
     close_publisher,
     close_request_handler,
@@ -78,6 +80,10 @@ class Extension:
             self._on("pre_run_cell", interrupts.on_cell_start, undo)
             self._on("post_run_cell", interrupts.on_cell_end, undo)
             self._on("post_run_cell", notices.report_waiting, undo)
+            unread = UnreadErrors(router.say)
+            unread.start()
+            undo.callback(unread.close)
+            self._on("post_run_cell", unread.flush, undo)
             self._show_progress(cells, undo)
             self._report_stale_classes(router, undo)
             self._on("post_run_cell", lambda: followed_variables.update_grids(router.say), undo)
@@ -238,6 +244,9 @@ class Extension:
     def _start_views(self, undo: ExitStack) -> None:
         if not hasattr(self._shell, "kernel"):
             return  # A terminal has no page to talk to.
+        status = KernelStatus(self._shell.kernel)
+        status.install()
+        undo.callback(status.restore)
         undo.callback(close_publisher)
         publisher = shared_publisher()
         undo.callback(close_request_handler)

@@ -122,9 +122,12 @@ class OutputRouter:
         self._thread.start()
         self._unsubscribe = observe.on_output(self._arrived.put, self._arrived.put)
 
-    def say(self, text: str) -> None:
-        """Write a notice on stderr, after the queued lines of ranks. Any thread."""
-        self._arrived.put(Notice(text, self._origin_now()))
+    def say(self, text: str, origin: int | None = None) -> None:
+        """Write a notice on stderr, after the queued lines of ranks. Any thread.
+
+        `origin`: the cell; None: the one that runs.
+        """
+        self._arrived.put(Notice(text, self._origin_now() if origin is None else origin))
 
     def flush(self) -> None:
         """Return when the cell shows all lines that ranks wrote before the answers received so far.

@@ -1,5 +1,6 @@
 """Snapshots and events for front ends: meshes, ranks, calls, stacks, output and metrics."""
 
+from monarch._src.actor.call.unread import UnreadError, on_unread_error
 from monarch._src.actor.deliver.payloads import PayloadCounts
 from monarch._src.actor.ports import unheeded
 from monarch._src.errors import QueryError, StacksError
@@ -107,6 +108,7 @@ __all__ = [
     "StartingMesh",
     "State",
     "ThreadStack",
+    "UnreadError",
     "accompany_actors",
     "actor_class_of",
     "actor_meshes",
@@ -131,6 +133,7 @@ __all__ = [
     "number_calls",
     "on_change",
     "on_output",
+    "on_unread_error",
     "open_calls",
     "open_maps",
     "open_pulls",

@@ -227,10 +227,10 @@ def test_the_port_for_payloads_hangs_up_on_nonsense_and_reads_what_is_meant_alon
     with worker("--address", "tcp://127.0.0.1:0", "--keys", job) as listening:
         mesh = attach_to_workers(ca=job, workers=[listening.address])
         target = mesh.spawn_procs(name="mine").spawn("target", Target)
-        asked: list[tcp.PartAsked] = []
+        asked: list[tcp.PartRequest] = []
         request_for = client._request_for
 
-        def noted(wanted: Wanted) -> tcp.PartAsked:
+        def noted(wanted: Wanted) -> tcp.PartRequest:
             asked.append(request_for(wanted))
             return asked[-1]
 

@@ -214,7 +214,7 @@ def test_a_key_that_is_not_listed_is_refused_at_once_and_written_down(
     forged = json.dumps({**listed, "worker": known["worker"]})
     (tmp_path / "forged" / "job.public").write_text(forged)
     for _ in range(2):  # whoever asks again is told so again
-        with pytest.raises(ConnectionError, match="lets in no such key"):
+        with pytest.raises(ConnectionError, match="refuses the key"):
             attach(site.gateway.address, ca=str(tmp_path / "forged"))
     assert any("is not one of this job" in line["why"] for line in site.audit("refused"))
 

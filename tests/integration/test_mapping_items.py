@@ -13,7 +13,16 @@ import numpy
 import pytest
 
 from monarch import observe
-from monarch.actor import ItemError, ItemLostError, ProcMesh, SupervisionError, this_host
+from monarch._src.mesh.map.driver import ENDING
+from monarch.actor import (
+    Actor,
+    ItemError,
+    ItemLostError,
+    ProcMesh,
+    SupervisionError,
+    endpoint,
+    this_host,
+)
 from tests.integration import mapped
 from tests.integration.gates import GateKeeper
 
@@ -107,6 +116,9 @@ def test_an_iterator_that_is_dropped_ends_its_map(four: ProcMesh, gate: GateKeep
     (running,) = observe.open_maps()
     assert (running.function, running.done, running.total) == ("pass_gate", 0, 50)
     del results
+    for thread in threading.enumerate():
+        if thread.name == ENDING:
+            thread.join()
     assert observe.open_maps() == []
     assert four.actor_names == ()
 
@@ -305,6 +317,34 @@ def test_a_rank_that_restarts_goes_on_with_the_map(spawn: Spawn, tmp_path: Path)
     mesh = spawn(1, restart="on-failure")
     items = [(str(tmp_path), number) for number in range(20)]
     assert mesh.map(mapped.kill_the_first, items) == list(range(20))
+
+
+class Maps(Actor):
+    """Maps over a mesh of its own."""
+
+    @endpoint
+    def run(self, folder: str) -> bool:
+        mesh = this_host().spawn_procs({"gpus": 2})
+        items = [(folder, number) for number in range(20)]
+        whole = mesh.map(mapped.kill_the_first, items) == list(range(20))
+        mesh.stop().get()
+        return whole
+
+
+def test_an_actor_maps_over_its_own_mesh_and_outlives_a_death(
+    four: ProcMesh, tmp_path: Path
+) -> None:
+    maps = four.slice(gpus=0).spawn("maps", Maps)
+    assert maps.run.call_one(str(tmp_path)).get() is True
+    maps.stop().get()
+
+
+def test_ranks_that_died_before_the_map_noticed_cost_no_item_its_tries(spawn: Spawn) -> None:
+    mesh = spawn(5)
+    results = mesh.imap_unordered(mapped.square, range(200), chunk_size=1)
+    first = next(results)
+    observe.kill_procs(mesh, [1, 2, 3, 4])
+    assert sorted([first, *results]) == [number * number for number in range(200)]
 
 
 PROGRAM = """

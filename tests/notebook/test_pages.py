@@ -27,9 +27,9 @@ class PageComm:
     def say(self, **data: Any) -> None:
         self._send("comm_msg", data=data)
 
-    def say_on(self, subshell: str, **data: Any) -> None:
-        """As JupyterLab does: on a subshell, so that a busy kernel can answer."""
-        self._send("comm_msg", subshell, data=data)
+    def say_on(self, subshell: str, **data: Any) -> str:
+        """As JupyterLab does: on a subshell, so that a busy kernel can answer. The message's id."""
+        return self._send("comm_msg", subshell, data=data)
 
     def close(self) -> None:
         self._send("comm_close", data={})
@@ -43,12 +43,13 @@ class PageComm:
                 data = content["data"]
                 return data.get("content", data) if data.get("method") == "custom" else data
 
-    def _send(self, kind: str, subshell: str | None = None, **content: Any) -> None:
+    def _send(self, kind: str, subshell: str | None = None, **content: Any) -> str:
         client = self.kernel.client
         message = client.session.msg(kind, {"comm_id": self.comm_id, **content})
         if subshell is not None:
             message["header"]["subshell_id"] = subshell
         client.shell_channel.send(message)
+        return message["header"]["msg_id"]
 
 
 @pytest.fixture

@@ -54,8 +54,8 @@ def test_values_of_actors_keep_their_coordinates_when_they_are_sliced_and_pickle
     expected = ["ValueMesh {gpus: 2} at hosts=1", "  gpus=2  gpus=3", "  6       7"]
     for code in ("values.slice(hosts=1)", "import pickle\npickle.loads(pickle.dumps(_))"):
         assert mesh.ok(code).result["text/plain"].splitlines() == expected
-    future = mesh.ok("tellers.slice(hosts=1, gpus=3).place.call()").result["text/plain"]
-    assert "hosts=1 gpus=3" in future
+    mesh.ok("future = tellers.slice(hosts=1, gpus=3).place.call()\nfuture.get()")
+    assert "hosts=1 gpus=3  7" in mesh.ok("future").result["text/plain"]
     # The interface of a ValueMesh is that of the slice.
     assert mesh.value("values.item(hosts=1, gpus=0)") == "6"
 

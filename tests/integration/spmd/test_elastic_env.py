@@ -110,8 +110,10 @@ dist.destroy_process_group()
 def test_a_script_runs_on_every_rank(trainers: Trainers, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    actors = trainers(hosts=1, gpus=2).spawn("spmd", SPMDActor)
-    host, port = actors.slice(hosts=0, gpus=0).get_host_port.call_one(None).get()
+    procs = trainers(hosts=1, gpus=2)
+    actors = procs.spawn("spmd", SPMDActor)
+    first = dict.fromkeys(procs._labels, 0)  # as Monarch's own programs write it
+    host, port = actors.slice(**first).get_host_port.call_one(None).get()
     done = actors.main.call(host, port, [str(script), str(tmp_path)]).get(timeout=60)
     assert list(done.values()) == [True, True]
     assert [(tmp_path / rank).read_text() for rank in ("0", "1")] == ["1.0 __main__"] * 2

@@ -6,6 +6,7 @@ The time-outs of these groups are half an hour, so a collective that ends was en
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,19 @@ def test_a_rank_that_dies_before_it_joins_ends_the_joining_of_the_others(
     rest = procs.slice(gpus=slice(0, 2))
     rest.init_process_group()
     assert list(actors.slice(gpus=slice(0, 2)).add.call(1.0).get(timeout=60).values()) == [2.0] * 2
+
+
+def test_a_rank_that_is_restarted_joins_the_next_group(
+    spawn_procs: Callable[..., ProcMesh], gate: GateKeeper
+) -> None:
+    procs = spawn_procs({"gpus": 4}, name="trainers", preload=TORCH, restart="on-failure")
+    procs.init_process_group()
+    actors = on(procs, Trainer)
+    found = failures_of(actors, 2, "killed", gate)
+    assert_told(found, 2, r"^trainers\[gpus=2\] \(pid \d+\) died while .*: killed by SIGKILL")
+    assert found[2].restarted == 1
+    procs.init_process_group()
+    assert list(actors.add.call(1.0).get(timeout=60).values()) == [4.0] * 4
 
 
 def test_a_rank_of_another_host_that_is_killed_ends_it(

@@ -11,6 +11,7 @@ import pytest
 
 from monarch.actor import HostMesh
 from monarch.spmd import DeviceMeshRef, device_mesh_async, init_process_group_async
+from tests.integration.gates import GateKeeper
 from tests.integration.spmd.conftest import Trainers, on
 from tests.integration.spmd.trainers import TORCH, Trainer
 
@@ -93,6 +94,21 @@ def test_ranks_of_two_hosts_are_one_group(two_hosts: HostMesh) -> None:
         assert list(on(procs, Trainer).add.call(1.0).get(timeout=60).values()) == [4.0] * 4
         device_mesh = procs.device_mesh()
         assert device_mesh.mesh_dim_names == ("hosts", "gpus")
+
+
+def test_a_mesh_that_is_stopped_finishes_the_steps_that_it_has(
+    trainers: Trainers, gate: GateKeeper
+) -> None:
+    procs = trainers(gpus=2)
+    procs.init_process_group()
+    actors = on(procs, Trainer)
+    running, queued = actors.add_behind.call(gate.gate), actors.add.call(2.0)
+    gate.wait_entered(2)
+    stopped = procs.stop()
+    gate.open(2)
+    assert list(running.get(timeout=60).values()) == [2.0, 2.0]
+    assert list(queued.get(timeout=60).values()) == [4.0, 4.0]
+    stopped.get(timeout=60)
 
 
 # --- refusals -------------------------------------------------------------------------------------

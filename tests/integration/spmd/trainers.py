@@ -101,6 +101,12 @@ class Trainer(Actor):
         dist.init_process_group = die  # pyright: ignore[reportPrivateImportUsage]
 
     @endpoint
+    def add_behind(self, gate: Gate) -> float:
+        """The sum of ones, from when the gate is open."""
+        gate.pass_through()
+        return float(self._sum(1.0))
+
+    @endpoint
     def raise_after(self, absent: int) -> float:
         """The sum of ones; rank `absent` raises when it has it."""
         found = float(self._sum(1.0))

@@ -24,6 +24,8 @@ from monarch._src.net.local.waitable import RuntimeEnded, UnmanagedWait, Waitabl
 if TYPE_CHECKING:
     import asyncio
 
+    from monarch._src.actor.call.unread import UnreadError
+
 R = TypeVar("R")
 OTHERS_S = 0.05
 PAUSES = Pauses()
@@ -65,6 +67,7 @@ class Future(Waitable, Generic[R]):
         "all_answered",
         "pending",
         "source",
+        "unread",
     )
 
     def __init__(self, leader: ReceiveLeader, prober: Prober | None = None) -> None:
@@ -89,6 +92,8 @@ class Future(Waitable, Generic[R]):
         self._cycle: Sequence[str] = ()
         # An object that must live as long as this future is waited for, if any.
         self.source: Any
+        # If a call has failed: reports its error when this future goes away unread.
+        self.unread: UnreadError | None = None
 
     @property
     def awaited(self) -> bool:
@@ -424,6 +429,8 @@ class Future(Waitable, Generic[R]):
                 except RuntimeError:
                     pass  # interrupted while waiting for the lock
         if self._error is not None:
+            if self.unread is not None:
+                self.unread.mark_read()
             raise self._error
         return cast(R, self._value)
 

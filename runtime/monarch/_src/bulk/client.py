@@ -44,7 +44,14 @@ from monarch._src.rdma.thread_pool import Pool
 from monarch._src.rdma.transports.base import TransportFailed
 from monarch._src.rdma.transports.tcp_channel import Connection
 from monarch._src.rdma.transports.tcp_connect import Dialling
-from monarch._src.rdma.transports.tcp_protocol import ANSWER, DONE, MAGIC, REFUSED, STALE, PartAsked
+from monarch._src.rdma.transports.tcp_protocol import (
+    ANSWER,
+    DONE,
+    MAGIC,
+    REFUSED,
+    STALE,
+    PartRequest,
+)
 from monarch._src.rdma.transports.tcp_sockets import Connector, Opener, Place
 from monarch._src.wire.encryption import RECORD
 from monarch._src.wire.ids import host_of_site
@@ -61,9 +68,9 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 1.0  # between attempts while a site is u
 OFF = "rdma_allow_tcp_fallback is off"
 
 
-def _request_for(wanted: Wanted) -> PartAsked:
+def _request_for(wanted: Wanted) -> PartRequest:
     lent = wanted.lent
-    return PartAsked(
+    return PartRequest(
         lent.pid, lent.fd, lent.file, lent.key, lent.capacity, lent.use, lent.word, wanted.part,
         wanted.at, lent.spans[wanted.part][0] + wanted.at, wanted.size,
     )  # fmt: skip
@@ -132,7 +139,7 @@ class Bulk:
             found = self._sites[site] = _Site(site, self, self._terms.liveness_s)
         found.ask(wanted)
 
-    def ended(self, site: str) -> None:
+    def forget_site(self, site: str) -> None:
         """Forget a site: drop its requests, its connections and its address."""
         found = self._sites.pop(site, None)
         if found is not None:
@@ -189,7 +196,7 @@ class Bulk:
             raise ConnectionError("its gateway is out of reach")
         return said
 
-    def on_told(self, message: BulkAt) -> None:
+    def on_answer(self, message: BulkAt) -> None:
         """The gateway of a site has answered."""
         answers = self._questions.get(message.number)
         if answers is not None:
@@ -220,7 +227,7 @@ class Bulk:
         else:
             said(msgspec.msgpack.encode(dialling.serve("")))
 
-    def serve_anew(self) -> None:
+    def restart_server(self) -> None:
         """Replace the server: sites that know its present address may not use it any more."""
         if self._dialling.serves:
             self._dialling.close()
@@ -232,7 +239,7 @@ class Bulk:
         """End all threads and connections. Idempotent."""
         self._closed = True
         for site in list(self._sites):
-            self.ended(site)
+            self.forget_site(site)
         for answers in list(self._questions.values()):
             answers.put(None)
         self._dialling.close()

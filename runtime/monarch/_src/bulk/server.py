@@ -27,7 +27,7 @@ from monarch._src.rdma.transports.tcp_protocol import (
     PLACE,
     REFUSED,
     STALE,
-    PartAsked,
+    PartRequest,
     Request,
 )
 from monarch._src.rdma.transports.tcp_server import answer
@@ -62,7 +62,7 @@ class PartRequests:
         place = bytearray(PLACE.size)
         if not connection.receive(memoryview(place)):
             return False
-        asked = PartAsked.unpacked(request, place)
+        asked = PartRequest.unpacked(request, place)
         if asked.pid == os.getpid():
             return self._serve_own(connection, asked)
         if not self._has_process(asked.pid) or not _is_within(asked):
@@ -75,7 +75,7 @@ class PartRequests:
             answer(connection, REFUSED if error.lasting else STALE)
             return True
 
-    def _serve_own(self, connection: Connection, asked: PartAsked) -> bool:
+    def _serve_own(self, connection: Connection, asked: PartRequest) -> bool:
         served, view = self._served(), None
         if served is not None:
             view = served.view(asked.key, asked.word, asked.part, asked.at, asked.size)
@@ -95,12 +95,12 @@ class _Unreadable(Exception):
         self.lasting = lasting
 
 
-def _is_within(asked: PartAsked) -> bool:
+def _is_within(asked: PartRequest) -> bool:
     return asked.size > 0 and HEADER <= asked.offset <= asked.capacity - asked.size
 
 
 @contextmanager
-def _opened(asked: PartAsked) -> Generator[int]:
+def _opened(asked: PartRequest) -> Generator[int]:
     try:
         fd = shared_memory.open_of(asked.pid, asked.fd, writable=False)
     except OSError as error:
@@ -114,7 +114,7 @@ def _opened(asked: PartAsked) -> Generator[int]:
         os.close(fd)
 
 
-def _serve_segment(connection: Connection, fd: int, asked: PartAsked) -> bool:
+def _serve_segment(connection: Connection, fd: int, asked: PartRequest) -> bool:
     """Send a piece of a segment record by record, so that each is encrypted while it is cached.
 
     The segment is read, not mapped: a page without memory causes an error here, not a fault.

@@ -455,7 +455,7 @@ class Agent:
             proc = self._host.proc(peer)
             if proc is not None and proc.state is not ProcState.ENDED:
                 spec = self._host.meshes[proc.mesh].spec
-                self._memory.met(peer, message.pid, forked=is_forked(spec, proc.rank))
+                self._memory.proc_started(peer, message.pid, forked=is_forked(spec, proc.rank))
             self._do(self._host.hello(peer, time.monotonic()))
             self._parts.on_proc_connected(peer)
 

@@ -73,7 +73,7 @@ class _InMemory:
         pass
 
 
-class _Coming(msgspec.Struct, eq=False):
+class _Pending(msgspec.Struct, eq=False):
     """A message that waits for its payload or for its turn.
 
     lent: the sender's segment with the payload. here: the place of the payload on this host.
@@ -109,7 +109,7 @@ class Segments:
         self._tidying.want()
         return self._lender
 
-    def gone(self, node: str) -> None:
+    def on_node_gone(self, node: str) -> None:
         """That node has ended: it returns no loans."""
         if self._lender is not None:
             self._lender.node_gone(node)
@@ -141,14 +141,15 @@ class Fetcher:
         """Args:
         to_lend: returns the segments of this process, and has them tidied.
         bulk: the connections beside links.
-        watch: called with a site and a node there, so that `ended` is called when the node ends.
+        watch: called with a site and a node there, so that `on_sender_ended` is called when that
+            node ends.
         """
         self._node = node
         self._gateway = gateway
         self._to_lend = to_lend
         self._watch = watch
-        self._fetching: Fetching[_Coming] = Fetching()
-        self._coming: dict[int, _Coming] = {}  # payloads that are being fetched
+        self._fetching: Fetching[_Pending] = Fetching()
+        self._coming: dict[int, _Pending] = {}  # payloads that are being fetched
         self._numbers: dict[tuple[str, int, int], int] = {}  # by sender, its key and its number
         self._watched: set[tuple[str, str]] = set()
         self._by_link: dict[tuple[str, str], str] = {}  # senders that need the link: the reason
@@ -167,18 +168,18 @@ class Fetcher:
         if lent is None:
             if self._fetching.passes(lane) or self._is_at_once(to, frames):
                 return True
-            self._fetching.came(lane, _Coming(lane, frames))
+            self._fetching.message_came(lane, _Pending(lane, frames))
             return False
         if not lent.is_sound(HEADER):
             raise FrameError(f"{sender} of {origin} has sent an invalid segment reference")
-        self._want(_Coming(lane, frames, lent), lent)
+        self._want(_Pending(lane, frames, lent), lent)
         return False
 
     def _is_at_once(self, to: str, frames: Sequence[Buffer]) -> bool:
         # Other nodes need no check: no payload comes on the lanes from a gateway to them.
         return to == self._node.name and isinstance(decode(frames)[0], _AT_ONCE)
 
-    def _want(self, coming: _Coming, lent: InSegment) -> None:
+    def _want(self, coming: _Pending, lent: InSegment) -> None:
         lane = coming.lane
         sizes = [size for _, size in lent.spans]
         coming.here = self._to_lend().reserve(
@@ -227,7 +228,7 @@ class Fetcher:
         (piece,) = cast("tuple[Buffer]", tuple(payload.buffers))
         try:
             coming.here.put(message.part, message.at, piece)
-            self._came(number, message.part, message.at, len(piece))
+            self._on_stored(number, message.part, message.at, len(piece))
         except (OSError, ValueError) as error:
             log.warning("a payload of %s is lost on its way: %s", peer, error)
             self._drop([number])
@@ -239,7 +240,7 @@ class Fetcher:
             return  # the payload is no longer wanted
         if outcome is Outcome.HERE:
             coming.bulk += wanted.size
-            self._came(wanted.fetch, wanted.part, wanted.at, wanted.size)
+            self._on_stored(wanted.fetch, wanted.part, wanted.at, wanted.size)
         elif outcome is Outcome.NO_MEMORY:
             log.warning("a payload of %s is lost on its way: %s", coming.lane[1], why)
             self._drop([wanted.fetch])
@@ -250,7 +251,7 @@ class Fetcher:
             coming.why = why or "its segment has another message"
             self._ask(self._fetching.goes_by_link(wanted.fetch, wanted.part, wanted.at))
 
-    def _came(self, number: int, part: int, at: int, size: int) -> None:
+    def _on_stored(self, number: int, part: int, at: int, size: int) -> None:
         """A piece is in its place. Raises ValueError if it was not requested."""
         asks, is_here = self._fetching.piece_came(number, part, at, size)
         self.fetched_bytes += size
@@ -296,7 +297,7 @@ class Fetcher:
             except Exception:  # the next message is delivered all the same
                 log.exception("delivering a message of %s failed", lane[1])
 
-    def _hand_in(self, coming: _Coming) -> None:
+    def _hand_in(self, coming: _Pending) -> None:
         site, sender, to = coming.lane
         here, frames = coming.here, coming.frames
         if isinstance(here, InOwnSegment):
@@ -322,11 +323,11 @@ class Fetcher:
 
     # --- ends of nodes and links ------------------------------------------------------------------
 
-    def forgotten(self, node: str) -> None:
+    def on_node_forgotten(self, node: str) -> None:
         """That node of this host has ended."""
         self._unable.discard(node)
 
-    def ended(self, site: str, sender: str | None = None) -> None:
+    def on_sender_ended(self, site: str, sender: str | None = None) -> None:
         """That node has ended; without `sender`, the link to its site has."""
         self._watched = {
             one for one in self._watched if one[0] != site or sender not in (None, one[1])
@@ -334,7 +335,7 @@ class Fetcher:
         for one in [one for one in self._by_link if one[0] == site and sender in (None, one[1])]:
             del self._by_link[one]
         if sender is None:
-            self._bulk.ended(site)
+            self._bulk.forget_site(site)
         for number in self._fetching.sender_ended(site, sender):
             self._drop([number])
 

@@ -33,7 +33,7 @@ class OutgoingPayloads:
         self.bytes = 0  # fetched by other hosts so far
         self.bulk_bytes = 0  # those of them that were fetched beside the links
         self._waits: Counter[str] = Counter()
-        self.on_less: Callable[[str], None] = lambda _: None  # called with a site when one leaves
+        self.on_removed: Callable[[str], None] = lambda _: None  # called with the site
 
     def __bool__(self) -> bool:
         return bool(self._kept)
@@ -79,7 +79,7 @@ class OutgoingPayloads:
             if kept is None or kept.key != key:
                 return
             self._drop([number])
-        self.on_less(kept.site)
+        self.on_removed(kept.site)
 
     def gone(self, node: str) -> None:
         """That node has ended: drop its payloads."""
@@ -87,7 +87,7 @@ class OutgoingPayloads:
             theirs = {n: kept.site for n, kept in self._kept.items() if kept.node == node}
             self._drop(theirs)
         for site in set(theirs.values()):
-            self.on_less(site)
+            self.on_removed(site)
 
     def _drop(self, numbers: Iterable[int]) -> None:
         """Under the lock."""

@@ -472,7 +472,7 @@ class PayloadSender:
         """Take back returned loans and free old segments; False if no segment is left."""
         with self._lock:
             self._take_back()
-            self._free(self._core.looked(now))
+            self._free(self._core.time_passed(now))
         self._close_freed()
         return bool(self._core or self._freed)
 

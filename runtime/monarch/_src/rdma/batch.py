@@ -19,7 +19,7 @@ from monarch._src.rdma.cuda.driver import GpuError
 from monarch._src.rdma.cuda.stream_sync import QUEUED_FAILED, queued_by, wait_for
 from monarch._src.rdma.handle import Handle
 from monarch._src.rdma.memory import Queued
-from monarch._src.rdma.peer_transports import NoWay
+from monarch._src.rdma.peer_transports import NoTransport
 from monarch._src.rdma.transfer import Lane, Op, Way
 from monarch._src.rdma.transports.base import (
     DeadlineExceeded,
@@ -56,7 +56,7 @@ class Batch:
         except (GpuError, DeadlineExceeded) as error:
             self._failed = error
 
-    def moved(self) -> BaseException | None:
+    def run(self) -> BaseException | None:
         """Move the bytes; returns the error, if any."""
         groups: dict[tuple[bytes, Way, bool, bool], list[Op]] = {}
         for op in self._ops:
@@ -69,20 +69,22 @@ class Batch:
             wait_for(self._queued, self._deadline)
         except DeadlineExceeded as error:
             op = self._ops[0]
-            return self._told(error, op.way, op.handle, 0)
+            return self._error_for_user(error, op.way, op.handle, 0)
         except GpuError as error:
             op = self._ops[0]
-            return self._told(Unavailable(f"{QUEUED_FAILED}: {error}"), op.way, op.handle, 0)
+            return self._error_for_user(
+                Unavailable(f"{QUEUED_FAILED}: {error}"), op.way, op.handle, 0
+            )
         for lane, ops in lanes:
             handle = ops[0].handle
             try:
                 self._move(lane, handle, self._deadline, self._used)
             except Exception as error:
                 done = sum(lane.done for lane, _ in lanes)
-                return self._told(error, lane.way, handle, done)
+                return self._error_for_user(error, lane.way, handle, done)
         return None
 
-    def _told(self, error: Exception, way: Way, handle: Handle, done: int) -> Exception:
+    def _error_for_user(self, error: Exception, way: Way, handle: Handle, done: int) -> Exception:
         """The error for the user."""
         kind: type[RDMAError]
         match error:
@@ -94,7 +96,7 @@ class Batch:
             case DeadlineExceeded():
                 why = f": {error}" if str(error) else ""
                 kind, reason = RDMATimeoutError, f"not done within {self._timeout_s:g} s{why}"
-            case NoWay():
+            case NoTransport():
                 kind, reason = RDMAUnavailableError, f"no transport leads there: {error}"
             case Unavailable():
                 kind, reason = RDMAUnavailableError, str(error)

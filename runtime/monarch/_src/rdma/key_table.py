@@ -114,7 +114,7 @@ class KeyTable:
         _STATE.pack_into(self._memory, at, LIVE)
         return slot
 
-    def tell_of_gpus(self, fd: int) -> None:
+    def publish_exports(self, fd: int) -> None:
         """Publish the table of GPU allocations. Call it before a region in one is entered."""
         _GPUS.pack_into(self._memory, _GPUS_AT, fd)
 

@@ -40,7 +40,7 @@ def suited(handle: Handle) -> tuple[str, ...]:
     return ("shm", "cma", "ibverbs", "tcp") if handle.shared else ("cma", "ibverbs", "tcp")
 
 
-class NoWay(Exception):
+class NoTransport(Exception):
     """No permitted transport works; `why` has the reason of each."""
 
     def __init__(self, why: dict[str, str]) -> None:
@@ -62,7 +62,8 @@ class Pair:
         self.choice = Choice(ORDER)
         self.links: dict[str, Transport] = {}
         self.unfit: dict[str, Why] = {}  # working links that cannot reach some memory: last reason
-        self.told: set[tuple[tuple[str, ...], str]] = set()  # (suited transports, used one) logged
+        # Pairs (suited transports, used one) that were reported in a warning.
+        self.reported: set[tuple[tuple[str, ...], str]] = set()
         self.transfers: Counter[str] = Counter()
         self.bytes_read: Counter[str] = Counter()
         self.bytes_written: Counter[str] = Counter()
@@ -105,7 +106,7 @@ class Pair:
         """The fastest working link, and whether it was opened just now.
 
         Raises:
-            NoWay: no permitted transport works. OwnerGone: the owner has ended.
+            NoTransport: no permitted transport works. OwnerGone: the owner has ended.
         """
         with self._opening:
             while True:
@@ -113,9 +114,9 @@ class Pair:
                 if name is None:
                     why = self.whys()
                     self.choice.give_another_chance()
-                    raise NoWay(why)
+                    raise NoTransport(why)
                 if name == "tcp" and not settings().rdma_allow_tcp_fallback:
-                    raise NoWay(self.whys() | {"tcp": "rdma_allow_tcp_fallback is False"})
+                    raise NoTransport(self.whys() | {"tcp": "rdma_allow_tcp_fallback is False"})
                 link = self.links.get(name)
                 if link is not None:
                     return link, False
@@ -143,7 +144,7 @@ class Pair:
         found = {name: why.text for name, why in self.unfit.items()} | self.choice.whys()
         return {name: found[name] for name in self.choice.order if name in found}
 
-    def moved(self, way: str, name: str, size: int) -> None:
+    def count(self, way: str, name: str, size: int) -> None:
         """Count a transfer."""
         self.transfers[name] += 1
         (self.bytes_read if way == "read" else self.bytes_written)[name] += size

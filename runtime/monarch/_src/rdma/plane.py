@@ -161,7 +161,7 @@ class DataPlane:
         jobs = [Batch(self.move, ops, deadline, timeout_s, keep=keep)]
 
         def work() -> None:
-            error = jobs.pop().moved()  # popped, so that nothing here holds the memory afterwards
+            error = jobs.pop().run()  # popped, so that nothing here holds the memory afterwards
             if error is None:
                 future.settle(lambda: None)
             else:
@@ -181,7 +181,7 @@ class DataPlane:
 
         `progress`: see Lane. Raises the error with which the future of `submit` would fail.
         """
-        error = Batch(self.move, ops, deadline, timeout_s, progress).moved()
+        error = Batch(self.move, ops, deadline, timeout_s, progress).run()
         if error is not None:
             raise error
 
@@ -203,7 +203,7 @@ class DataPlane:
         except (TransportFailed, OwnerGone, HandleExpired, DeadlineExceeded):
             return False
         if pair is not None:
-            pair.moved(op.way, link.name, op.size)
+            pair.count(op.way, link.name, op.size)
         return True
 
     def move(self, lane: Lane, handle: Handle, deadline: float, used: list[str]) -> None:
@@ -228,8 +228,8 @@ class DataPlane:
                 self._forget(handle.owner.incarnation)
                 raise
             used.append(link.name)
-            if is_new or (fits, link.name) not in pair.told:  # or open, but for other memory
-                pair.told.add((fits, link.name))
+            if is_new or (fits, link.name) not in pair.reported:  # or open, but for other memory
+                pair.reported.add((fits, link.name))
                 self._warn(pair, link, fits, lane.way)
             before = lane.done
             try:
@@ -249,7 +249,7 @@ class DataPlane:
                 raise
             finally:
                 if lane.done > before:
-                    pair.moved(lane.way, link.name, lane.done - before)
+                    pair.count(lane.way, link.name, lane.done - before)
 
     def _check_alive(self, owner: Owner, deadline: float) -> None:
         """Raise OwnerGone if the owner has ended.

@@ -183,7 +183,7 @@ class Regions:
         exports = self._exports
         if exports is None:
             exports = self._exports = Exports(gpu(), self.owner.incarnation, device)
-            self._table.tell_of_gpus(exports.file)
+            self._table.publish_exports(exports.file)
         index, generation, offset = exports.enter(memory)
         return index, msgspec.structs.replace(
             entry, segment=GPU - index, file=generation, offset=offset

@@ -157,7 +157,7 @@ class WorkerHost:
             AskPart: self._on_ask_part,
             PayloadTaken: lambda _peer, message, _payload: segments.taken(message),
             AskBulk: self._on_ask_bulk,
-            BulkAt: lambda _peer, message, _payload: bulk.on_told(message),
+            BulkAt: lambda _peer, message, _payload: bulk.on_answer(message),
         }
 
     def advertised_addresses(self) -> list[Address]:
@@ -343,12 +343,12 @@ class WorkerHost:
             self._node.send(agent_at(site), Watch(sender))
 
     def _on_node_forgotten(self, node: str) -> None:
-        self._segments.gone(node)
-        self._fetcher.forgotten(node)
+        self._segments.on_node_gone(node)
+        self._fetcher.on_node_forgotten(node)
         self._gateway.forgotten(node)
         site = self._node.site_of(node)
         if site != self._node.site:
-            self._fetcher.ended(site, AGENT if node == agent_at(site) else node)
+            self._fetcher.on_sender_ended(site, AGENT if node == agent_at(site) else node)
 
     # --- notices of links -------------------------------------------------------------------------
 
@@ -368,7 +368,7 @@ class WorkerHost:
 
     def _site_lost(self, site: str, why: str) -> None:
         """Fail everything here that waits for processes of that host."""
-        self._fetcher.ended(site)
+        self._fetcher.on_sender_ended(site)
         procs = [proc.node for mesh in self._host.meshes.values() for proc in mesh.procs]
         self._node.forward(procs, SiteLost(site, why), NO_PAYLOAD)
         now = time.monotonic()
@@ -493,8 +493,8 @@ class WorkerHost:
         for node in gone:
             self._driver.do(self._host.node_lost(node, now, why, self._detached.meshes))
             self._node.drop(node)
-        self._fetcher.ended("")
-        self._bulk.serve_anew()
+        self._fetcher.on_sender_ended("")
+        self._bulk.restart_server()
         self._driver.site_lost("")
         self._gateway.part_with(node for node in gone if not is_agent(node))
         self._detached.on_client_left(why)
@@ -514,9 +514,9 @@ class WorkerHost:
         gateway = self._gateway
         for site in self._sites:
             gateway.links.hang_up(site, "its client has let go of this host")
-            self._fetcher.ended(site)
-        self._fetcher.ended("")
-        self._bulk.serve_anew()
+            self._fetcher.on_sender_ended(site)
+        self._fetcher.on_sender_ended("")
+        self._bulk.restart_server()
         self._sites.clear()
         self._lost_sites.clear()
         self._detached.reset()

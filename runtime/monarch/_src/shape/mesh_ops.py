@@ -35,6 +35,11 @@ class MeshTrait(ABC):
         return self._region.extent
 
     @property
+    def _labels(self) -> list[str]:
+        """The names of the dims, where Monarch's own SPMD programs read them."""
+        return self._region.labels
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The size of each dim, in order."""
         return self._region.sizes

@@ -2,12 +2,13 @@
 
 Runs in: a rank. Joining blocks, so it has a thread of its own; the actor's loop stays free for the
 news that a peer is gone.
-Owns: the process groups that it has made, which end with it.
+Owns: the process groups that it has made, which end with the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import logging
 import os
@@ -63,7 +64,8 @@ class GroupMember(Actor):
         self._peers: Any = None
         self._watch: RankWatch | None = None
         self._server: StoreServer | None = None
-        self._loop = asyncio.get_event_loop()
+        # Of this actor, from `watch` on.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._context = contextvars.copy_context()
         self._checking: asyncio.Task[None] | None = None
 
@@ -95,8 +97,10 @@ class GroupMember(Actor):
 
         Sent by this actor: the one that raised would get back messages to peers that are gone.
         """
-        tell = self._tell_peers
-        self._loop.call_soon_threadsafe(tell, "on_absence", absence, context=self._context)
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(
+            self._tell_peers, "on_absence", absence, context=self._context
+        )
 
     def _tell_peers(self, name: str, news: Any) -> None:
         for point in self._peers.extent.region.ranks():
@@ -196,11 +200,8 @@ class GroupMember(Actor):
                 timeout=timeout, **device,
             )  # fmt: skip
             _plan, _store = plan, store
-
-    @concurrent_endpoint
-    async def leave(self) -> None:
-        """Destroy the default process group. Idempotent."""
-        await in_thread(_leave_locked)
+            atexit.unregister(_leave_at_exit)
+            atexit.register(_leave_at_exit)
 
     @concurrent_endpoint
     async def make_device_mesh(
@@ -217,8 +218,9 @@ class GroupMember(Actor):
         await in_thread(make)
 
     async def __cleanup__(self, exc: BaseException | None) -> None:
-        if _plan is not None and not _joining.locked():
-            _leave_locked()
+        # The groups stay: other actors may have messages left in which they need them.
+        if self._watch is not None:
+            self._watch.close()
 
 
 async def in_thread(function: Callable[..., R], *args: Any) -> R:
@@ -249,8 +251,9 @@ async def in_thread(function: Callable[..., R], *args: Any) -> R:
     return await done
 
 
-def _leave_locked() -> None:
-    with _joining:
+def _leave_at_exit() -> None:
+    """At the end of this process, when its actors have ended."""
+    if _plan is not None and _joining.acquire(blocking=False):
         _leave()
 
 

@@ -49,6 +49,13 @@ class RankWatch:
         _active = self
         runtime().hooks.explain_error = _explain
 
+    def close(self) -> None:
+        """Watch no more, unless another watch has begun. Idempotent."""
+        global _active
+        if self.is_active:
+            _active = None
+            runtime().hooks.explain_error = None
+
     @property
     def is_active(self) -> bool:
         """Whether no other watch has begun since."""

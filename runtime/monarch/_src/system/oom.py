@@ -59,7 +59,7 @@ class KillsForMemory:
         self._of: dict[str, Group] = {}  # by node
         self._looked_at = -LOOK_EVERY_S
 
-    def met(self, node: str, pid: int, *, forked: bool) -> None:
+    def proc_started(self, node: str, pid: int, *, forked: bool) -> None:
         """A proc has started. `forked`: it shares the group of the agent."""
         group = self._own if forked else self._group(_membership(pid))
         if group is not None:

@@ -44,7 +44,7 @@ def adopt_orphans() -> None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def may_be_looked_into_by(process: int) -> None:
+def allow_stack_reads_by(process: int) -> None:
     """Let that process and its children read this one's stacks (Linux, if Yama forbids it).
 
     Yama permits only ancestors; py-spy is a child of the host agent, which is two levels above.

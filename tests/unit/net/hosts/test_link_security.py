@@ -153,7 +153,7 @@ def test_a_key_of_another_job_is_refused_on_both_sides_and_written_down(
     stranger.dial(guarded.worker, guarded.address)
     notice = stranger.next_notice()
     assert isinstance(notice, PeerRefused)
-    assert f"lets in no such key ({fingerprint(other.public)}" in notice.why
+    assert f"refuses the key ({fingerprint(other.public)}" in notice.why
     guarded.wait_for_refusals(1)
     line = guarded.refused()[0]
     assert line["why"] == "its key is not one of this job"
@@ -184,7 +184,7 @@ def test_who_dials_knows_a_false_worker_and_says_nothing_to_it(
     owner.send(false, b"secret argument")
     lost = owner.next_notice()
     assert isinstance(lost, PeerLost)
-    assert lost.unsaid == 1
+    assert lost.unacknowledged == 1
     assert false.messages.empty()
 
 

@@ -137,18 +137,18 @@ def test_a_message_of_several_frames_arrives_as_it_was_sent(ends: Ends) -> None:
 
 def test_messages_are_acknowledged_by_what_goes_the_other_way(ends: Ends) -> None:
     ends.send(ends.a, *[b"x"] * 10)
-    assert ends.a.unsaid == 10
+    assert ends.a.unacknowledged == 10
     ends.send(ends.b, b"y")
-    assert (ends.a.unsaid, ends.a.held) == (0, 0)
+    assert (ends.a.unacknowledged, ends.a.held) == (0, 0)
     assert not any(isinstance(message, Ack) for _, message in ends.carried)
 
 
 def test_where_nothing_goes_the_other_way_there_is_one_ack_for_many(ends: Ends) -> None:
     ends.send(ends.a, *[b"x"] * (3 * ACK_EVERY + 5))
     assert sum(isinstance(message, Ack) for _, message in ends.carried) == 3
-    assert ends.a.unsaid == 5
+    assert ends.a.unacknowledged == 5
     ends.wait(2 * BOUNDS.ping_s)
-    assert ends.a.unsaid == 0
+    assert ends.a.unacknowledged == 0
 
 
 # --- connections that break -----------------------------------------------------------------------
@@ -171,11 +171,11 @@ def test_what_a_connection_lost_is_sent_again_after_the_next_and_nothing_comes_t
 
 def test_what_arrived_but_was_not_acknowledged_is_not_delivered_again(ends: Ends) -> None:
     ends.send(ends.a, b"1", b"2")
-    assert ends.a.unsaid == 2
+    assert ends.a.unacknowledged == 2
     ends.disconnect()
     ends.connect()
     assert ends.got(ends.b) == [b"1", b"2"]
-    assert ends.a.unsaid == 0
+    assert ends.a.unacknowledged == 0
 
 
 def test_a_loss_without_a_break_is_noticed_by_a_ping(ends: Ends) -> None:
@@ -307,8 +307,8 @@ def test_who_closes_says_so_and_the_other_knows_that_it_is_no_failure(ends: Ends
     ends.do(ends.a, ends.a.close("done", ends.now))
     assert ends.told[ends.b][-2:] == [Deliver([b"last"], 4), PeerLeft("done")]
     assert ends.a.state is ends.b.state is LinkState.LEFT
-    assert ends.a.parted, "it may close the connection now: the other has heard it"
-    assert ends.b.parted
+    assert ends.a.bye_received, "it may close the connection now: the other has heard it"
+    assert ends.b.bye_received
     assert ends.a.close("again", ends.now) == []
 
 

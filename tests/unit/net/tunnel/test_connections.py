@@ -43,7 +43,7 @@ class Pair:
         self.far.work()
         for side, other in (("near", self.far), ("far", self.near)):
             while self.queues[side]:
-                other.heard(LINK, *self.queues[side].popleft())
+                other.on_message(LINK, *self.queues[side].popleft())
 
     def until(self, is_so: Callable[[], object]) -> None:
         end = time.monotonic() + PATIENCE_S
@@ -197,14 +197,14 @@ def test_nothing_is_read_while_the_link_is_full_and_all_of_it_afterwards(
     with ours, theirs:
         theirs.setblocking(False)
         pair.room["near"] = False
-        pair.near.more_room(LINK)
+        pair.near.on_room(LINK)
         ours.send(b"later")
         for _ in range(20):
             pair.turn()
         with pytest.raises(BlockingIOError):
             theirs.recv(10)
         pair.room["near"] = True
-        pair.near.more_room(LINK)
+        pair.near.on_room(LINK)
         pair.until(lambda: _came(theirs, b"later"))
 
 
@@ -292,13 +292,13 @@ def test_a_gateway_takes_so_many_clients_and_no_more(
     )  # fmt: skip
     try:
         opening = connections.TunnelOpen(1, at(server))
-        far.heard("one", opening, Payload(b""))
-        far.heard("two", opening, Payload(b""))
+        far.on_message("one", opening, Payload(b""))
+        far.on_message("two", opening, Payload(b""))
         [refused] = heard
         assert isinstance(refused, connections.TunnelOpened)
         assert "which is its limit" in refused.why
         far.cut("one", "it has left")
-        far.heard("two", opening, Payload(b""))
+        far.on_message("two", opening, Payload(b""))
         assert len(far) == 1
     finally:
         far.close()

@@ -35,7 +35,7 @@ def test_what_comes_behind_it_waits_in_its_lane_and_in_no_other() -> None:
     number, (ask,) = fetching.wanted(LANE, "large", [10])
     assert not fetching.passes(LANE)
     assert fetching.passes(LANES[1])
-    fetching.came(LANE, "behind")
+    fetching.message_came(LANE, "behind")
     assert fetching.released(LANE) == []
     assert fetching.piece_came(number, ask.part, ask.at, ask.size) == ([], True)
     assert fetching.released(LANE) == ["large", "behind"]
@@ -147,7 +147,7 @@ class FetchingMachine(RuleBasedStateMachine):
         if self.fetching.passes(lane):
             assert not self.given[lane]
         else:
-            self.fetching.came(lane, self.number)
+            self.fetching.message_came(lane, self.number)
             self.given[lane].append(self.number)
 
     @rule(

@@ -54,13 +54,13 @@ def send_call(
     if failed and pending is None:  # all or none
         ranks = region.ranks()
         raise death_error([target.describe_as_actor(f, ranks[p]) for p, f in failed.items()])
-    extent = region.extent
+    extent, origin = region.extent, origin_now()
     runtime.routes.await_room(target.procs, region, large=payload.is_large)
     try:
         with uninterrupted():  # all ranks or none; cheaper than once for each rank
             number = 0
             if pending is not None:
-                pending.endpoint = name
+                pending.endpoint, pending.origin = name, origin
                 number = runtime.calls.open(pending)
             call = Call(
                 target.uid,
@@ -70,7 +70,7 @@ def send_call(
                 extent.labels,
                 extent.sizes,
                 by_port,
-                origin=origin_now(),
+                origin=origin,
             )
             if pending is None and port is None:
                 context = current.get()

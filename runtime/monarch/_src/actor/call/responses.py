@@ -12,6 +12,7 @@ from typing import Any
 
 from monarch._src.actor.call.target import Target
 from monarch._src.actor.call.unpickling_errors import Reader
+from monarch._src.actor.call.unread import UnreadError
 from monarch._src.actor.errors.remote import error_for, rebuild, unpack
 from monarch._src.actor.future import Future
 from monarch._src.actor.state.calls import PendingCall
@@ -61,11 +62,25 @@ def _no_exception() -> None:
     return None
 
 
-def _thrower(target: Target, status: int, payload: Payload) -> Callable[[], Any]:
-    """A function that raises a rank's failure, or the exception sent through an explicit port."""
+def _fail(
+    call: PendingCall,
+    future: Future[Any],
+    target: Target,
+    status: int,
+    payload: Payload,
+    note: list[bool] | None = None,
+) -> None:
+    """Fail with one rank's failure, or with the exception sent through an explicit port.
+
+    `note`: as in `UnreadError`.
+    """
     if status == THROWN:
-        return partial(_throw_as_it_is, payload)
-    return _Failures(target).unpacked(status, payload)
+        future.settle(partial(_throw_as_it_is, payload))
+        return
+    failures = _Failures(target)
+    throw = failures.unpacked(status, payload)
+    future.unread = UnreadError(failures.list, call.origin, note)
+    future.settle(throw)
 
 
 def _throw_as_it_is(payload: Payload) -> Any:
@@ -90,7 +105,7 @@ class OneCall(PendingCall):
         self._futures[0].settle(partial(read, position, payload))
 
     def on_error(self, position: int, status: int, payload: Payload) -> None:
-        self._futures[0].settle(_thrower(self._target, status, payload))
+        _fail(self, self._futures[0], self._target, status, payload)
 
     def on_lost(self, position: int, failure: RankFailure) -> None:
         rank = self.region.global_rank(position)
@@ -186,6 +201,8 @@ class AllCall(PendingCall):
         self._payloads = []
         if self.owed and self._all_answered is None:
             self._all_answered = self._futures[0].all_answered = Waitable()
+        if self._futures[0].unread is None:
+            self._futures[0].unread = UnreadError(self._failures.list, self.origin)
         self._futures[0].settle(throw)
         self._note_answer()
 
@@ -212,7 +229,7 @@ def _unflatten(reader: Reader, parts: tuple[Any, ...] | list[Any]) -> Any:
 class StreamCall(PendingCall):
     """`stream`: the nth answer settles the nth future."""
 
-    __slots__ = ("_futures", "_next", "_target")
+    __slots__ = ("_futures", "_next", "_note", "_target")
     streams_answers = True
 
     def __init__(self, target: Target, region: Region, futures: Sequence[Future[Any]]) -> None:
@@ -220,6 +237,7 @@ class StreamCall(PendingCall):
         self._target = target
         self._futures = futures
         self._next = iter(futures)
+        self._note = [False]  # whether the error of one has been read
 
     def futures_of(self) -> Sequence[Future[Any]]:
         return self._futures
@@ -233,7 +251,7 @@ class StreamCall(PendingCall):
         next(self._next).settle(partial(read, position, payload))
 
     def on_error(self, position: int, status: int, payload: Payload) -> None:
-        next(self._next).settle(_thrower(self._target, status, payload))
+        _fail(self, next(self._next), self._target, status, payload, self._note)
 
     def on_lost(self, position: int, failure: RankFailure) -> None:
         rank = self.region.global_rank(position)

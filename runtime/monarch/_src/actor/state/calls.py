@@ -36,6 +36,7 @@ class PendingCall(ABC):
         "failed",
         "mesh",
         "number",
+        "origin",
         "owed",
         "region",
     )
@@ -48,6 +49,7 @@ class PendingCall(ABC):
         """`ranks`: the size of the region, if the caller knows it."""
         self.number = 0  # its number in the table, once it is open
         self.endpoint = ""  # the name of the called endpoint, if any
+        self.origin = 0  # the cell that called, if a front end numbers them
         self.mesh = mesh
         self.actor_mesh = actor_mesh
         self.region = region

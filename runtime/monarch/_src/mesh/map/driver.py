@@ -10,6 +10,7 @@ Invariants: the arguments have been checked, items included, before `begin` send
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import Any, cast
@@ -23,7 +24,7 @@ from monarch._src.actor.future import Future
 from monarch._src.actor.inspect.safe_repr import live_text
 from monarch._src.actor.runtime import Runtime
 from monarch._src.actor.state.calls import PendingCall
-from monarch._src.errors import ItemError, ItemLostError, SupervisionError
+from monarch._src.errors import ItemError, ItemLostError, SupervisionError, death_error
 from monarch._src.failures.report import RankFailure
 from monarch._src.mesh.actor_mesh import ActorMesh, call_target_of
 from monarch._src.mesh.map import open_maps
@@ -37,6 +38,8 @@ from monarch._src.shape import Region
 from monarch._src.wire.frames import Payload
 
 log = logging.getLogger("monarch.map")
+ENDING = "monarch-map-end"
+"""The name of the thread that ends a map whose results are no longer wanted."""
 LONGEST_ITEM = 60  # characters of the text of an item
 STOP_S = 5.0  # how long the end of a map waits for its actors
 
@@ -103,6 +106,7 @@ class MapRun:
             results = self._on_rank_lost(answer)
         else:
             results = self._on_answered(answer)
+        self._leave_out_dead()
         for chunk in self._schedule.hand_out():
             self._send(chunk)
         return results
@@ -116,7 +120,10 @@ class MapRun:
         self._deaths.close()
         for pending in list(self._calls.values()):
             self._runtime.cancel(pending)
-        stopped = self._actors.stop("the map has ended")
+        try:
+            stopped = self._actors.stop("the map has ended")
+        except SupervisionError:
+            return  # another client holds the session of the mesh, and its actors
         if not cancel:  # so that the next actor may run on the main thread of its process
             stopped.exception(STOP_S)
 
@@ -183,6 +190,15 @@ class MapRun:
         if errors and self._arguments.on_error == "raise":
             raise errors[0][1]
         return errors
+
+    def _leave_out_dead(self) -> None:
+        """Give no chunk to an idle rank that has died; no item is to blame for its death."""
+        target = self._target
+        for at, failure in target.failures_in(target.region).items():
+            rank = target.region.global_rank(at)
+            if self._schedule.in_flight.get(rank) == []:
+                self._schedule.on_rank_lost(rank)
+                self._lost.append(death_error([target.describe_as_actor(failure, rank)]))
 
     # --- errors -----------------------------------------------------------------------------------
 
@@ -288,7 +304,16 @@ class MapResults(Iterator[Any]):
             run.end(cancel=cancel)
 
     def __del__(self) -> None:
-        self._finish(cancel=True)
+        run, self._run = self._run, None
+        if run is None:
+            return
+        try:
+            # Not here: the garbage collector may run in code that holds the locks of the runtime.
+            threading.Thread(
+                target=run.end, kwargs={"cancel": True}, name=ENDING, daemon=True
+            ).start()
+        except RuntimeError:
+            pass  # the program ends, and its meshes with it
 
 
 def run_to_end(run: MapRun) -> list[Any]:

@@ -253,7 +253,7 @@ class Links:
         peer = end.link.peer
         self._ended |= end.link.is_final
         if isinstance(notice, PeerLost):
-            notice = PeerLost(self._dialled.why_lost(end, notice.why), notice.unsaid)
+            notice = PeerLost(self._dialled.why_lost(end, notice.why), notice.unacknowledged)
             log.warning("the link to %s is lost: %s", end.shown, notice.why)
         elif isinstance(notice, PeerRefused):
             log.warning("the link to %s was refused: %s", end.shown, notice.why)
@@ -426,9 +426,9 @@ class Links:
         Closing a TCP connection while the peer still writes may discard the last bytes sent.
         """
         until = time.monotonic() + FAREWELL_S
-        while not all(end.link.parted for end in ends):
+        while not all(end.link.bye_received for end in ends):
             left = until - time.monotonic()
             if left <= 0:
                 return
-            if not self._poll.receive() and not all(end.link.parted for end in ends):
+            if not self._poll.receive() and not all(end.link.bye_received for end in ends):
                 self._poll.wait(left)

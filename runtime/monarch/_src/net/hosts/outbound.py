@@ -63,8 +63,8 @@ class Dialled:
             elif kind == zmq.Event.HANDSHAKE_FAILED_AUTH and not end.link.is_final:
                 mark = fingerprint(self._keys.public) if self._keys else "none"
                 why = (
-                    f"the node at {end.address} lets in no such key ({mark}, {event['value']}): is "
-                    "it listed in the job.public that the worker has?"
+                    f"the node at {end.address} refuses the key ({mark}, {event['value']}): "
+                    "is it listed in the job.public that the worker has?"
                 )
                 self._refused(end, why)
             else:

@@ -113,7 +113,7 @@ class Link:
         self.state: LinkState = LinkState.DOWN
         self.is_final = False  # this session is over
         self.why = ""  # the reason why it is final
-        self.parted = False  # the other end has said goodbye
+        self.bye_received = False  # the other end has said goodbye
         self.story: deque[tuple[float, LinkState]] = deque([(now, self.state)], maxlen=64)
         self.round_trip_s: float | None = None
         self._versions = dict(versions)
@@ -161,7 +161,7 @@ class Link:
         return self.has_room
 
     @property
-    def unsaid(self) -> int:
+    def unacknowledged(self) -> int:
         """How many messages are unacknowledged."""
         return len(self._flying) + len(self._waiting)
 
@@ -375,7 +375,7 @@ class Link:
         return [Transmit(Bye(session, self.state is not LinkState.LEFT, self.why))]
 
     def _bye(self, message: Bye, now: float) -> list[Action]:
-        self.parted = True
+        self.bye_received = True
         if self.is_final:
             return []
         if message.lost:
@@ -448,10 +448,10 @@ class Link:
     # --- ends -------------------------------------------------------------------------------------
 
     def _lose(self, why: str, now: float, *, tell: bool = True) -> list[Action]:
-        unsaid = self.unsaid
+        unacknowledged = self.unacknowledged
         told = [Transmit(Bye(self.session, True, why))] if tell and self.peer_incarnation else []
         self._finish(LinkState.LOST, why, now)
-        return [*told, PeerLost(why, unsaid)]
+        return [*told, PeerLost(why, unacknowledged)]
 
     def _end_as(self, state: LinkState, why: str, now: float) -> list[Action]:
         self._finish(state, why, now)

@@ -89,11 +89,11 @@ class Room(msgspec.Struct, frozen=True):
 class PeerLost(msgspec.Struct, frozen=True):
     """The other end, in that incarnation, is lost.
 
-    `unsaid`: how many messages are unacknowledged.
+    `unacknowledged`: how many messages are unacknowledged.
     """
 
     why: str
-    unsaid: int
+    unacknowledged: int
 
 
 class PeerLeft(msgspec.Struct, frozen=True):

@@ -50,7 +50,7 @@ class _Rule(msgspec.Struct):
     draw: Random
 
     def works_on(self, node: str) -> bool:
-        return (_who(node) in self.peers) != self.given.others
+        return (_place_of(node) in self.peers) != self.given.others
 
     def delays(self, lane: Lane) -> float:
         """How long a message in that lane waits; inf while it is held."""
@@ -65,7 +65,7 @@ class _Rule(msgspec.Struct):
         return way == self.given.loses_on and self.draw.random() < self.given.loses
 
 
-def _who(node: str) -> object:
+def _place_of(node: str) -> object:
     """The peer of a rule that a node belongs to: a rank of a mesh, in any incarnation."""
     return parse_proc_node(node) or node
 
@@ -90,7 +90,7 @@ class Links(Generic[T]):
         if rule.number in self._rules:
             raise ValueError(f"link rule {rule.number} is in force already")
         draw = Random(f"{rule.seed} {self._name}")
-        self._rules[rule.number] = _Rule(rule, frozenset(map(_who, rule.peers)), draw)
+        self._rules[rule.number] = _Rule(rule, frozenset(map(_place_of, rule.peers)), draw)
         self._lost[rule.number] = []
 
     def lifted(self, number: int) -> list[T]:

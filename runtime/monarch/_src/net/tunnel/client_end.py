@@ -62,7 +62,7 @@ _ENDS = (PeerLost, PeerLeft, PeerRefused)
 _READ = selectors.EVENT_READ
 
 
-class NearOptions(msgspec.Struct, frozen=True):
+class TunnelOptions(msgspec.Struct, frozen=True):
     """`ca` and `private_key` are paths; `ca` may be `TRUST_ALL`, `private_key` empty."""
 
     gateway: str
@@ -82,7 +82,7 @@ class TunnelClient:
     """The client end of a tunnel. `tell` gets a line for the client, and must not block."""
 
     def __init__(
-        self, directory: Path, options: NearOptions, tell: Callable[[bytes], object]
+        self, directory: Path, options: TunnelOptions, tell: Callable[[bytes], object]
     ) -> None:
         """Raises the errors of `keys.load`, and OSError if the door cannot be opened."""
         self._directory = directory
@@ -94,12 +94,12 @@ class TunnelClient:
         self._mark = os.urandom(4).hex()
         bounds = bounds_of(options.liveness_s, prompt=True)
         self._bounds = Bounds(bounds.patience_s, bounds.ping_s, bounds.silence_s, refuses=False)
-        self._came: deque[tuple[str, Sequence[Buffer] | Notice, int]] = deque()
+        self._incoming: deque[tuple[str, Sequence[Buffer] | Notice, int]] = deque()
         self._links = Links(
             f"{TUNNEL}{os.urandom(6).hex()}", own, Audit(None), self._bounds,
             options.liveness_s / 6,
-            lambda peer, frames, size: self._came.append((peer, frames, size)),
-            lambda peer, notice: self._came.append((peer, notice, -1)),
+            lambda peer, frames, size: self._incoming.append((peer, frames, size)),
+            lambda peer, notice: self._incoming.append((peer, notice, -1)),
         )  # fmt: skip
         self._tunnels = Tunnels(self._say, self._links.has_room, near=True)
         self._selector = selectors.DefaultSelector()
@@ -112,7 +112,7 @@ class TunnelClient:
         self._lines: dict[socket.socket, bytearray] = {}
         self._paths: dict[str, str] = {}  # by address, the socket that leads to it
         self._ended = False
-        self._door = self._listening(directory / DOOR, self._knocked)
+        self._door = self._listening(directory / DOOR, self._on_connection)
         self._register(self._links.fileno(), self._links.work)
         self._register(self._tunnels.fileno(), self._tunnels.work)
 
@@ -136,7 +136,7 @@ class TunnelClient:
                 key.data()
 
     def _patience(self) -> float:
-        if self._links.missed or self._came:
+        if self._links.missed or self._incoming:
             return 0.0
         times = [self._links.next_deadline(), self._tunnels.next_deadline(), self._again_at]
         return max(0.0, min(at for at in times if at is not None) - time.monotonic())
@@ -176,45 +176,45 @@ class TunnelClient:
             log.debug("the tunnel has ended: %s", error)
 
     def _drain(self) -> None:
-        while self._came:
-            peer, what, size = self._came.popleft()
+        while self._incoming:
+            peer, what, size = self._incoming.popleft()
             if size < 0:
-                self._told(peer, what)  # pyright: ignore[reportArgumentType]
+                self._on_notice(peer, what)  # pyright: ignore[reportArgumentType]
                 continue
             try:
-                self._heard(peer, what)  # pyright: ignore[reportArgumentType]
+                self._on_frames(peer, what)  # pyright: ignore[reportArgumentType]
             finally:
                 self._links.handled(peer, size)
 
-    def _heard(self, peer: str, frames: Sequence[Buffer]) -> None:
+    def _on_frames(self, peer: str, frames: Sequence[Buffer]) -> None:
         try:
             message, payload = decode(frames)
         except FrameError as error:
             log.warning("dropped a message of the gateway: %s", error)
             return
         if peer == self._link and isinstance(message, TUNNELLED):
-            self._tunnels.heard(peer, message, payload)
+            self._tunnels.on_message(peer, message, payload)
 
-    def _told(self, peer: str, notice: Notice) -> None:
+    def _on_notice(self, peer: str, notice: Notice) -> None:
         if isinstance(notice, PeerNamed) and notice.dialled_as == self._dialled:
             self._link = peer
         elif peer not in (self._link, self._dialled):
             return
         elif isinstance(notice, LinkUp):
             self._link = peer
-            self._now_is(State(True))
+            self._set_state(State(True))
             waiting, self._waiting = self._waiting, []
             for ask, connection in waiting:
                 self._open(ask, connection)
         elif isinstance(notice, LinkDown):
-            self._now_is(State(False, "the connection to it has broken"))
+            self._set_state(State(False, "the connection to it has broken"))
         elif isinstance(notice, Room):
-            self._tunnels.more_room(peer)
+            self._tunnels.on_room(peer)
         elif isinstance(notice, _ENDS):
-            self._gone(notice.why, refused=isinstance(notice, PeerRefused))
+            self._on_gateway_gone(notice.why, refused=isinstance(notice, PeerRefused))
 
-    def _gone(self, why: str, *, refused: bool) -> None:
-        self._now_is(State(False, why[:LONGEST_WHY]))  # a pipe takes such a line atomically
+    def _on_gateway_gone(self, why: str, *, refused: bool) -> None:
+        self._set_state(State(False, why[:LONGEST_WHY]))  # a pipe takes such a line atomically
         link, self._link, self._dialled = self._link, "", ""
         if link:
             self._tunnels.cut(link, f"the tunnel through the gateway {self._gateway} has ended")
@@ -225,7 +225,7 @@ class TunnelClient:
         # another gateway by then. The next request makes an attempt, and gets the error again.
         self._again_at = None if refused else time.monotonic() + AGAIN_S
 
-    def _now_is(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         self._is_up = state.up
         self._tell(msgspec.json.encode(state) + b"\n")
 
@@ -252,14 +252,14 @@ class TunnelClient:
         connection.setblocking(False)
         ready(connection)
 
-    def _knocked(self, connection: socket.socket) -> None:
+    def _on_connection(self, connection: socket.socket) -> None:
         if len(self._lines) + len(self._waiting) >= MOST_ASKING:
             connection.close()
             return
         self._lines[connection] = bytearray()
-        self._register(connection.fileno(), partial(self._listen_to, connection))
+        self._register(connection.fileno(), partial(self._read_request, connection))
 
-    def _listen_to(self, connection: socket.socket) -> None:
+    def _read_request(self, connection: socket.socket) -> None:
         line = self._lines[connection]
         try:
             said = connection.recv(LONGEST_LINE)
@@ -310,10 +310,10 @@ class TunnelClient:
         if path is None:
             path = str(self._directory / f"via-{self._mark}-{len(self._paths)}")
             self._paths[address] = path
-            self._listening(Path(path), partial(self._lead_to, address))
+            self._listening(Path(path), partial(self._connect_stream, address))
         return path
 
-    def _lead_to(self, address: str, connection: socket.socket) -> None:
+    def _connect_stream(self, address: str, connection: socket.socket) -> None:
         if not self._is_up:
             connection.close()
             self._try_again()
@@ -341,7 +341,9 @@ def main() -> None:
         with suppress(OSError):  # the pipe is full: the client does not read its news
             os.write(1, line)
 
-    near = TunnelClient(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=NearOptions), tell)
+    near = TunnelClient(
+        Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=TunnelOptions), tell
+    )
     try:
         os.write(1, b"\n")  # ready for requests
         near.run(0)

@@ -78,7 +78,7 @@ class Tunnels:
     ) -> None:
         """Args:
         say: sends a message over a link. has_room: whether the link takes more; if not, the caller
-            has to call `more_room` later.
+            has to call `on_room` later.
         beyond: whether other hosts may be dialled.
         """
         self._say = say
@@ -132,7 +132,7 @@ class Tunnels:
         self._pipes[link, stream] = _Pipe(link, stream, done)
         self._do(link, actions)
 
-    def heard(self, link: str, message: TunnelMessage, payload: Payload) -> None:
+    def on_message(self, link: str, message: TunnelMessage, payload: Payload) -> None:
         """A message of the other end of a link came."""
         tunnel = self._tunnels.get(link)
         if tunnel is None:
@@ -146,13 +146,13 @@ class Tunnels:
         self._do(link, tunnel.received(message, payload.body))
         pipe = self._pipes.get((link, message.stream))
         if pipe is not None:
-            self._look_for(pipe)  # there may be credit again
+            self._update_events(pipe)  # there may be credit again
 
-    def more_room(self, link: str) -> None:
+    def on_room(self, link: str) -> None:
         """The link has room again."""
         for pipe in list(self._pipes.values()):
             if pipe.link == link:
-                self._look_for(pipe)
+                self._update_events(pipe)
 
     def cut(self, link: str, why: str) -> None:
         """The link has ended. Idempotent."""
@@ -190,7 +190,7 @@ class Tunnels:
                 self._flush(pipe)
             if events & _READ:
                 self._read(pipe)
-            self._look_for(pipe)
+            self._update_events(pipe)
         now = time.monotonic()
         for pipe in [pipe for pipe in self._dialling if pipe.deadline <= now]:
             self._failed(pipe, errno.ETIMEDOUT)
@@ -216,7 +216,7 @@ class Tunnels:
                 case Write(_, data):
                     pipe.pending.append(memoryview(data))
                     self._flush(pipe)
-                    self._look_for(pipe)
+                    self._update_events(pipe)
                 case Shut(_, why):
                     self._shut(pipe, why)
 
@@ -234,7 +234,7 @@ class Tunnels:
             return
         connection.setblocking(False)
         pipe.socket = connection
-        self._look_for(pipe)
+        self._update_events(pipe)
 
     def _shut(self, pipe: _Pipe, why: str = "") -> None:
         """Close the connection of a stream that has ended."""
@@ -259,7 +259,7 @@ class Tunnels:
         self._shut(pipe, why)
         self._tell(pipe, lambda tunnel: tunnel.ended(pipe.stream, why))
 
-    def _look_for(self, pipe: _Pipe) -> None:
+    def _update_events(self, pipe: _Pipe) -> None:
         """Register exactly those events for which there is work."""
         if pipe.socket is None:
             return
@@ -392,7 +392,7 @@ class Tunnels:
                 code = dialled.connect_ex((host, pipe.address.port))
                 if not code or code in _UNDER_WAY:
                     pipe.socket, pipe.is_dialling = dialled, True
-                    self._look_for(pipe)
+                    self._update_events(pipe)
                     return
                 dialled.close()
             self._note(pipe, code)
@@ -430,4 +430,4 @@ class Tunnels:
         self._dialling.discard(pipe)
         numeric = str(Address("tcp", pipe.hosts[0], pipe.address.port))
         self._tell(pipe, lambda tunnel: tunnel.dialled(pipe.stream, numeric))
-        self._look_for(pipe)
+        self._update_events(pipe)

@@ -17,7 +17,7 @@ import msgspec
 import monarch
 from monarch._src.errors import HostUnreachableError
 from monarch._src.net.state.addresses import Address
-from monarch._src.net.tunnel.client_end import NearOptions, State
+from monarch._src.net.tunnel.client_end import State, TunnelOptions
 from monarch._src.net.tunnel.local_socket import DOOR, greet_gateway, try_through
 from monarch._src.system.process import CHILD_VARIABLE, undebugged
 
@@ -31,7 +31,7 @@ ENDS_S = 5.0
 
 
 class TunnelLauncher:
-    """The process of a tunnel. `fd` is readable when `hear` has to be called."""
+    """The process of a tunnel. `fd` is readable when `read_states` has to be called."""
 
     def __init__(
         self, directory: str | Path, gateway: Address, key_paths: Sequence[str], liveness_s: float
@@ -45,9 +45,9 @@ class TunnelLauncher:
         self.trouble = ""  # why the link to the gateway is down, if it was up before
         self._directory = Path(directory)
         self._door = self._directory / DOOR
-        self._heard = b""
+        self._buffered = b""
         ca, private_key = [*key_paths, ""][:2]
-        options = NearOptions(str(gateway), ca, private_key, liveness_s)
+        options = TunnelOptions(str(gateway), ca, private_key, liveness_s)
         arguments = [str(directory), msgspec.json.encode(options).decode(), _ROOT]
         self._child = subprocess.Popen(
             undebugged([sys.executable, "-c", _PROGRAM, *arguments]), cwd="/",
@@ -65,7 +65,7 @@ class TunnelLauncher:
             )
         os.set_blocking(self.fd, False)
 
-    def hear(self) -> bool:
+    def read_states(self) -> bool:
         """Read its messages; False if it has ended."""
         try:
             said = os.read(self.fd, 1 << 16)
@@ -74,7 +74,7 @@ class TunnelLauncher:
         if not said:
             self.trouble = f"the process that holds the tunnel (pid {self._child.pid}) has ended"
             return False
-        *lines, self._heard = (self._heard + said).split(b"\n")
+        *lines, self._buffered = (self._buffered + said).split(b"\n")
         for line in lines:
             state = msgspec.json.decode(line, type=State)
             self.trouble = "" if state.up else state.why

@@ -95,7 +95,7 @@ class Fetching(Generic[Item]):
         """Whether a complete message may be delivered: no earlier message of its lane waits."""
         return lane not in self._lanes
 
-    def came(self, lane: Lane, item: Item) -> None:
+    def message_came(self, lane: Lane, item: Item) -> None:
         """A complete message came, and has to wait."""
         self._lanes[lane].append(_Waiting(item, 0))
 

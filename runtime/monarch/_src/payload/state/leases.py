@@ -154,7 +154,7 @@ class Lending:
                 if name == old:
                     segment.loans[word] = new
 
-    def looked(self, now: float) -> list[Free]:
+    def time_passed(self, now: float) -> list[Free]:
         """Time has passed: free the segments that were in the pool for `POOLED_S`."""
         old = [n for pool in self._pool.values() for n in pool
                if self.segments[n].since + POOLED_S <= now]  # fmt: skip

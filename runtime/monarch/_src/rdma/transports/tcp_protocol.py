@@ -44,7 +44,7 @@ class Request(NamedTuple):
     size: int
 
 
-class PartAsked(msgspec.Struct, frozen=True):
+class PartRequest(msgspec.Struct, frozen=True):
     """A request for a piece of a payload: `size` bytes of a part, from `at` in it.
 
     In another process's segment the piece is at `offset`; for the server's own payloads, `word`
@@ -72,7 +72,7 @@ class PartAsked(msgspec.Struct, frozen=True):
         return head + PLACE.pack(self.pid, self.part, self.word, self.at, self.use)
 
     @classmethod
-    def unpacked(cls, request: Request, place: bytes | bytearray) -> PartAsked:
+    def unpacked(cls, request: Request, place: bytes | bytearray) -> PartRequest:
         """The request in a `Request` and the PLACE after it."""
         key, file = _KEY_AND_FILE.unpack(request.key)
         pid, part, word, at, use = PLACE.unpack(place)

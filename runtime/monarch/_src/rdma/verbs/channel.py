@@ -111,7 +111,7 @@ class Channel:
                     found = self._verbs.poll(self._queue, _BATCH)
                     for completion in found:
                         if completion.status:
-                            struck = self._traffic.fell(
+                            struck = self._traffic.failed(
                                 completion.number, completion.status, completion.text
                             )
                             ended |= bool(struck)

@@ -35,8 +35,8 @@ class Nature(msgspec.Struct, frozen=True):
 RC = Nature("a card with reliable connections", "RC", True)
 EFA = Nature(
     "EFA", "SRD", False,
-    "an Elastic Fabric Adapter has reliable datagrams (SRD) and no reliable connections; this "
-    "version drives those only",
+    "an Elastic Fabric Adapter has reliable datagrams (SRD) and no reliable "
+    "connections, which this version needs",
 )  # fmt: skip
 
 

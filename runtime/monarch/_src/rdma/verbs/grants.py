@@ -109,7 +109,7 @@ class Grants:
                 self._cut_all()
                 self.expired.forget()
 
-    def nobody_knows(self) -> None:
+    def on_last_peer_gone(self) -> None:
         """The queue pairs of the last peer have been destroyed."""
         with self._regions.lock:
             self.expired.forget()

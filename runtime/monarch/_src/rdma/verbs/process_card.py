@@ -94,7 +94,7 @@ class Cards:
         self._sweep(server)
         answer = server.connect(said)
         if answer.ends is not None:
-            self._look_after(server, said.who)
+            self._watch_peer(server, said.who)
         return answer
 
     def _serving(self) -> VerbsServer:
@@ -106,7 +106,7 @@ class Cards:
                 self._server = VerbsServer(card, self._regions)
             return self._server
 
-    def _look_after(self, server: VerbsServer, who: Owner) -> None:
+    def _watch_peer(self, server: VerbsServer, who: Owner) -> None:
         """Watch a peer on this host for its end."""
         key = who.incarnation
         with self._lock:

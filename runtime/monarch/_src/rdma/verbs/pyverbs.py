@@ -33,8 +33,8 @@ HOPS = 64
 STATUS = {
     1: "local length error", 2: "local queue pair error", 4: "local protection error",
     5: "the queue pair was in error", 6: "memory window error", 7: "bad response",
-    8: "local access error", 9: "invalid request, says the other side",
-    10: "no access to that memory, says the other side", 11: "the other side failed at it",
+    8: "local access error", 9: "the other side reports an invalid request",
+    10: "the other side reports no access to that memory", 11: "the other side failed",
     12: "no answer from the other side", 13: "the other side was not ready",
     21: "fatal error", 22: "no response in time", 23: "general error",
 }  # fmt: skip

@@ -114,7 +114,7 @@ class Traffic:
         transfer.landed.add(at)
         return transfer if transfer.over else None
 
-    def fell(self, number: int, status: int, why: str) -> list[Transfer]:
+    def failed(self, number: int, status: int, why: str) -> list[Transfer]:
         """A chunk has failed: cut the channel. Returns the transfers that this ended."""
         found = self._flying.get(number)
         if found is not None:

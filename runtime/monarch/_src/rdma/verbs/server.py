@@ -120,7 +120,7 @@ class VerbsServer:
             if served is not None:
                 self._card.destroy(served.pairs)
         if not self._served:
-            self.grants.nobody_knows()
+            self.grants.on_last_peer_gone()
 
     @property
     def connections(self) -> int:

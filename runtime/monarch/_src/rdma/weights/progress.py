@@ -41,7 +41,7 @@ class PullProgress(msgspec.Struct, frozen=True):
         )
 
 
-class Told:
+class ProgressReporter:
     """Counts the bytes of a pull, and reports to a callback at intervals. Thread-safe."""
 
     def __init__(self, tell: Callable[[PullProgress], object] | None, began: float) -> None:

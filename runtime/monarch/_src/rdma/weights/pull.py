@@ -34,7 +34,7 @@ from monarch._src.rdma.plane import DataPlane, plane_of
 from monarch._src.rdma.registrable import memory_of
 from monarch._src.rdma.transfer import Op
 from monarch._src.rdma.weights.layout import Entry, Facts, TensorSlice, check_slices
-from monarch._src.rdma.weights.progress import PullProgress, Told
+from monarch._src.rdma.weights.progress import ProgressReporter, PullProgress
 from monarch._src.rdma.weights.publish import StateDictHandle
 from monarch._src.rdma.weights.reshard import Box, Runs, covered, runs_of
 from monarch._src.rdma.weights.snapshot import (
@@ -284,7 +284,7 @@ class StateDictReader:
             ]
         return found
 
-    def looks(self) -> list[Op]:
+    def stamp_reads(self) -> list[Op]:
         """For the runtime: reads of all stamps."""
         return [
             Op("read", handle.buffer.handle(), memory_of(header), len(header))
@@ -333,27 +333,27 @@ class _Pull:
         self._deadline = self._began + timeout_s
         self._names = [handle.buffer.handle().actor for handle in reader.sources]
         self._reading = Reading(wanted, self._names)
-        self._told = Told(on_progress, self._began)
+        self._progress = ProgressReporter(on_progress, self._began)
         self._why = ""  # why the last look found no version
 
     def progress(self) -> tuple[str, PullProgress]:
         """The publishers' names, and the progress. Any thread."""
-        return ", ".join(dict.fromkeys(self._names)), self._told.now()
+        return ", ".join(dict.fromkeys(self._names)), self._progress.now()
 
     def run(self) -> PulledStateDict:
         """Run until there is a version, or an error."""
         reader, reading = self._reader, self._reading
-        looks = reader.looks()
+        looks = reader.stamp_reads()
         pause = FIRST_PAUSE_S
         while True:
             shared_memory.fence()
             self._look(looks)
             shared_memory.fence()
-            match reading.looked(reader.found()):
+            match reading.stamps_read(reader.found()):
                 case Take(version=version, slots=slots):
-                    self._told.begin(version, reader.size, reading.torn)
-                    self._move(reader.ops(slots), self._told.moved)
-                    self._told.check()
+                    self._progress.begin(version, reader.size, reading.torn)
+                    self._move(reader.ops(slots), self._progress.moved)
+                    self._progress.check()
                     reading.copied()
                     pause = FIRST_PAUSE_S
                 case Done(version=version):

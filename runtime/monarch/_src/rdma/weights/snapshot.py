@@ -207,9 +207,9 @@ class Reading:
 
     Transitions:
 
-        looking   looked: Take -> copying | Wait -> looking | Past -> over
+        looking   stamps_read: Take -> copying | Wait -> looking | Past -> over
         copying   copied -> checking
-        checking  looked: same stamps -> over (Done) | others -> as in looking, one more torn
+        checking  stamps_read: same stamps -> over (Done) | others -> as in looking, one more torn
         over
 
     The stamps of several slots are not read at one moment: during a look, a version may be
@@ -226,7 +226,7 @@ class Reading:
         self._stamps: list[Stamp | None] = []
         self._newest = [-1] * len(names)  # the newest version of each publisher in earlier looks
 
-    def looked(self, found: Found) -> Action:
+    def stamps_read(self, found: Found) -> Action:
         """The stamps of all publishers, read just now."""
         assert self.state in ("looking", "checking")
         if self.state == "checking":

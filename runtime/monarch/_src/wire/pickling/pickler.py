@@ -212,7 +212,7 @@ class _Pickler(cloudpickle.Pickler):  # pyright: ignore[reportUntypedBaseClass]
         reduced = obj.__reduce_ex__(5)
         if isinstance(reduced, str):
             raise TypeError(
-                f"cannot pickle {reduced!r}, a {kind.__qualname__} that goes by its name in "
+                f"cannot pickle {reduced!r}, a {kind.__qualname__} pickled as a name in "
                 "`__main__`; put it into a module that the other process can import"
             )
         return reduced

@@ -1,0 +1,67 @@
+"""Errors of calls whose futures are dropped before anything has read them.
+
+Runs in: every process. A future that fails holds an `UnreadError`; reading the future marks it. One
+that goes away unmarked is reported to the front end, if there is one. Only errors that an endpoint
+has raised are reported here. Deaths of actors and processes reach their owners by supervision, and
+the error of a cancelled call was requested.
+Invariant: an `UnreadError` refers to no future and no pending call, so it goes away with its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from monarch._src.failures.report import RankFailure
+
+_CANCELLED = ("CallCancelled", "CancelledError")
+
+
+class UnreadError:
+    """The error of one future. `origin` is the number that `number_calls` gave its call; 0: none.
+
+    The futures of one `stream` share a note: a program that has read the error of one of them knows
+    that the call has failed.
+    """
+
+    __slots__ = ("_failures", "_note", "origin")
+
+    def __init__(
+        self, failures: Sequence[RankFailure], origin: int, note: list[bool] | None = None
+    ) -> None:
+        self._failures = failures  # grows until the last rank has answered
+        self.origin = origin
+        self._note = [False] if note is None else note
+
+    def mark_read(self) -> None:
+        """The error has been raised to a reader."""
+        self._note[0] = True
+
+    @property
+    def failures(self) -> tuple[RankFailure, ...]:
+        """One entry for each rank whose endpoint raised, in the order of their answers."""
+        return tuple(
+            failure
+            for failure in self._failures
+            if failure.kind == "endpoint" and failure.exception_type not in _CANCELLED
+        )
+
+    def __del__(self) -> None:
+        # Any thread, at any allocation: take no lock here that this thread may hold.
+        if _listener is None or self._note[0] or sys.is_finalizing() or not self.failures:
+            return
+        self._note[0] = True  # once for a call
+        _listener(self)
+
+
+_listener: Callable[[UnreadError], None] | None = None
+
+
+def on_unread_error(listener: Callable[[UnreadError], None] | None) -> None:
+    """Report the errors of calls that nothing has read to `listener`.
+
+    It runs on any thread, possibly inside a garbage collection, so it may only do what is safe in a
+    `__del__` method, such as `queue.SimpleQueue.put`. None: report nothing.
+    """
+    global _listener
+    _listener = listener
